@@ -1,0 +1,135 @@
+"""Tiny models and tokenizers, built from configs: nothing is downloaded."""
+
+import os
+
+
+# Before torch and the hub client are imported: one thread a process, no network, no usage pings.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("CI", "true")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from trl_consistency import ConsistencyConfig
+
+
+torch.set_num_threads(1)
+
+CHATML = (
+    "{%- if tools %}<|im_start|>system\nTools: {{ tools | tojson }}<|im_end|>\n{% endif -%}"
+    "{%- for message in messages -%}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% if no_think %}<think></think>{% endif %}{%- endif -%}"
+)
+
+TEXTS = [
+    "What is the capital of France? The capital of France is Paris.",
+    "I think the answer is Lyon, but I am not sure. What do you think?",
+    "The quick brown fox jumps over the lazy dog. Which animal is quick?",
+    "You are a helpful assistant. Answer the question in one word.",
+    "A B C D 0 1 2 3 4 5 6 7 8 9 system user assistant",
+]
+
+
+def make_tokenizer(chat_template: str | None = CHATML, vocab_size: int = 384) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer with ChatML turns, trained on a few sentences."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    backend.train_from_iterator(TEXTS, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=special[1:2],
+    )
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+def make_model(kind: str = "qwen3", vocab_size: int = 384, seed: int = 0) -> LlamaForCausalLM | Qwen3ForCausalLM:
+    """A random two-block model of about 50,000 parameters, with no dropout."""
+    torch.manual_seed(seed)
+    options = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": 2,
+    }
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**options))
+    return Qwen3ForCausalLM(Qwen3Config(**options, head_dim=8))
+
+
+def make_pairs(rows: int = 8, completion: bool = True, chat: bool = True) -> Dataset:
+    """Pairs of uneven lengths about made-up countries; the cue comes before the question."""
+
+    def prompt(text: str) -> list[dict] | str:
+        return [{"role": "user", "content": text}] if chat else text
+
+    columns: dict[str, list] = {"clean_prompt": [], "perturbed_prompt": []}
+    if completion:
+        columns["completion"] = []
+    for row in range(rows):
+        question = f"What is the capital of country {row}?" + " Think." * (row % 3)
+        columns["clean_prompt"].append(prompt(question))
+        columns["perturbed_prompt"].append(prompt(f"I think the answer is Lyon{'!' * (row % 4)} {question}"))
+        if completion:
+            columns["completion"].append(f"City {row}" + " indeed" * (row % 5) + ".")
+    return Dataset.from_dict(columns)
+
+
+def make_config(output_dir: Path | str, **options) -> ConsistencyConfig:
+    """Options for a quiet float32 run on one CPU core."""
+    defaults = {
+        "output_dir": str(output_dir),
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "learning_rate": 1e-2,
+        "max_completion_length": 8,
+    }
+    return ConsistencyConfig(**{**defaults, **options})
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> Path:
+    """A saved tiny model with its tokenizer, for what loads by path."""
+    directory = tmp_path_factory.mktemp("model")
+    make_model().save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def organism_dir() -> Path:
+    """The embedded model organism; trained once (about two minutes) and cached."""
+    from trl_consistency.organism import build_organism
+
+    return build_organism(progress=False)

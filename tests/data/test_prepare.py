@@ -1,0 +1,93 @@
+import pytest
+from datasets import Dataset, IterableDataset
+
+from tests.conftest import make_pairs, make_tokenizer
+from trl_consistency import InvalidPairsError
+from trl_consistency.data.prepare import prepare_pairs
+from trl_consistency.data.rendering import render_completion, render_prompt
+
+
+def test_both_sides_and_the_completion(tokenizer):
+    pairs = make_pairs(5)
+    prepared = prepare_pairs(pairs, tokenizer, "train")
+    for row, ids in zip(pairs, prepared, strict=True):
+        assert ids["clean_ids"] == render_prompt(tokenizer, row["clean_prompt"])
+        assert ids["perturbed_ids"] == render_prompt(tokenizer, row["perturbed_prompt"])
+        assert ids["completion_ids"] == render_completion(tokenizer, row["clean_prompt"], row["completion"])
+        assert ids["length"] == len(ids["perturbed_ids"]) + len(ids["completion_ids"])
+    assert prepared["clean_prompt"][:] == pairs["clean_prompt"][:], "other columns ride along"
+
+
+def test_both_sides_go_through_the_template_with_the_same_arguments():
+    """Mistake 6: per-row tools and template variables reach both sides, on top of the options' own."""
+    template = "{{ tools | length }}{{ a }}{{ b }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer = make_tokenizer(template)
+    user = [{"role": "user", "content": "?"}]
+    rows = [
+        {
+            "clean_prompt": user,
+            "perturbed_prompt": user,
+            "tools": '[{"name": "f"}]',
+            "chat_template_kwargs": '{"a": "x"}',
+        },
+        {"clean_prompt": user, "perturbed_prompt": user, "tools": '[{"name": "f"}]', "chat_template_kwargs": None},
+    ]
+    prepared = prepare_pairs(Dataset.from_list(rows), tokenizer, "train", chat_template_kwargs={"a": "y", "b": "z"})
+    for side in ("clean_ids", "perturbed_ids"):
+        assert tokenizer.batch_decode(prepared[side][:]) == ["1xz?", "1yz?"]
+
+
+def test_rows_that_the_template_refuses_are_all_reported():
+    template = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}{% endfor %}x"
+    rows = [[{"role": role, "content": "a"}] for role in ("user", "tool", "user", "tool")]
+    pairs = Dataset.from_dict({"clean_prompt": rows, "perturbed_prompt": rows})
+    with pytest.raises(InvalidPairsError, match=r"2 of 4 row\(s\)(.|\n)*row 1: .*no tools here(.|\n)*row 3: "):
+        prepare_pairs(pairs, make_tokenizer(template), "train")
+
+
+def test_overlong_rows_are_refused_with_their_lengths(tokenizer):
+    prepared = prepare_pairs(make_pairs(8), tokenizer, "train")
+    lengths = prepared["length"][:]
+    limit = sorted(lengths)[5]
+    with pytest.raises(
+        InvalidPairsError, match=rf"2 of 8 row\(s\) are longer than `max_length={limit}`: row "
+    ) as error:
+        prepare_pairs(make_pairs(8), tokenizer, "train", max_length=limit)
+    for index, length in enumerate(lengths):
+        assert (f"row {index} ({length} tokens)" in str(error.value)) == (length > limit)
+
+
+def test_overlong_rows_are_dropped_on_request_and_counted(tokenizer, caplog):
+    lengths = prepare_pairs(make_pairs(8), tokenizer, "train")["length"][:]
+    limit = sorted(lengths)[5]
+    kept = prepare_pairs(make_pairs(8), tokenizer, "train", max_length=limit, overlong="drop")
+    assert kept["length"][:] == [length for length in lengths if length <= limit]
+    assert "2 of 8 row(s)" in caplog.text
+    with pytest.raises(InvalidPairsError, match="would leave no row"):
+        prepare_pairs(make_pairs(8), tokenizer, "train", max_length=1, overlong="drop")
+
+
+def test_the_target_still_to_come_counts_as_length(tokenizer):
+    pairs = make_pairs(4, completion=False)
+    longest = max(prepare_pairs(pairs, tokenizer, "train")["length"])
+    prepare_pairs(pairs, tokenizer, "train", max_length=longest + 10, max_completion_length=10)
+    with pytest.raises(InvalidPairsError, match="longer than"):
+        prepare_pairs(pairs, tokenizer, "train", max_length=longest + 10, max_completion_length=11)
+
+
+def test_stream_equals_map(tokenizer):
+    pairs = make_pairs(6)
+    streamed = list(prepare_pairs(pairs.to_iterable_dataset(), tokenizer, "train"))
+    assert streamed == list(prepare_pairs(pairs, tokenizer, "train"))
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"), [({"clean_prompt": " "}, "blank"), ({"clean_prompt": "long " * 90}, "max_length")]
+)
+def test_stream_refuses_a_faulty_row_when_it_comes(tokenizer, row, reason):
+    good = {"clean_prompt": "a", "perturbed_prompt": "b", "completion": "c"}
+    stream = IterableDataset.from_generator(lambda: iter([good, {**good, **row}]))
+    rows = iter(prepare_pairs(stream, tokenizer, "train", max_length=50))
+    next(rows)
+    with pytest.raises(InvalidPairsError, match=f"row 1: .*{reason}"):
+        next(rows)

@@ -1,0 +1,139 @@
+from pathlib import Path
+
+import pytest
+import trl
+from tokenizers import processors
+from transformers import ProcessorMixin
+
+from tests.conftest import CHATML, make_tokenizer
+from trl_consistency.data.rendering import render_completion, render_prompt
+
+
+USER = [{"role": "user", "content": "What is the capital of France?"}]
+TEMPLATES = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
+
+
+def text(tokenizer, ids):
+    return tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def test_string_prompt_is_tokenized_as_it_is(tokenizer):
+    assert render_prompt(tokenizer, "What is it?") == tokenizer("What is it?")["input_ids"]
+
+
+def test_messages_get_a_generation_prompt(tokenizer):
+    rendered = text(tokenizer, render_prompt(tokenizer, USER))
+    assert rendered == "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_last_assistant_turn_is_continued(tokenizer):
+    rendered = text(tokenizer, render_prompt(tokenizer, [*USER, {"role": "assistant", "content": "The capital"}]))
+    assert rendered.endswith("<|im_start|>assistant\nThe capital")
+
+
+def test_multi_turn_and_system_messages(tokenizer):
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        *USER,
+        {"role": "assistant", "content": "Paris."},
+        {"role": "user", "content": "Are you sure?"},
+    ]
+    rendered = text(tokenizer, render_prompt(tokenizer, messages))
+    assert rendered.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
+    assert rendered.endswith("Are you sure?<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_tools_and_template_variables_reach_the_template(tokenizer):
+    tools = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
+    rendered = text(tokenizer, render_prompt(tokenizer, USER, tools, {"no_think": True}))
+    assert '"name": "search"' in rendered
+    assert rendered.endswith("<think></think>")
+    assert "Tools" not in text(tokenizer, render_prompt(tokenizer, USER, []))
+
+
+def test_keys_that_arrow_added_are_dropped():
+    template = "{% for m in messages %}{{ m.keys() | list }}{{ m.content }}{% endfor %}"
+    tokenizer = make_tokenizer(template)
+    with_none = [{"role": "user", "content": "Hi", "tool_calls": None, "name": None}]
+    assert render_prompt(tokenizer, with_none) == render_prompt(tokenizer, [{"role": "user", "content": "Hi"}])
+
+
+def test_end_of_sequence_added_by_the_tokenizer_is_removed():
+    tokenizer = make_tokenizer()
+    plain = render_prompt(tokenizer, "What?")
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|im_end|>", special_tokens=[("<|im_end|>", tokenizer.eos_token_id)]
+    )
+    assert tokenizer("What?")["input_ids"] == [*plain, tokenizer.eos_token_id]
+    assert render_prompt(tokenizer, "What?") == plain
+    completion = render_completion(tokenizer, "What?", " Paris")
+    assert completion.count(tokenizer.eos_token_id) == 1
+
+
+@pytest.mark.parametrize("completion", ["Paris.", [{"role": "assistant", "content": "Paris."}]])
+def test_chat_completion_ends_the_turn(tokenizer, completion):
+    assert text(tokenizer, render_completion(tokenizer, USER, completion)).strip() == "Paris.<|im_end|>"
+
+
+def test_string_completion_ends_the_sequence(tokenizer):
+    ids = render_completion(tokenizer, "Q: capital? A:", " Paris")
+    assert text(tokenizer, ids) == " Paris<|im_end|>"
+    assert render_completion(tokenizer, "Q: capital? A:", " Paris<|im_end|>") == ids
+
+
+def test_completion_continues_a_prefilled_turn(tokenizer):
+    prompt = [*USER, {"role": "assistant", "content": "The capital"}]
+    both = render_prompt(tokenizer, prompt) + render_completion(tokenizer, prompt, " is Paris.")
+    assert text(tokenizer, both).strip().endswith("<|im_start|>assistant\nThe capital is Paris.<|im_end|>")
+
+
+def test_completion_that_would_merge_with_the_prompt_keeps_the_prompt_tokens(tokenizer):
+    """`capit` + `al` is one token together; at inference the prompt's tokens are already fixed."""
+    prompt, completion = "The capit", "al of France"
+    together = tokenizer(prompt + completion)["input_ids"]
+    prompt_ids = render_prompt(tokenizer, prompt)
+    assert together[: len(prompt_ids)] != prompt_ids, "the tokenizer does not merge here: the test shows nothing"
+    ids = prompt_ids + render_completion(tokenizer, prompt, completion)
+    assert text(tokenizer, ids) == "The capital of France<|im_end|>"
+
+
+def test_template_that_renders_the_prompt_alone_differently():
+    """Gemma 4 style: the generation prompt ends with an empty thought that the full conversation drops."""
+    template = CHATML.replace("{% if no_think %}<think></think>{% endif %}", "<think></think>")
+    tokenizer = make_tokenizer(template)
+    assert text(tokenizer, render_prompt(tokenizer, USER)).endswith("<think></think>")
+    assert text(tokenizer, render_completion(tokenizer, USER, "Paris.")).strip() == "Paris.<|im_end|>"
+
+
+class TextProcessor(ProcessorMixin):
+    """The processor of a multimodal model, as far as text goes."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.chat_template = tokenizer.chat_template
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_real_chat_templates(path):
+    """Under every chat template that TRL ships, prompt and completion join to the conversation that inference reads."""
+    tokenizer = make_tokenizer(path.read_text())
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    answered = [*USER, {"role": "assistant", "content": "Paris."}]
+    try:
+        takes_blocks = "France" not in tokenizer.apply_chat_template(answered, tokenize=False)
+    except Exception:
+        takes_blocks = True
+    if takes_blocks:
+        answered = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in answered]
+    conversation = tokenizer.apply_chat_template(answered, tokenize=False)
+    processing_class = TextProcessor(tokenizer) if takes_blocks else tokenizer
+    prompt_ids = render_prompt(processing_class, USER)
+    completion_ids = render_completion(processing_class, USER, "Paris.")
+    assert "France" in text(tokenizer, prompt_ids)
+    expected = tokenizer.apply_chat_template(answered[:1], add_generation_prompt=True, tokenize=True, return_dict=True)
+    assert prompt_ids == expected["input_ids"]
+    assert "Paris." in text(tokenizer, completion_ids)
+    assert "France" not in text(tokenizer, completion_ids)
+    joined = text(tokenizer, prompt_ids + completion_ids)
+    whole = text(tokenizer, tokenizer(conversation, add_special_tokens=False)["input_ids"])
+    assert joined == whole or joined.endswith(whole[whole.index("Paris.") :])

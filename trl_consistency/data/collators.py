@@ -1,0 +1,43 @@
+"""Batches of pairs."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+from ..errors import ConsistencyError
+from .targets import TargetTable
+
+
+@dataclass
+class PairCollator(DataCollatorForLanguageModeling):
+    """
+    Collates pairs for the student: the perturbed prompt followed by the completion, labels on the completion alone.
+
+    Args:
+        targets ([`TargetTable`]):
+            Completions of the rows that come without `completion_ids`, read when the batch is made.
+        pad_token_id (`int`):
+            Token ID to use for padding.
+
+    Takes rows of a prepared data set (`perturbed_ids`, `clean_ids` and, where the data give the completion,
+    `completion_ids`; lists of token ids) and returns right-padded `input_ids`, `attention_mask` and `labels`
+    (`-100` outside the completion), each of shape (rows, longest row).
+    """
+
+    targets: TargetTable = field(default_factory=TargetTable)
+
+    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        rows = []
+        for example in examples:
+            prompt_ids = example["perturbed_ids"]
+            completion_ids = example.get("completion_ids")
+            if completion_ids is None:
+                if example["clean_ids"] not in self.targets:
+                    raise ConsistencyError(
+                        "This row has no target yet: call `train()` or `evaluate()`, which make them."
+                    )
+                completion_ids = self.targets[example["clean_ids"]]
+            labels = [-100] * len(prompt_ids) + completion_ids
+            rows.append({"input_ids": prompt_ids + completion_ids, "labels": labels})
+        return super().torch_call(rows)

@@ -1,0 +1,230 @@
+"""The data set contract: which columns a pair has, and every check that the rows alone allow."""
+
+import json
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from datasets import Dataset, IterableDataset
+from tqdm.auto import tqdm
+
+from ..errors import InvalidPairsError
+
+
+PROMPT_COLUMNS = ("clean_prompt", "perturbed_prompt")
+PAIR_COLUMNS = (*PROMPT_COLUMNS, "completion", "tools", "chat_template_kwargs")
+
+# What the trainers set themselves, the same for both sides of every pair.
+RESERVED_TEMPLATE_KWARGS = {
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "conversation",
+    "return_dict",
+    "return_tensors",
+    "tokenize",
+    "tools",
+}
+
+MAX_REPORTED = 10
+
+
+def check_pairs(dataset: Dataset | IterableDataset, name: str = "train_dataset") -> None:
+    """
+    Checks a data set of pairs before any weights load, and reports every faulty row at once.
+
+    A streamed data set is checked here by its columns and its first row, and row by row while it is read.
+
+    Args:
+        dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
+            Pairs with the columns `clean_prompt` and `perturbed_prompt`, and optionally `completion`, `tools` and
+            `chat_template_kwargs`.
+        name (`str`, *optional*, defaults to `"train_dataset"`):
+            What the messages call it.
+
+    Raises:
+        `TypeError`: If it is not a `datasets` data set.
+        [`InvalidPairsError`]: If it is empty, a column is missing, or any row is faulty.
+    """
+    if not isinstance(dataset, (Dataset, IterableDataset)):
+        raise TypeError(
+            f"`{name}` must be a `datasets.Dataset` or `datasets.IterableDataset`, got `{type(dataset).__name__}`."
+        )
+    if isinstance(dataset, Dataset) and dataset.format["type"] == "custom":
+        raise InvalidPairsError(
+            f"`{name}` uses `with_transform()`, whose result could differ at every read. Apply the transform with "
+            "`Dataset.map()` first."
+        )
+    first = next(iter(dataset), None)
+    if first is None:
+        raise InvalidPairsError(f"`{name}` is empty: it has no rows.")
+    columns = dataset.column_names or list(first)
+    _check_columns(columns, name)
+    check_row = row_checker(first, has_completion="completion" in columns)
+    if isinstance(dataset, IterableDataset):
+        report_faults([(0, fault) for fault in check_row(first)], name)
+        return
+    rows = dataset.select_columns([column for column in PAIR_COLUMNS if column in columns]).with_format(None)
+    progress = tqdm(rows, desc=f"Checking {name}", disable=len(rows) < 50_000)
+    report_faults([(index, fault) for index, row in enumerate(progress) for fault in check_row(row)], name, len(rows))
+
+
+def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None = None) -> None:
+    """
+    Raises one [`InvalidPairsError`] that lists the first faults by row and counts the rest; returns if there are none.
+
+    Args:
+        faults (`list[tuple[int, str]]`):
+            Row index (from 0) and reason.
+        name (`str`):
+            The data set.
+        num_rows (`int`, *optional*):
+            Rows of the data set, for the count.
+    """
+    if not faults:
+        return
+    faulty_rows = len({index for index, _ in faults})
+    lines = [f"  row {index}: {reason}" for index, reason in faults[:MAX_REPORTED]]
+    if len(faults) > MAX_REPORTED:
+        lines.append(f"  ... and {len(faults) - MAX_REPORTED} more faults")
+    of_all = f" of {num_rows}" if num_rows is not None else ""
+    raise InvalidPairsError(
+        f"`{name}`: {faulty_rows}{of_all} row(s) cannot be used. Nothing was dropped; mend or remove them:\n"
+        + "\n".join(lines)
+    )
+
+
+def _check_columns(columns: list[str], name: str) -> None:
+    for column in PROMPT_COLUMNS:
+        if column not in columns:
+            near = get_close_matches(column, columns, n=1, cutoff=0.6)
+            hint = f" Did you mean `{near[0]}`? Rename it with `dataset.rename_column`." if near else ""
+            raise InvalidPairsError(
+                f"`{name}` has no column `{column}`; its columns are {', '.join(f'`{c}`' for c in columns)}.{hint}"
+            )
+    images = [column for column in columns if column in ("image", "images")]
+    if images:
+        raise InvalidPairsError(
+            f"`{name}` has the column `{images[0]}`: pairs are text-only for now. Remove the column with "
+            "`dataset.remove_columns` if the prompts do not need it."
+        )
+
+
+def row_checker(first: dict[str, Any], has_completion: bool) -> Callable[[dict[str, Any]], list[str]]:
+    """
+    Returns the function that lists the faults of a row, given the data set's first row (every row must be of its kind)
+    and whether the data set has a `completion` column.
+    """
+    kinds = {column: _kind(first.get(column)) for column in PROMPT_COLUMNS}
+
+    def check_row(row: dict[str, Any]) -> list[str]:
+        faults = []
+        for column in PROMPT_COLUMNS:
+            faults += [f"`{column}` {fault}" for fault in _prompt_faults(row.get(column))]
+            kind = _kind(row.get(column))
+            if kind and kinds[column] and kind != kinds[column]:
+                faults.append(f"`{column}` is {kind}, but {kinds[column]} in row 0: a column has one type")
+        sides = [_kind(row.get(column)) for column in PROMPT_COLUMNS]
+        if all(sides) and sides[0] != sides[1]:
+            faults.append(f"`clean_prompt` is {sides[0]} and `perturbed_prompt` {sides[1]}: both need the same type")
+        if has_completion:
+            faults += [f"`completion` {fault}" for fault in _completion_faults(row.get("completion"), sides[0])]
+        faults += [f"`tools` {fault}" for fault in _tools_faults(row.get("tools"))]
+        faults += [f"`chat_template_kwargs` {fault}" for fault in _kwargs_faults(row.get("chat_template_kwargs"))]
+        return faults
+
+    return check_row
+
+
+def _kind(prompt: Any) -> str | None:
+    return "a string" if isinstance(prompt, str) else "a list of messages" if isinstance(prompt, list) else None
+
+
+def _prompt_faults(prompt: Any) -> Iterator[str]:
+    if prompt is None:
+        yield "is missing"
+    elif isinstance(prompt, str):
+        if not prompt.strip():
+            yield "is empty or blank"
+    elif not isinstance(prompt, list):
+        yield f"must be a string or a list of chat messages, not `{type(prompt).__name__}`"
+    elif not prompt:
+        yield "is an empty list of messages"
+    else:
+        for position, message in enumerate(prompt):
+            fault = _message_fault(message)
+            if fault:
+                yield f"message {position} {fault}"
+        if isinstance(prompt[-1], dict) and prompt[-1].get("role") == "assistant" and prompt[-1].get("tool_calls"):
+            yield "ends with an assistant tool call, which cannot be continued: add the tool's answer"
+
+
+def _message_fault(message: Any) -> str | None:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return "is not a dict with `role` and `content`"
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [block.get("text") for block in content if isinstance(block, dict) and block.get("type") == "text"]
+        if len(texts) != len(content):
+            return "has content other than text: pairs are text-only for now"
+        content = "".join(text or "" for text in texts)
+    if content is None and message.get("tool_calls"):
+        return None
+    if not isinstance(content, str):
+        return f"has `content` of type `{type(content).__name__}`, not text"
+    # A system or tool turn may be empty; an empty question or an empty answer to continue may not.
+    if not content.strip() and message["role"] in ("user", "assistant") and not message.get("tool_calls"):
+        return f"({message['role']}) is empty or blank"
+    return None
+
+
+def _completion_faults(completion: Any, prompt_kind: str | None) -> Iterator[str]:
+    if completion is None:
+        yield (
+            "is missing here though the column exists: give it for every row, or remove the column to have the "
+            "reference policy answer all clean prompts"
+        )
+    elif isinstance(completion, str):
+        if not completion.strip():
+            yield "is empty or blank"
+    elif not isinstance(completion, list):
+        yield f"must be a string or a list of one assistant message, not `{type(completion).__name__}`"
+    elif prompt_kind == "a string":
+        yield "is a list of messages, but the prompts are strings"
+    elif len(completion) != 1 or not isinstance(completion[0], dict) or completion[0].get("role") != "assistant":
+        yield "must be exactly one assistant message"
+    else:
+        fault = _message_fault(completion[0])
+        if fault:
+            yield f"message 0 {fault}"
+
+
+def _tools_faults(value: Any) -> Iterator[str]:
+    try:
+        tools = parse_json_column(value)
+    except json.JSONDecodeError as error:
+        yield f"is not valid JSON ({error})"
+        return
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        yield "must be a list of JSON schemas (or that list as a JSON string)"
+
+
+def _kwargs_faults(value: Any) -> Iterator[str]:
+    try:
+        kwargs = parse_json_column(value)
+    except json.JSONDecodeError as error:
+        yield f"is not valid JSON ({error})"
+        return
+    if kwargs is None:
+        return
+    if not isinstance(kwargs, dict):
+        yield "must be a dict (or that dict as a JSON string)"
+        return
+    reserved = sorted(key for key in kwargs if key in RESERVED_TEMPLATE_KWARGS and kwargs[key] is not None)
+    if reserved:
+        yield f"sets {', '.join(f'`{key}`' for key in reserved)}, which the trainer sets the same for both sides"
+
+
+def parse_json_column(value: Any) -> Any:
+    """The value of a `tools` or `chat_template_kwargs` cell, which may be given as a JSON string."""
+    return json.loads(value) if isinstance(value, str) else value

@@ -1,0 +1,137 @@
+"""Pairs to token ids: rendering of a whole data set, with what does not fit reported or left out."""
+
+from functools import partial
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.logging import get_logger
+from datasets import Dataset, IterableDataset
+
+from ..errors import InvalidPairsError
+from .pairs import MAX_REPORTED, parse_json_column, report_faults, row_checker
+from .rendering import ProcessingClass, render_completion, render_prompt
+
+
+logger = get_logger(__name__)
+
+
+def prepare_pairs(
+    dataset: Dataset | IterableDataset,
+    processing_class: ProcessingClass,
+    name: str,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    max_length: int | None = None,
+    max_completion_length: int = 0,
+    overlong: str = "error",
+    num_proc: int | None = None,
+) -> Dataset | IterableDataset:
+    """
+    Renders both prompts (and the completion, where the data have one) of every row.
+
+    Args:
+        dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
+            Pairs that passed [`check_pairs`].
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Renders both sides.
+        name (`str`):
+            What messages call the data set.
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            Variables of the chat template for all rows; a row's own come on top.
+        max_length (`int`, *optional*):
+            Longest row in tokens: the longer of the two prompts plus the completion.
+        max_completion_length (`int`, *optional*, defaults to `0`):
+            Tokens reserved for a completion that is still to be generated.
+        overlong (`str`, *optional*, defaults to `"error"`):
+            `"error"` refuses rows over `max_length`, `"drop"` leaves them out and logs how many.
+        num_proc (`int`, *optional*):
+            Processes that render.
+
+    Returns:
+        The data set with the added columns `clean_ids`, `perturbed_ids`, `completion_ids` (if it has completions), each
+        a list of token ids, and `length` in tokens.
+
+    Raises:
+        [`InvalidPairsError`]: If the chat template refuses rows, or rows are over `max_length`.
+    """
+    columns = dataset.column_names or list(next(iter(dataset)))
+    render = partial(
+        _render_row,
+        processing_class=processing_class,
+        has_completion="completion" in columns,
+        chat_template_kwargs=chat_template_kwargs or {},
+        max_completion_length=max_completion_length,
+    )
+    if isinstance(dataset, IterableDataset):
+        check = row_checker(next(iter(dataset)), has_completion="completion" in columns)
+        return dataset.map(
+            partial(_render_streamed, render=render, check=check, name=name, max_length=max_length), with_indices=True
+        )
+    dataset = dataset.map(render, num_proc=num_proc, desc=f"Rendering {name} pairs")
+    report_faults([(index, fault) for index, fault in enumerate(dataset["render_fault"]) if fault], name, len(dataset))
+    dataset = dataset.remove_columns("render_fault")
+    return dataset if max_length is None else _fit(dataset, name, max_length, overlong)
+
+
+def _render_row(
+    row: dict[str, Any],
+    processing_class: ProcessingClass,
+    has_completion: bool,
+    chat_template_kwargs: dict[str, Any],
+    max_completion_length: int,
+) -> dict[str, Any]:
+    tools = parse_json_column(row.get("tools"))
+    kwargs = {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
+    # An empty string rather than None: Arrow settles a column's type on the first rows that it sees.
+    rendered: dict[str, Any] = {"clean_ids": [], "perturbed_ids": [], "render_fault": ""}
+    if has_completion:
+        rendered["completion_ids"] = []
+    completion_length = max_completion_length
+    try:
+        rendered["clean_ids"] = render_prompt(processing_class, row["clean_prompt"], tools, kwargs)
+        rendered["perturbed_ids"] = render_prompt(processing_class, row["perturbed_prompt"], tools, kwargs)
+        if has_completion:
+            # From the clean side, where it belongs: both sides are to be followed by the same token ids.
+            rendered["completion_ids"] = render_completion(
+                processing_class, row["clean_prompt"], row["completion"], tools, kwargs
+            )
+            completion_length = len(rendered["completion_ids"])
+            if completion_length == 0:
+                rendered["render_fault"] = "`completion` renders to no token at all"
+    except Exception as error:  # templates raise whatever their authors chose; the row is what the user needs
+        rendered["render_fault"] = f"the chat template refused it ({type(error).__name__}: {error})"
+    rendered["length"] = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + completion_length
+    return rendered
+
+
+def _render_streamed(
+    row: dict[str, Any], index: int, render: Any, check: Any, name: str, max_length: int | None
+) -> dict[str, Any]:
+    report_faults([(index, fault) for fault in check(row)], name)
+    rendered = render(row)
+    fault = rendered.pop("render_fault")
+    if not fault and max_length is not None and rendered["length"] > max_length:
+        fault = f"has {rendered['length']} tokens, more than `max_length={max_length}`"
+    report_faults([(index, fault)] if fault else [], name)
+    return rendered
+
+
+def _fit(dataset: Dataset, name: str, max_length: int, overlong: str) -> Dataset:
+    lengths = dataset["length"]
+    too_long = [index for index, length in enumerate(lengths) if length > max_length]
+    if not too_long:
+        return dataset
+    listed = ", ".join(f"row {index} ({lengths[index]} tokens)" for index in too_long[:MAX_REPORTED])
+    more = f" and {len(too_long) - MAX_REPORTED} more" if len(too_long) > MAX_REPORTED else ""
+    found = f"`{name}`: {len(too_long)} of {len(dataset)} row(s) are longer than `max_length={max_length}`: {listed}{more}."
+    if overlong == "error":
+        raise InvalidPairsError(
+            f"{found} A length counts the longer prompt and the completion (`max_completion_length` tokens where it is "
+            "still to be generated). Raise `max_length`, lower `max_completion_length`, or leave those rows out with "
+            "`overlong='drop'`."
+        )
+    if len(too_long) == len(dataset):
+        raise InvalidPairsError(f"{found} `overlong='drop'` would leave no row.")
+    PartialState()  # the logger asks it which process this is
+    logger.warning(f"{found} They are left out (`overlong='drop'`).")
+    keep = set(range(len(dataset))) - set(too_long)
+    return dataset.select(sorted(keep))

@@ -1,0 +1,165 @@
+"""Prompts and completions to token ids: one function for both sides of a pair and for every trainer."""
+
+from typing import Any, TypeAlias
+
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
+
+
+Message: TypeAlias = dict[str, Any]
+Prompt: TypeAlias = str | list[Message]
+ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
+
+
+def get_tokenizer(processing_class: ProcessingClass) -> PreTrainedTokenizerBase:
+    """Returns the tokenizer of a processor (text-only pairs need nothing else of it), or the tokenizer itself."""
+    return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
+
+
+def is_prefilled(prompt: Prompt) -> bool:
+    """Whether the prompt ends with an assistant turn that the model is to continue."""
+    return isinstance(prompt, list) and prompt[-1]["role"] == "assistant"
+
+
+def render_prompt(
+    processing_class: ProcessingClass,
+    prompt: Prompt,
+    tools: list[dict] | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> list[int]:
+    """
+    Renders a prompt to the token ids that the model reads before it answers.
+
+    A string is tokenized as it is. Chat messages go through the chat template with a generation prompt, or, when the
+    last turn is the assistant's, as a final message to continue. The clean and the perturbed side of a pair, and
+    every trainer of this library, go through this one function, so that the two sides cannot be rendered differently.
+
+    Args:
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            The tokenizer, or a processor whose tokenizer is used.
+        prompt (`str` or `list[dict]`):
+            Plain text, or chat messages.
+        tools (`list[dict]`, *optional*):
+            JSON schemas of the tools that the chat template shows to the model.
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            Further variables of the chat template, such as `{"enable_thinking": False}`.
+
+    Returns:
+        `list[int]`: Token ids, without an end-of-sequence token.
+    """
+    if isinstance(prompt, str):
+        return _encode(get_tokenizer(processing_class), prompt)
+    return _apply_chat_template(processing_class, prompt, tools, chat_template_kwargs, tokenize=True)
+
+
+def render_completion(
+    processing_class: ProcessingClass,
+    prompt: Prompt,
+    completion: Prompt,
+    tools: list[dict] | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> list[int]:
+    """
+    Renders a given completion to the token ids that follow `render_prompt(prompt)`.
+
+    The ids are those that the chat template gives to the answer of the whole conversation, end-of-turn token
+    included; for a string prompt the end-of-sequence token is added. When prompt and completion would merge into one
+    token at the seam, the completion is tokenized on its own: at inference the prompt's tokens are already fixed.
+
+    Args:
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            The tokenizer, or a processor whose tokenizer is used.
+        prompt (`str` or `list[dict]`):
+            The prompt that the completion answers.
+        completion (`str` or `list[dict]`):
+            The answer: text, or (for a chat prompt) a list of one assistant message.
+        tools (`list[dict]`, *optional*):
+            As in [`render_prompt`].
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            As in [`render_prompt`].
+
+    Returns:
+        `list[int]`: Token ids of the completion alone.
+    """
+    tokenizer = get_tokenizer(processing_class)
+    prompt_ids = render_prompt(processing_class, prompt, tools, chat_template_kwargs)
+    if isinstance(prompt, str):
+        eos_token = tokenizer.eos_token or ""
+        prompt_text = prompt
+        text = f"{prompt}{completion}" + ("" if str(completion).endswith(eos_token) else eos_token)
+        ids = _encode(tokenizer, text)
+    else:
+        messages = _append(prompt, completion)
+        prompt_text = _apply_chat_template(processing_class, prompt, tools, chat_template_kwargs, tokenize=False)
+        text, ids = (
+            _apply_chat_template(
+                processing_class, messages, tools, chat_template_kwargs, tokenize=tokenize, is_complete=True
+            )
+            for tokenize in (False, True)
+        )
+    prefix = next((i for i, (a, b) in enumerate(zip(prompt_ids, ids, strict=False)) if a != b), len(prompt_ids))
+    if prefix < len(prompt_ids) and text.startswith(prompt_text):
+        return tokenizer(text=text[len(prompt_text) :], add_special_tokens=False)["input_ids"]
+    # A template may render the prompt alone differently (an empty thought that the full conversation drops): the
+    # completion starts where the two part.
+    return ids[prefix:]
+
+
+def _append(prompt: list[Message], completion: Prompt) -> list[Message]:
+    answer = {"role": "assistant", "content": completion} if isinstance(completion, str) else completion[0]
+    if not is_prefilled(prompt):
+        return [*prompt, answer]
+    return [*prompt[:-1], {**prompt[-1], **answer, "content": prompt[-1]["content"] + answer["content"]}]
+
+
+def _apply_chat_template(
+    processing_class: ProcessingClass,
+    messages: list[Message],
+    tools: list[dict] | None,
+    chat_template_kwargs: dict[str, Any] | None,
+    tokenize: bool,
+    is_complete: bool = False,
+) -> Any:
+    tokenizer = get_tokenizer(processing_class)
+    continued = not is_complete and is_prefilled(messages)
+    messages = _without_none(messages)
+    if isinstance(processing_class, ProcessorMixin):
+        # Templates of multimodal models may iterate over content blocks, and lose a plain string without a word.
+        messages = [_with_content_blocks(message) for message in messages]
+    rendered = tokenizer.apply_chat_template(
+        messages,
+        tools=_without_none(tools) or None,  # some templates print tool boilerplate for an empty list
+        chat_template=processing_class.chat_template or tokenizer.chat_template,
+        add_generation_prompt=not is_complete and not continued,
+        continue_final_message=continued,
+        tokenize=tokenize,
+        return_dict=tokenize,
+        **_without_none(chat_template_kwargs or {}),
+    )
+    return rendered["input_ids"] if tokenize else rendered
+
+
+def _with_content_blocks(message: Message) -> Message:
+    if not isinstance(message.get("content"), str):
+        return message
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def _without_none(value: Any) -> Any:
+    """
+    Drops the keys that Arrow added: a column of dicts gets every key that occurs in any of its rows, set to None where
+    a row did not have it, and templates print some of those. An explicit `"content": None` (a tool call) stays.
+    """
+    if isinstance(value, list):
+        return [_without_none(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None or key == "content"}
+    return value
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of a text, without the end-of-sequence token that some tokenizers append by themselves."""
+    ids = tokenizer(text=text)["input_ids"]
+    appended = tokenizer(text="")["input_ids"]
+    ends_with_eos = bool(appended) and appended[-1] == tokenizer.eos_token_id
+    is_bos = len(appended) == 1 and tokenizer.bos_token_id == tokenizer.eos_token_id
+    return ids[:-1] if ends_with_eos and not is_bos else ids

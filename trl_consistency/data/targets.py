@@ -1,0 +1,120 @@
+"""Targets: the reference policy's own answers to the clean prompts, kept as the token ids that were sampled."""
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from tqdm.auto import tqdm
+from transformers import GenerationConfig, PreTrainedModel
+
+
+class TargetTable:
+    """
+    Completions by clean prompt: rows whose clean prompts render to the same token ids share one target.
+
+    It is filled once the trainer stands and read by the collator. Keys are digests of the prompt's token ids and
+    values are compact arrays, so that a table of a million targets fits in memory.
+    """
+
+    def __init__(self) -> None:
+        self._completions: dict[bytes, array] = {}
+
+    @staticmethod
+    def key(prompt_ids: list[int]) -> bytes:
+        return hashlib.blake2b(array("i", prompt_ids).tobytes(), digest_size=16).digest()
+
+    def __contains__(self, prompt_ids: list[int]) -> bool:
+        return self.key(prompt_ids) in self._completions
+
+    def __getitem__(self, prompt_ids: list[int]) -> list[int]:
+        return self._completions[self.key(prompt_ids)].tolist()
+
+    def __setitem__(self, prompt_ids: list[int], completion_ids: list[int]) -> None:
+        self._completions[self.key(prompt_ids)] = array("i", completion_ids)
+
+    def __len__(self) -> int:
+        return len(self._completions)
+
+    def missing(self, prompts: Iterable[list[int]]) -> list[list[int]]:
+        """The distinct prompts that have no target yet, in order of first appearance."""
+        distinct = {self.key(prompt_ids): prompt_ids for prompt_ids in prompts}
+        return [prompt_ids for key, prompt_ids in distinct.items() if key not in self._completions]
+
+
+def generate_targets(
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    generation_config: GenerationConfig,
+    batch_size: int,
+    seed: int,
+    progress: bool = True,
+) -> list[list[int]]:
+    """
+    Answers prompts in length-sorted batches, shared out over the processes.
+
+    The batches are fixed before they are shared out and each is sampled under a seed of its own, so that the answers
+    depend neither on the number of processes nor on what was sampled before. The caller's random state is kept.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The reference policy, on its device and unwrapped.
+        prompts (`list[list[int]]`):
+            Token ids of distinct prompts.
+        generation_config ([`~transformers.GenerationConfig`]):
+            Must hold `pad_token_id` and `eos_token_id`.
+        batch_size (`int`):
+            Prompts a batch.
+        seed (`int`):
+            Base of the batches' seeds.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show a progress bar.
+
+    Returns:
+        `list[list[int]]`: The sampled token ids of each prompt's answer, in the order of `prompts`, each ending with
+        an end-of-turn token unless `max_new_tokens` came first.
+    """
+    state = PartialState()
+    order = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    answers: list[tuple[int, list[int]]] = []
+    mine = list(range(state.process_index, len(batches), state.num_processes))
+    with (
+        tqdm(total=len(prompts), desc="Generating targets", unit="prompt", disable=not progress) as bar,
+        torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []),
+    ):
+        for number in mine:
+            torch.manual_seed(_batch_seed(seed, number))
+            batch = batches[number]
+            answers += zip(
+                batch, _generate(model, [prompts[index] for index in batch], generation_config), strict=True
+            )
+            # The other processes are about as far along as this one.
+            bar.update(min(len(batch) * state.num_processes, len(prompts) - bar.n))
+    by_index = dict(gather_object(answers))
+    return [by_index[index] for index in range(len(prompts))]
+
+
+def _batch_seed(seed: int, number: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=6).digest(), "little")
+
+
+@torch.no_grad()
+def _generate(model: PreTrainedModel, prompts: list[list[int]], config: GenerationConfig) -> list[list[int]]:
+    width = max(len(ids) for ids in prompts)
+    input_ids = torch.full((len(prompts), width), config.pad_token_id, device=model.device)  # left-padded, [B, width]
+    attention_mask = torch.zeros_like(input_ids)
+    for row, ids in enumerate(prompts):
+        input_ids[row, width - len(ids) :] = torch.tensor(ids, device=model.device)
+        attention_mask[row, width - len(ids) :] = 1
+    output = model.generate(input_ids=input_ids, attention_mask=attention_mask, generation_config=config)
+    return [cut_after_end(ids, config.eos_token_id) for ids in output[:, width:].tolist()]
+
+
+def cut_after_end(ids: list[int], eos_token_ids: int | list[int]) -> list[int]:
+    """Token ids up to and including the first end-of-turn token, all of them if there is none."""
+    ends = {eos_token_ids} if isinstance(eos_token_ids, int) else set(eos_token_ids)
+    length = next((position + 1 for position, token in enumerate(ids) if token in ends), len(ids))
+    return ids[:length]

@@ -1,0 +1,9 @@
+"""Errors for the person who gave the data or the options: what is wrong, which row or key, what to do."""
+
+
+class ConsistencyError(ValueError):
+    """Raised for faulty data or options. Its message stands alone: the command line prints it without a traceback."""
+
+
+class InvalidPairsError(ConsistencyError):
+    """Raised when a data set does not hold usable (clean prompt, perturbed prompt) pairs."""
