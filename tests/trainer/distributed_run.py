@@ -1,0 +1,49 @@
+"""Run by `torchrun` (or plain python, for the one-process rival): trains and saves what the test compares."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from peft import LoraConfig
+
+from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyTrainer
+
+
+def main(directory: str, batch_size: str, adapter: str) -> None:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    trainer = ConsistencyTrainer(
+        model=make_model(),
+        args=make_config(
+            directory,
+            per_device_train_batch_size=int(batch_size),
+            per_device_eval_batch_size=2,
+            max_steps=3,
+            target_batch_size=3,
+            ddp_backend="gloo" if world_size > 1 else None,
+            optim="sgd",
+            learning_rate=0.5,
+        ),
+        train_dataset=make_pairs(16, completion=False),
+        eval_dataset=make_pairs(7),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(r=4, target_modules="all-linear") if adapter == "lora" else None,
+    )
+    assert trainer.accelerator.num_processes == world_size
+    trainer.train()
+    wrapper = type(trainer.model_wrapped).__name__
+    assert wrapper == ("DistributedDataParallel" if world_size > 1 else type(trainer.model).__name__), wrapper
+    weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
+    others = trainer.accelerator.gather(weights[None])
+    assert all(torch.equal(weights, other) for other in others), "the ranks have drifted apart"
+    eval_loss = trainer.evaluate()["eval_loss"]
+    if trainer.accelerator.is_main_process:
+        targets = [trainer.targets[row["clean_ids"]] for row in trainer.train_dataset]
+        torch.save({"weights": weights, "targets": targets, "eval_loss": eval_loss}, Path(directory) / "result.pt")
+    trainer.accelerator.wait_for_everyone()
+    trainer.end()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,487 @@
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model
+from trl import SFTConfig, SFTTrainer
+
+from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyConfig, ConsistencyError, ConsistencyTrainer, InvalidPairsError
+from trl_consistency.data.prepare import prepare_pairs
+
+
+LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
+
+
+def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None, **options):
+    return ConsistencyTrainer(
+        model=make_model() if model is None else model,
+        args=make_config(tmp_path, **options),
+        train_dataset=make_pairs() if pairs is None else pairs,
+        eval_dataset=eval_dataset,
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(**LORA) if lora else None,
+    )
+
+
+def trained_weights(trainer):
+    trainer.train()
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
+
+
+def losses(trainer):
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def oracle(model, rows):
+    """Summed cross-entropy of the completions and their number of tokens, one row at a time from full logits."""
+    total, tokens = 0.0, 0
+    for row in rows:
+        ids = torch.tensor([row["perturbed_ids"] + row["completion_ids"]])
+        with torch.no_grad():
+            logits = model(ids).logits[0]
+        start = len(row["perturbed_ids"])
+        total += F.cross_entropy(logits[start - 1 : -1].float(), ids[0, start:], reduction="sum").item()
+        tokens += len(row["completion_ids"])
+    return total, tokens
+
+
+# Against SFTTrainer and a naive oracle
+
+
+@pytest.mark.parametrize("loss_type", ["nll", "dft"])
+@pytest.mark.parametrize("lora", [False, True])
+def test_equals_sft_trainer_on_the_same_tokens(tmp_path, loss_type, lora):
+    options = {"max_steps": 4, "logging_steps": 1, "loss_type": loss_type, "per_device_train_batch_size": 3}
+    ours = make_trainer(tmp_path / "ours", lora=lora, **options)
+    rows = [
+        {
+            "input_ids": row["perturbed_ids"] + row["completion_ids"],
+            "labels": [-100] * len(row["perturbed_ids"]) + row["completion_ids"],
+        }
+        for row in ours.train_dataset
+    ]
+    theirs = SFTTrainer(
+        model=make_model(),
+        args=SFTConfig(
+            output_dir=str(tmp_path / "theirs"), learning_rate=1e-2, report_to="none", use_cpu=True, bf16=False,
+            gradient_checkpointing=False, disable_tqdm=True, save_strategy="no", max_length=None, **options,
+        ),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(**LORA) if lora else None,
+    )  # fmt: skip
+    ours.train()
+    theirs.train()
+    assert len(losses(ours)) == 4
+    assert losses(ours) == pytest.approx(losses(theirs), abs=1e-6)
+
+
+def test_equals_sft_trainer_on_prompt_and_completion_text(tmp_path):
+    pairs = make_pairs()
+    options = {"max_steps": 3, "logging_steps": 1}
+    ours = make_trainer(tmp_path / "ours", pairs, **options)
+    texts = pairs.map(
+        lambda row: {
+            "prompt": row["perturbed_prompt"],
+            "completion": [{"role": "assistant", "content": row["completion"]}],
+        },
+        remove_columns=pairs.column_names,
+    )
+    theirs = SFTTrainer(
+        model=make_model(),
+        args=SFTConfig(
+            output_dir=str(tmp_path / "theirs"), learning_rate=1e-2, report_to="none", use_cpu=True, bf16=False,
+            gradient_checkpointing=False, disable_tqdm=True, save_strategy="no", max_length=None, **options,
+        ),
+        train_dataset=texts,
+        processing_class=make_tokenizer(),
+    )  # fmt: skip
+    ours.train()
+    theirs.train()
+    assert losses(ours) == pytest.approx(losses(theirs), abs=1e-6)
+
+
+def test_first_loss_equals_the_oracle(tmp_path):
+    model = make_model()
+    trainer = make_trainer(tmp_path, model=copy.deepcopy(model), max_steps=1, logging_steps=1)
+    total, tokens = oracle(model.eval(), trainer.train_dataset)
+    trainer.train()
+    assert losses(trainer)[0] == pytest.approx(total / tokens, abs=1e-6)
+
+
+def test_weight_scales_the_loss(tmp_path):
+    full = make_trainer(tmp_path, max_steps=1, logging_steps=1)
+    half = make_trainer(tmp_path, max_steps=1, logging_steps=1, method_weights=[0.5])
+    full.train()
+    half.train()
+    assert losses(half)[0] == pytest.approx(0.5 * losses(full)[0], rel=1e-6)
+
+
+# Invariants
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+@pytest.mark.parametrize("lora", [False, True])
+def test_accumulation_does_not_change_the_run(tmp_path, kind, lora):
+    """Rows of uneven lengths: averaging the means of micro-batches would weigh short answers too heavily."""
+    options = {"max_steps": 3, "max_grad_norm": 0.0, "optim": "sgd", "learning_rate": 0.5}
+    one, other = (
+        trained_weights(
+            make_trainer(
+                tmp_path,
+                make_pairs(16),
+                make_model(kind),
+                lora,
+                per_device_train_batch_size=batch,
+                gradient_accumulation_steps=accumulation,
+                **options,
+            )
+        )
+        for batch, accumulation in ((8, 1), (1, 8))
+    )
+    assert torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_eval_loss_is_the_token_mean_whatever_the_batches(tmp_path, batch_size):
+    model = make_model()
+    trainer = make_trainer(tmp_path, model=model, eval_dataset=make_pairs(7), per_device_eval_batch_size=batch_size)
+    total, tokens = oracle(model.eval(), trainer.eval_dataset)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(total / tokens, abs=1e-6)
+
+
+def test_eval_metrics_do_not_leak_into_the_training_log(tmp_path):
+    trainer = make_trainer(
+        tmp_path, eval_dataset=make_pairs(5), max_steps=4, logging_steps=2, eval_strategy="steps", eval_steps=1
+    )
+    plain = make_trainer(tmp_path, max_steps=4, logging_steps=2)
+    trainer.train()
+    plain.train()
+    assert losses(trainer) == pytest.approx(losses(plain), abs=1e-6)
+
+
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
+    """Without a `completion` column: the targets must be the reference's again, though training has begun."""
+    pairs = make_pairs(12, completion=False)
+    options = {"num_train_epochs": 3, "per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 4}
+    whole = make_trainer(tmp_path / "whole", pairs, **options)
+    whole.train()
+    resumed = make_trainer(tmp_path / "whole", pairs, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4"))
+    for (name, one), other in zip(whole.model.named_parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_same_seed_same_run(tmp_path, lora):
+    pairs = make_pairs(completion=False)
+    first, second = (trained_weights(make_trainer(tmp_path, pairs, lora=lora, max_steps=2)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+# Targets
+
+
+def generate_greedily(model, tokenizer, ids, tokens=8):
+    output = model.eval().generate(
+        torch.tensor([ids]),
+        max_new_tokens=tokens,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return output[0, len(ids) :].tolist()
+
+
+def test_targets_are_the_models_own_clean_answers(tmp_path):
+    model = make_model()
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), copy.deepcopy(model), max_steps=1, temperature=0.0)
+    trainer.train()
+    for row in trainer.train_dataset:
+        expected = generate_greedily(model, trainer.processing_class, row["clean_ids"])
+        assert trainer.targets[row["clean_ids"]] == expected
+
+
+def test_generated_targets_train_like_the_same_completions_given(tmp_path):
+    pairs = make_pairs(completion=False)
+    generated = make_trainer(tmp_path, pairs, max_steps=3, logging_steps=1, temperature=0.0)
+    generated.train()
+    given = make_trainer(tmp_path, make_pairs(), max_steps=3, logging_steps=1)
+    given.train_dataset = given.train_dataset.map(
+        lambda row: {"completion_ids": generated.targets[row["clean_ids"]]}, load_from_cache_file=False
+    )
+    given.train()
+    assert losses(generated) == losses(given)
+
+
+def test_each_distinct_clean_prompt_is_answered_once(tmp_path, monkeypatch):
+    pairs = make_pairs(4, completion=False)
+    pairs = Dataset.from_list([row for row in pairs for _ in range(3)])
+    trainer = make_trainer(
+        tmp_path, pairs, max_steps=1, eval_dataset={"same": pairs.select([0]), "new": make_pairs(6)}
+    )
+    answered = []
+    original = trainer.model.generate
+    monkeypatch.setattr(
+        trainer.model, "generate", lambda **inputs: answered.append(len(inputs["input_ids"])) or original(**inputs)
+    )
+    trainer.train()
+    trainer.evaluate()
+    assert sum(answered) == 4
+    assert len(trainer.targets) == 4
+
+
+def test_targets_that_do_not_end_are_reported(tmp_path, caplog):
+    make_trainer(tmp_path, make_pairs(completion=False), max_steps=1, max_completion_length=1).train()
+    assert "of 8 targets reached `max_completion_length=1` without an end-of-turn token" in caplog.text
+
+
+def test_evaluation_after_training_uses_the_reference(tmp_path):
+    """With a new adapter the reference is the model without it; the adapter is made large so that it would show."""
+    model = make_model()
+    reference = copy.deepcopy(model)
+    trainer = make_trainer(tmp_path, model=model, lora=True, max_steps=5, learning_rate=0.5, temperature=0.0)
+    trainer.train()
+    pairs = make_pairs(3, completion=False)
+    trainer.evaluate(pairs)
+    tokenizer = trainer.processing_class
+    rows = prepare_pairs(pairs, tokenizer, "eval")
+    assert [trainer.targets[row["clean_ids"]] for row in rows] == [
+        generate_greedily(reference, tokenizer, row["clean_ids"]) for row in rows
+    ]
+    assert [trainer.targets[row["clean_ids"]] for row in rows] != [
+        generate_greedily(trainer.model, tokenizer, row["clean_ids"]) for row in rows
+    ], "the trained model answers alike: the test shows nothing"
+
+
+def test_full_fine_tuning_refuses_targets_after_training(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=1)
+    trainer.train()
+    with pytest.raises(ConsistencyError, match="before training"):
+        trainer.evaluate(make_pairs(3, completion=False))
+    trainer.evaluate(make_pairs(3))
+
+
+def test_adapter_that_came_with_the_model_belongs_to_the_reference(tmp_path):
+    """Mistake 10: the reference is the initial policy including its adapter, not the bare base model."""
+    torch.manual_seed(1)
+    model = get_peft_model(make_model(), LoraConfig(**LORA, init_lora_weights=False))
+    reference = copy.deepcopy(model)
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), model, max_steps=1, temperature=0.0)
+    trainer.train()
+    assert isinstance(trainer.model, PeftModel)
+    rows = list(trainer.train_dataset)
+    got = [trainer.targets[row["clean_ids"]] for row in rows]
+    assert got == [generate_greedily(reference, trainer.processing_class, row["clean_ids"]) for row in rows]
+    with reference.disable_adapter():
+        bare = [generate_greedily(reference, trainer.processing_class, row["clean_ids"]) for row in rows]
+    assert got != bare, "the adapter changes nothing: the test shows nothing"
+
+
+def test_generation_options_reach_the_generation(tmp_path):
+    trainer = make_trainer(tmp_path, temperature=0.7, top_p=0.9, top_k=5, generation_kwargs={"min_new_tokens": 2})
+    config = trainer._generation_config()
+    assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 5)
+    assert (config.max_new_tokens, config.min_new_tokens, config.eos_token_id) == (8, 2, [2])
+
+
+# What SFTTrainer offers
+
+
+def test_anchors_just_work(tmp_path):
+    anchor = [{"role": "user", "content": "What?"}]
+    pairs = Dataset.from_dict({"clean_prompt": [anchor] * 4, "perturbed_prompt": [anchor] * 4})
+    trainer = make_trainer(tmp_path, pairs, max_steps=1)
+    trainer.train()
+    assert len(trainer.targets) == 1
+
+
+def test_the_loss_falls(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=30, logging_steps=1)
+    trainer.train()
+    assert losses(trainer)[-1] < 0.5 * losses(trainer)[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_checkpointing": True},
+        {"bf16": True},
+        {"shuffle_dataset": True},
+        {"dataloader_num_workers": 1},
+        {"train_sampling_strategy": "group_by_length"},
+        {"remove_unused_columns": False},
+        {"pad_to_multiple_of": 16},
+        {"label_smoothing_factor": 0.1},
+        {"max_length": 200},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+@pytest.mark.parametrize("lora", [False, True])
+def test_inherited_options_work(tmp_path, lora, options):
+    trainer = make_trainer(
+        tmp_path,
+        make_pairs(completion=False),
+        lora=lora,
+        max_steps=2,
+        logging_steps=1,
+        eval_dataset=make_pairs(3),
+        **options,
+    )
+    trainer.train()
+    assert losses(trainer)[1] > 0
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
+def test_compute_metrics_gets_the_logits(tmp_path):
+    shapes = []
+    trainer = ConsistencyTrainer(
+        model=make_model(),
+        args=make_config(tmp_path),
+        train_dataset=make_pairs(),
+        eval_dataset=make_pairs(3),
+        processing_class=make_tokenizer(),
+        compute_metrics=lambda prediction: shapes.append(prediction.predictions.shape) or {"rows": len(shapes)},
+    )
+    metrics = trainer.evaluate()
+    assert metrics["eval_rows"] == 1
+    assert shapes[0][0] == 3
+    assert metrics["eval_loss"] > 0
+
+
+def test_streamed_pairs(tmp_path):
+    pairs = make_pairs(8)
+    streamed = make_trainer(tmp_path, pairs.to_iterable_dataset(), max_steps=2, logging_steps=1)
+    streamed.train()
+    assert len(losses(streamed)) == 2
+    with pytest.raises(InvalidPairsError, match="streamed and has no `completion` column"):
+        make_trainer(tmp_path, make_pairs(completion=False).to_iterable_dataset(), max_steps=2)
+
+
+def test_string_prompts_need_no_chat_template(tmp_path):
+    trainer = ConsistencyTrainer(
+        model=make_model(),
+        args=make_config(tmp_path, max_steps=1),
+        train_dataset=make_pairs(chat=False, completion=False),
+        processing_class=make_tokenizer(chat_template=None),
+    )
+    trainer.train()
+
+
+def test_model_by_path_and_plain_training_arguments(tmp_path, model_dir):
+    from transformers import TrainingArguments
+
+    args = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=1, use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True
+    )
+    trainer = ConsistencyTrainer(model=str(model_dir), args=args, train_dataset=make_pairs())
+    assert isinstance(trainer.args, ConsistencyConfig)
+    trainer.train()
+
+
+def test_saved_adapter_loads_with_plain_peft(tmp_path, model_dir):
+    from peft import AutoPeftModelForCausalLM
+
+    trainer = ConsistencyTrainer(
+        model=str(model_dir),
+        args=make_config(tmp_path, max_steps=3),
+        train_dataset=make_pairs(),
+        peft_config=LoraConfig(**LORA),
+    )
+    trainer.train()
+    trainer.save_model()
+    assert (tmp_path / "adapter_model.safetensors").is_file()
+    loaded = AutoPeftModelForCausalLM.from_pretrained(str(tmp_path)).eval()
+    ids = torch.tensor([trainer.train_dataset[0]["perturbed_ids"]])
+    with torch.no_grad():
+        assert torch.allclose(loaded(ids).logits, trainer.model.eval()(ids).logits, atol=1e-6)
+
+
+# Errors, all before any weights load
+
+
+@pytest.fixture
+def no_weights(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("weights were loaded before the error")
+
+    monkeypatch.setattr("trl.trainer.sft_trainer.create_model_from_path", refuse)
+
+
+def faulty_trainer(tmp_path, model_dir, pairs=None, options=None, **arguments):
+    return ConsistencyTrainer(
+        model=str(model_dir),
+        args=make_config(tmp_path, **(options or {})),
+        train_dataset=make_pairs() if pairs is None else pairs,
+        **arguments,
+    )
+
+
+@pytest.mark.usefixtures("no_weights")
+class TestEarlyErrors:
+    @pytest.mark.parametrize("name", ["compute_loss_func", "formatting_func", "data_collator"])
+    def test_refused_arguments(self, tmp_path, model_dir, name):
+        with pytest.raises(ConsistencyError, match=f"`{name}` is not available"):
+            faulty_trainer(tmp_path, model_dir, **{name: lambda *_: 0})
+
+    def test_no_dataset(self, tmp_path, model_dir):
+        with pytest.raises(ConsistencyError, match="`train_dataset` is required"):
+            ConsistencyTrainer(model=str(model_dir), args=make_config(tmp_path))
+
+    def test_faulty_pairs(self, tmp_path, model_dir):
+        with pytest.raises(InvalidPairsError, match="no column `clean_prompt`"):
+            faulty_trainer(tmp_path, model_dir, make_pairs().remove_columns("clean_prompt"))
+
+    def test_faulty_eval_pairs_are_named(self, tmp_path, model_dir):
+        with pytest.raises(InvalidPairsError, match=r"`eval_dataset\['b'\]` is empty"):
+            faulty_trainer(tmp_path, model_dir, eval_dataset={"a": make_pairs(), "b": make_pairs().select([])})
+
+    def test_messages_without_chat_template(self, tmp_path, model_dir):
+        with pytest.raises(InvalidPairsError, match="the tokenizer has no chat template"):
+            faulty_trainer(tmp_path, model_dir, processing_class=make_tokenizer(chat_template=None))
+
+    def test_output_dir_not_writable(self, tmp_path, model_dir):
+        (tmp_path / "file").touch()
+        with pytest.raises(ConsistencyError, match=r"`output_dir` .* is not writable"):
+            faulty_trainer(tmp_path / "file" / "out", model_dir)
+
+    @pytest.mark.parametrize(
+        ("options", "missing", "reason"),
+        [
+            ({"optim": "adamw_8bit"}, "bitsandbytes", r"`optim` adamw_8bit needs .*trl-consistency\[quantization\]"),
+            ({"optim": "paged_adamw_32bit"}, "bitsandbytes", "`optim` paged_adamw_32bit needs"),
+            ({"use_liger_kernel": True}, "liger_kernel", "`use_liger_kernel` needs the package `liger_kernel`"),
+            ({"report_to": "wandb"}, "wandb", "`report_to` names `wandb`, which is not installed"),
+            (
+                {"model_init_kwargs": {"attn_implementation": "flash_attention_2"}},
+                "flash_attn",
+                "`attn_implementation` flash_attention_2 needs",
+            ),
+        ],
+    )
+    def test_missing_extra(self, tmp_path, model_dir, monkeypatch, options, missing, reason):
+        import importlib.util
+
+        find_spec = importlib.util.find_spec
+        monkeypatch.setattr(
+            "trl_consistency.trainer.checks.find_spec", lambda name: None if name == missing else find_spec(name)
+        )
+        monkeypatch.setattr("trl_consistency.trainer.checks.get_available_reporting_integrations", lambda: [])
+        with pytest.raises(ConsistencyError, match=reason):
+            faulty_trainer(tmp_path, model_dir, options=options)
+
+    def test_quantization_without_bitsandbytes(self, tmp_path, model_dir, monkeypatch):
+        from transformers import BitsAndBytesConfig
+
+        monkeypatch.setattr("trl_consistency.trainer.checks.find_spec", lambda name: None)
+        with pytest.raises(ConsistencyError, match="`quantization_config` needs the package `bitsandbytes`"):
+            faulty_trainer(tmp_path, model_dir, quantization_config=BitsAndBytesConfig(load_in_4bit=True))
+
+
+def test_rows_that_were_not_prepared_name_the_way_out(tmp_path):
+    trainer = make_trainer(tmp_path, make_pairs(completion=False))
+    with pytest.raises(ConsistencyError, match=r"call `train\(\)` or `evaluate\(\)`"):
+        next(iter(trainer.get_train_dataloader()))

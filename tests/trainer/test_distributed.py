@@ -1,0 +1,38 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(directory, processes, batch_size, adapter):
+    directory.mkdir()
+    command = [sys.executable, "-m", "tests.trainer.distributed_run"]
+    if processes > 1:
+        command[2:2] = ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "-m"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [*command, str(directory), str(batch_size), adapter],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    return torch.load(directory / "result.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("adapter", ["full", "lora"])
+def test_two_processes_equal_one(tmp_path, adapter):
+    """Targets, weights after three steps and the loss of an evaluation set that does not divide evenly."""
+    one = run(tmp_path / "one", 1, 8, adapter)
+    two = run(tmp_path / "two", 2, 4, adapter)
+    assert two["targets"] == one["targets"]
+    assert torch.allclose(two["weights"], one["weights"], atol=1e-5)
+    assert two["eval_loss"] == pytest.approx(one["eval_loss"], abs=1e-5)

@@ -1,0 +1,211 @@
+import os
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from trl import SFTConfig
+
+from ..errors import ConsistencyError
+
+
+METHODS = ("bct",)
+
+
+@dataclass
+class ConsistencyConfig(SFTConfig):
+    r"""
+    Configuration class for the [`ConsistencyTrainer`].
+
+    This class includes only the parameters that are specific to consistency training. For a full list of training
+    arguments, please refer to the [`~trl.SFTConfig`] and [`~transformers.TrainingArguments`] documentation. Note that
+    default values in this class may differ from those in [`~trl.SFTConfig`].
+
+    Parameters:
+        > Parameters that control the objective
+
+        method (`list[str]`, *optional*, defaults to `["bct"]`):
+            Objectives to train on. In Python a single string may be given.
+
+            - `"bct"`: token-mean cross-entropy of the reference policy's own clean answer, given the perturbed prompt
+              ([Chua et al., 2024](https://huggingface.co/papers/2403.05518)).
+        method_weights (`list[float]`, *optional*):
+            Weight of each objective in `method`, non-negative and of the same length. `None` weighs each by 1.
+
+        > Parameters that control the data preprocessing
+
+        max_length (`int`, *optional*):
+            Longest row in tokens: the longer of the two prompts plus the completion. `None` sets no limit. Rows are
+            never cut; `overlong` says what happens to those over the limit.
+        overlong (`str`, *optional*, defaults to `"error"`):
+            What to do with rows over `max_length`: `"error"` reports them and refuses the run before any training,
+            `"drop"` leaves them out and logs how many.
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            Variables of the chat template for all rows, such as `{"enable_thinking": False}`. A row's own
+            `chat_template_kwargs` column comes on top.
+
+        > Parameters that control the generation of targets (only for data sets without a `completion` column)
+
+        max_completion_length (`int`, *optional*, defaults to `512`):
+            Longest target in tokens.
+        temperature (`float`, *optional*, defaults to `1.0`):
+            Sampling temperature. `0` generates greedily.
+        top_p (`float`, *optional*, defaults to `1.0`):
+            Nucleus sampling: smallest set of tokens whose probabilities add up to `top_p`. `1.0` keeps all.
+        top_k (`int`, *optional*, defaults to `0`):
+            Number of most likely tokens to sample from. `0` keeps all.
+        min_p (`float`, *optional*):
+            Smallest probability of a token, relative to the most likely one, to be sampled. Between 0 and 1.
+        repetition_penalty (`float`, *optional*, defaults to `1.0`):
+            Penalty of tokens that occurred before. `1.0` is none.
+        generation_kwargs (`dict[str, Any]`, *optional*):
+            Further arguments of [`~transformers.GenerationConfig`]. They override the ones above.
+        cache_implementation (`str`, *optional*):
+            Key/value cache implementation of the generation.
+        target_batch_size (`int`, *optional*, defaults to `32`):
+            Clean prompts answered at a time on each process.
+
+    > [!NOTE]
+    > These parameters have default values different from [`~trl.SFTConfig`]:
+    > - `max_length`: Defaults to `None` instead of `1024`: completions are never cut and rows never dropped silently.
+    """
+
+    _VALID_DICT_FIELDS = [*SFTConfig._VALID_DICT_FIELDS, "chat_template_kwargs", "generation_kwargs"]
+
+    # Parameters that control the objective
+    method: list[str] = field(
+        default_factory=lambda: ["bct"],
+        metadata={"help": f"Objectives to train on, among {', '.join(METHODS)}."},
+    )
+    method_weights: list[float] | None = field(
+        default=None,
+        metadata={"help": "Weight of each objective in `method`, non-negative. `None` weighs each by 1."},
+    )
+
+    # Parameters that control the data preprocessing
+    max_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Longest row in tokens: the longer of the two prompts plus the completion. `None` sets no limit."
+        },
+    )
+    overlong: str = field(
+        default="error",
+        metadata={
+            "help": "What to do with rows over `max_length`: `error` reports them and refuses the run, `drop` leaves "
+            "them out and logs how many.",
+            "choices": ["error", "drop"],
+        },
+    )
+    chat_template_kwargs: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Variables of the chat template for all rows. A row's own `chat_template_kwargs` come on top."
+        },
+    )
+
+    # Parameters that control the generation of targets
+    max_completion_length: int = field(default=512, metadata={"help": "Longest generated target in tokens."})
+    temperature: float = field(
+        default=1.0, metadata={"help": "Sampling temperature of the targets. 0 generates greedily."}
+    )
+    top_p: float = field(default=1.0, metadata={"help": "Nucleus sampling of the targets. 1.0 keeps all tokens."})
+    top_k: int = field(default=0, metadata={"help": "Most likely tokens to sample targets from. 0 keeps all."})
+    min_p: float | None = field(
+        default=None,
+        metadata={"help": "Smallest probability of a sampled token, relative to the most likely one."},
+    )
+    repetition_penalty: float = field(
+        default=1.0, metadata={"help": "Penalty of tokens that occurred before. 1.0 is none."}
+    )
+    generation_kwargs: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={"help": "Further arguments of `GenerationConfig` for the targets. They override the others."},
+    )
+    cache_implementation: str | None = field(
+        default=None, metadata={"help": "Key/value cache implementation of the generation of targets."}
+    )
+    target_batch_size: int = field(default=32, metadata={"help": "Clean prompts answered at a time on each process."})
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, str):
+            self.method = [self.method]
+        self._check_method()
+        self._check_ranges()
+        self._refuse_inherited()
+        if self.ddp_backend and "WORLD_SIZE" not in os.environ:
+            raise ConsistencyError(
+                f"`ddp_backend` is {self.ddp_backend}, but this is a single process. Launch several with `accelerate "
+                "launch` or `torchrun`, or leave it out."
+            )
+        super().__post_init__()
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of each objective, by name."""
+        return dict(zip(self.method, self.method_weights or [1.0] * len(self.method), strict=True))
+
+    def _check_method(self) -> None:
+        if not self.method:
+            raise ConsistencyError(f"`method` is empty: name at least one of {', '.join(METHODS)}.")
+        for method in self.method:
+            if method not in METHODS:
+                near = get_close_matches(str(method), METHODS, n=1)
+                hint = f" Did you mean `{near[0]}`?" if near else ""
+                raise ConsistencyError(f"Unknown `method` `{method}`: it can be {', '.join(METHODS)}.{hint}")
+        if len(set(self.method)) < len(self.method):
+            raise ConsistencyError(f"`method` names an objective twice: {self.method}. Use `method_weights`.")
+        if self.method_weights is None:
+            return
+        if len(self.method_weights) != len(self.method):
+            raise ConsistencyError(
+                f"`method_weights` has {len(self.method_weights)} value(s) for {len(self.method)} method(s) "
+                f"({', '.join(self.method)}): give one weight for each."
+            )
+        if not all(0 <= weight < float("inf") for weight in self.method_weights) or not any(self.method_weights):
+            raise ConsistencyError(
+                f"`method_weights` must be finite, non-negative and not all 0, got {self.method_weights}."
+            )
+
+    def _check_ranges(self) -> None:
+        ranges = {
+            "max_length": (self.max_length is None or self.max_length >= 1, "at least 1, or None"),
+            "overlong": (self.overlong in ("error", "drop"), "'error' or 'drop'"),
+            "max_completion_length": (self.max_completion_length >= 1, "at least 1"),
+            "temperature": (0 <= self.temperature < float("inf"), "at least 0 (0 is greedy)"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "top_k": (self.top_k >= 0, "at least 0 (0 keeps all)"),
+            "min_p": (self.min_p is None or 0 <= self.min_p <= 1, "between 0 and 1, or None"),
+            "repetition_penalty": (self.repetition_penalty > 0, "above 0"),
+            "target_batch_size": (self.target_batch_size >= 1, "at least 1"),
+            "learning_rate": (self.learning_rate >= 0, "at least 0"),
+            "num_train_epochs": (self.num_train_epochs > 0 or self.max_steps > 0, "above 0"),
+            "per_device_train_batch_size": (self.per_device_train_batch_size >= 1, "at least 1"),
+            "per_device_eval_batch_size": (self.per_device_eval_batch_size >= 1, "at least 1"),
+            "gradient_accumulation_steps": (int(self.gradient_accumulation_steps) >= 1, "at least 1"),
+        }
+        for key, (is_valid, allowed) in ranges.items():
+            if not is_valid:
+                raise ConsistencyError(f"`{key}` must be {allowed}, got {getattr(self, key)!r}.")
+
+    def _refuse_inherited(self) -> None:
+        """Refuses what `SFTConfig` offers and consistency training cannot do, rather than ignore it."""
+        refused = {
+            "packing": (self.packing, "a pair is compared row by row"),
+            "eval_packing": (self.eval_packing, "a pair is compared row by row"),
+            "padding_free": (self.padding_free, "the two sides of a pair are batched by row"),
+            "assistant_only_loss": (self.assistant_only_loss, "the loss is on the completion by definition"),
+            "completion_only_loss=False": (
+                self.completion_only_loss is False,
+                "the prompt holds the cue, which must not be learned",
+            ),
+            "dataset_kwargs": (self.dataset_kwargs, "pairs are always rendered by the trainer"),
+            "truncation_mode='keep_end'": (self.truncation_mode != "keep_start", "rows are never cut, see `overlong`"),
+            "dataset_text_field": (self.dataset_text_field != "text", "pairs have `clean_prompt`, `perturbed_prompt`"),
+            "average_tokens_across_devices=False": (
+                not self.average_tokens_across_devices,
+                "the loss is a mean over the tokens of the global batch",
+            ),
+        }
+        for option, (is_set, reason) in refused.items():
+            if is_set:
+                raise ConsistencyError(f"`{option}` is not available in consistency training: {reason}. Leave it out.")

@@ -1,0 +1,423 @@
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import torch
+from accelerate.logging import get_logger
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+from torch import nn
+from transformers import (
+    AutoProcessor,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+    TrainerCallback,
+    TrainingArguments,
+)
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+from trl import SFTTrainer
+
+from ..data.collators import PairCollator
+from ..data.pairs import check_pairs
+from ..data.prepare import prepare_pairs
+from ..data.targets import TargetTable, generate_targets
+from ..errors import ConsistencyError, InvalidPairsError
+from .checks import check_extras, check_output_dir
+from .consistency_config import ConsistencyConfig
+from .upstream import get_config_model_id, global_then_local_main_first, unwrap_model_for_generation, use_adapter
+
+
+if TYPE_CHECKING:
+    from peft import PeftConfig, PeftModel
+    from transformers import BitsAndBytesConfig
+
+
+logger = get_logger(__name__)
+
+AnyDataset: TypeAlias = Dataset | IterableDataset
+EvalDataset: TypeAlias = AnyDataset | DatasetDict | IterableDatasetDict | dict[str, AnyDataset]
+
+
+class ConsistencyTrainer(SFTTrainer):
+    """
+    Trainer for consistency training on pairs of a clean and a perturbed prompt.
+
+    The model as it is when training begins, frozen and reading the clean prompt, supervises the model in training on
+    the perturbed prompt. With `method="bct"` (Bias-augmented Consistency Training, [Chua et al.,
+    2024](https://huggingface.co/papers/2403.05518), section 3) the student learns the reference policy's own clean
+    answer: for `y ~ π_0(·|c)` the loss is the token-mean of `-log π_θ(y_t | p, y_<t)` over the global batch,
+    end-of-turn token included.
+
+    Example:
+
+    ```python
+    >>> from datasets import load_dataset
+    >>> from peft import LoraConfig
+    >>> from trl_consistency import ConsistencyConfig, ConsistencyTrainer
+
+    >>> pairs = load_dataset("json", data_files="pairs.jsonl", split="train")  # clean_prompt, perturbed_prompt
+    >>> trainer = ConsistencyTrainer(
+    ...     model="Qwen/Qwen3-4B-Instruct-2507",
+    ...     args=ConsistencyConfig(output_dir="bct", method="bct"),
+    ...     train_dataset=pairs,
+    ...     peft_config=LoraConfig(target_modules="all-linear"),
+    ... )
+    >>> trainer.train()
+    ```
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            Model to be trained, as in [`~trl.SFTTrainer`]. The reference is this model as it is given, an adapter that
+            it came with included.
+        args ([`ConsistencyConfig`], *optional*):
+            Configuration for this trainer. If `None`, a default configuration is used.
+        data_collator ([`PairCollator`], *optional*):
+            Refused unless `None`: pairs need the trainer's own [`PairCollator`].
+        train_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
+            Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages (a last assistant turn is
+            continued); `completion`, optional, is the target, a string or a list of one assistant message; `tools` and
+            `chat_template_kwargs`, optional, go to the chat template of both sides. Without a `completion` column the
+            reference policy answers every distinct clean prompt once, when [`train`] or [`evaluate`] is first called.
+            A row with two equal prompts is an anchor: it asks the student to stay where the reference is.
+        eval_dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`], [`~datasets.DatasetDict`], [`~datasets.IterableDatasetDict`] or `dict[str, Dataset | IterableDataset]`, *optional*):
+            Pairs to evaluate the loss on: the token-mean over the whole set, whatever the batches.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
+            As in [`~trl.SFTTrainer`]. If `None`, loaded from the model's name.
+        compute_loss_func (`Callable`, *optional*):
+            Refused unless `None`: the objective is `args.method`.
+        compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
+            As in [`~trl.SFTTrainer`].
+        callbacks (list of [`~transformers.TrainerCallback`], *optional*):
+            As in [`~trl.SFTTrainer`].
+        optimizers (`tuple`, *optional*, defaults to `(None, None)`):
+            As in [`~trl.SFTTrainer`].
+        optimizer_cls_and_kwargs (`tuple[type, dict]`, *optional*):
+            As in [`~trl.SFTTrainer`].
+        preprocess_logits_for_metrics (`Callable`, *optional*):
+            As in [`~trl.SFTTrainer`].
+        quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
+            As in [`~trl.SFTTrainer`].
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            As in [`~trl.SFTTrainer`].
+        formatting_func (`Callable`, *optional*):
+            Refused unless `None`: it would turn pairs into plain text.
+
+    Raises:
+        [`ConsistencyError`]: For options that contradict each other, need a package that is not installed, or are not
+            available in consistency training.
+        [`InvalidPairsError`]: For data that do not hold usable pairs. Both are raised before any weights load.
+    """
+
+    _tag_names = ["trl", "trl-consistency", "consistency-training"]
+    _name = "BCT"
+    _paper = {
+        "title": "Bias-Augmented Consistency Training Reduces Biased Reasoning in Chain-of-Thought",
+        "id": "2403.05518",
+        "citation": """\
+@article{chua2024bias,
+    title        = {{Bias-Augmented Consistency Training Reduces Biased Reasoning in Chain-of-Thought}},
+    author       = {James Chua and Edward Rees and Hunar Batra and Samuel R. Bowman and Julian Michael and Ethan Perez and Miles Turpin},
+    year         = 2024,
+    eprint       = {arXiv:2403.05518}
+}""",
+    }
+
+    # Set by the parent's constructor
+    data_collator: PairCollator
+    _signature_columns: list[str] | None
+
+    def __init__(
+        self,
+        model: "str | PreTrainedModel | PeftModel",
+        args: ConsistencyConfig | TrainingArguments | None = None,
+        data_collator: PairCollator | None = None,
+        train_dataset: AnyDataset | None = None,
+        eval_dataset: EvalDataset | None = None,
+        processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+        compute_loss_func: Callable | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        quantization_config: "BitsAndBytesConfig | None" = None,
+        peft_config: "PeftConfig | None" = None,
+        formatting_func: Callable[[dict], str] | None = None,
+    ):
+        model_id = model if isinstance(model, str) else get_config_model_id(model.config)
+        if args is None:
+            args = ConsistencyConfig(f"{model_id.split('/')[-1]}-Consistency")
+        elif not isinstance(args, ConsistencyConfig):
+            args = ConsistencyConfig(**{**args.to_dict(), "hub_token": args.hub_token})
+        for name, value, reason in (
+            ("compute_loss_func", compute_loss_func, "the objective is `ConsistencyConfig.method`"),
+            ("formatting_func", formatting_func, "it would turn pairs into plain text"),
+            ("data_collator", data_collator, "pairs need the trainer's own `PairCollator`"),
+        ):
+            if value is not None:
+                raise ConsistencyError(f"`{name}` is not available in `ConsistencyTrainer`: {reason}. Leave it out.")
+        check_extras(args, quantization_config)
+        if args.should_save:
+            check_output_dir(args.output_dir)
+        if train_dataset is None:
+            raise ConsistencyError("`train_dataset` is required: pairs with `clean_prompt` and `perturbed_prompt`.")
+        datasets = {"train_dataset": train_dataset, **_named(eval_dataset)}
+        for name, dataset in datasets.items():
+            check_pairs(dataset, name)
+            if isinstance(dataset, IterableDataset) and "completion" not in _columns(dataset):
+                raise InvalidPairsError(
+                    f"`{name}` is streamed and has no `completion` column, and a stream's clean prompts cannot be "
+                    "answered before training. Load it without streaming, or add the column."
+                )
+
+        if processing_class is None:
+            revision = (args.model_init_kwargs or {}).get("revision")
+            processing_class = AutoProcessor.from_pretrained(
+                model_id, revision=revision, trust_remote_code=args.trust_remote_code
+            )
+        if args.chat_template_path is None:
+            _check_chat_template(processing_class, datasets)
+
+        self.targets = TargetTable()
+        self._peft_config = peft_config
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+            quantization_config=quantization_config,
+            peft_config=peft_config,
+        )
+        self.data_collator = PairCollator(**vars(self.data_collator), targets=self.targets)
+        # The loss is divided by the tokens of the global batch. Trainer counts them only for models whose forward takes
+        # loss arguments, which ours does not need: it is `compute_loss` that divides.
+        self.model_accepts_loss_kwargs = True
+        needs_targets = any(
+            _needs_targets(dataset) for dataset in (self.train_dataset, *_named(self.eval_dataset).values())
+        )
+        if needs_targets and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ConsistencyError(
+                "Targets cannot be generated by a model that FSDP or DeepSpeed shards. Add a `completion` column to the "
+                "pairs, or train with plain data parallelism."
+            )
+
+    # Data
+
+    def _prepare_dataset(
+        self,
+        dataset: AnyDataset,
+        processing_class: PreTrainedTokenizerBase | ProcessorMixin,
+        args: ConsistencyConfig,
+        packing: bool,
+        formatting_func: Callable[[dict], str] | None,
+        dataset_name: str,
+    ) -> AnyDataset:
+        if _is_prepared(dataset):
+            return dataset
+        with global_then_local_main_first():
+            dataset = prepare_pairs(
+                dataset,
+                processing_class,
+                dataset_name,
+                chat_template_kwargs=cast(dict[str, Any] | None, args.chat_template_kwargs),
+                max_length=args.max_length,
+                max_completion_length=args.max_completion_length,
+                overlong=args.overlong,
+                num_proc=args.dataset_num_proc,
+            )
+        return dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            self._signature_columns = ["clean_ids", "perturbed_ids", "completion_ids", "length"]
+
+    # Targets
+
+    def _generate_missing_targets(self, datasets: Iterable[AnyDataset]) -> None:
+        prompts = self.targets.missing(
+            prompt_ids for dataset in datasets if _needs_targets(dataset) for prompt_ids in dataset["clean_ids"]
+        )
+        if not prompts:
+            return
+        config = self._generation_config()
+        show_progress = self.accelerator.is_main_process and not self.args.disable_tqdm
+        with self._reference_policy() as model, self._autocast():
+            completions = generate_targets(
+                model, prompts, config, self.args.target_batch_size, self.args.seed, show_progress
+            )
+        for prompt_ids, completion_ids in zip(prompts, completions, strict=True):
+            self.targets[prompt_ids] = completion_ids
+        unended = sum(completion_ids[-1] not in config.eos_token_id for completion_ids in completions)
+        if unended:
+            logger.warning(
+                f"{unended} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
+                "without an end-of-turn token; the student will learn them as they are. Raise it to avoid this."
+            )
+
+    @contextmanager
+    def _reference_policy(self) -> Iterator[PreTrainedModel]:
+        """The policy as it was when training began, unwrapped and ready to generate."""
+        has_begun = self.is_in_train or self.state.global_step > 0
+        # Some initialisations take the adapter's part out of the base weights, so that only both together are the
+        # initial policy.
+        init = str(getattr(self._peft_config, "init_lora_weights", True)).lower()
+        adapter_off = self._peft_config is not None and not init.startswith(("pissa", "olora", "corda", "loftq"))
+        if has_begun and not adapter_off:
+            raise ConsistencyError(
+                "Targets must come from the model as it was before training, and its weights have changed since. Pass "
+                "this data set as `eval_dataset` when the trainer is made, or give it a `completion` column."
+            )
+        with unwrap_model_for_generation(
+            self.model_wrapped, self.accelerator, gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs
+        ) as model:
+            was_training = model.training
+            model.eval()
+            try:
+                with use_adapter(model, None) if adapter_off else nullcontext():
+                    yield model
+            finally:
+                model.train(was_training)
+
+    def _generation_config(self) -> GenerationConfig:
+        args = self.args
+        eos_token_ids = self.model.generation_config.eos_token_id
+        eos_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else list(eos_token_ids or [])
+        if self._tokenizer.eos_token_id is not None and self._tokenizer.eos_token_id not in eos_token_ids:
+            eos_token_ids.append(self._tokenizer.eos_token_id)
+        sampling = {"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k, "min_p": args.min_p}
+        options = {
+            "max_new_tokens": args.max_completion_length,
+            "pad_token_id": self._tokenizer.pad_token_id,
+            "bos_token_id": self._tokenizer.bos_token_id,
+            "eos_token_id": eos_token_ids,
+            "repetition_penalty": args.repetition_penalty,
+            "cache_implementation": args.cache_implementation,
+            **({"do_sample": True, **sampling} if args.temperature > 0 else {"do_sample": False}),
+            **(args.generation_kwargs or {}),
+        }
+        return GenerationConfig(**options, disable_compile=True)
+
+    def _autocast(self) -> AbstractContextManager:
+        dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
+        return nullcontext() if dtype is None else torch.autocast(self.accelerator.device.type, dtype=dtype)
+
+    # Training and evaluation
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As [`~transformers.Trainer.train`]; generates the targets that the data sets lack first."""
+        self._generate_missing_targets([self.train_dataset, *_named(self.eval_dataset).values()])
+        return super().train(*args, **kwargs)
+
+    def evaluate(
+        self,
+        eval_dataset: EvalDataset | str | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """
+        As [`~transformers.Trainer.evaluate`]. Pairs that are passed here are checked and prepared as in the
+        constructor, and the targets that they lack come from the reference policy.
+        """
+        if eval_dataset is None or isinstance(eval_dataset, str):
+            datasets = _named(self.eval_dataset)
+        else:
+            datasets = _named(eval_dataset)
+            for name, dataset in datasets.items():
+                if not _is_prepared(dataset):
+                    check_pairs(dataset, name)
+                    datasets[name] = self._prepare_dataset(
+                        dataset, self.processing_class, self.args, False, None, name
+                    )
+            is_dict = isinstance(eval_dataset, dict)
+            eval_dataset = (
+                dict(zip(eval_dataset, datasets.values(), strict=True)) if is_dict else datasets["eval_dataset"]
+            )
+        self._generate_missing_targets(datasets.values())
+        return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        weight = self.args.weights["bct"]
+        result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        return (weight * result[0], result[1]) if return_outputs else weight * result
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        logits, labels = None, None
+        if not prediction_loss_only:
+            _, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            self._metrics["eval"].clear()  # the means of batches that `evaluation_loop` replaces
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs, use_cache=False, fused_lm_head=True)
+        token_losses = -outputs.log_probs  # (rows, tokens - 1), zero outside the completion
+        if self.args.loss_type == "dft":
+            token_losses = token_losses * outputs.log_probs.exp()
+        row_sums = torch.stack(
+            [values.float().sum(1) for values in (token_losses, outputs.entropy, outputs.is_top1, outputs.label_mask)],
+            1,
+        )  # (rows, 4)
+        # By row, so that the rows that repeat to fill the last batch of several processes are left out.
+        self._eval_row_sums.append(self.accelerator.gather_for_metrics(row_sums).cpu())
+        loss_sum, _, _, num_tokens = row_sums.sum(0)
+        return self.args.weights["bct"] * loss_sum / num_tokens.clamp(min=1), logits, labels
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        self._eval_row_sums: list[torch.Tensor] = []
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        # Trainer has averaged the means of batches, which weighs short answers too heavily.
+        loss, entropy, accuracy, num_tokens = torch.cat(self._eval_row_sums).double().sum(0).tolist()
+        num_tokens = max(num_tokens, 1)
+        output.metrics[f"{metric_key_prefix}_loss"] = self.args.weights["bct"] * loss / num_tokens
+        output.metrics[f"{metric_key_prefix}_entropy"] = entropy / num_tokens
+        output.metrics[f"{metric_key_prefix}_mean_token_accuracy"] = accuracy / num_tokens
+        return output
+
+
+def _named(eval_dataset: EvalDataset | None) -> dict[str, AnyDataset]:
+    """The evaluation sets by the names that messages call them."""
+    if isinstance(eval_dataset, dict):
+        return {f"eval_dataset[{key!r}]": dataset for key, dataset in eval_dataset.items()}
+    return {} if eval_dataset is None else {"eval_dataset": eval_dataset}
+
+
+def _columns(dataset: AnyDataset) -> list[str]:
+    return dataset.column_names or list(next(iter(dataset)))
+
+
+def _is_prepared(dataset: AnyDataset) -> bool:
+    return "clean_ids" in _columns(dataset)
+
+
+def _needs_targets(dataset: AnyDataset) -> bool:
+    return "completion_ids" not in _columns(dataset)
+
+
+def _check_chat_template(
+    processing_class: PreTrainedTokenizerBase | ProcessorMixin, datasets: dict[str, AnyDataset]
+) -> None:
+    if processing_class.chat_template is not None:
+        return
+    for name, dataset in datasets.items():
+        if isinstance(next(iter(dataset))["clean_prompt"], list):
+            raise InvalidPairsError(
+                f"`{name}` holds chat messages, but the tokenizer has no chat template. Set `chat_template_path`, use "
+                "the chat (instruct) version of the model, or give the prompts as strings."
+            )
