@@ -1,0 +1,78 @@
+"""The console command: `trl-consistency <command> ...`."""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module, resources
+from pathlib import Path
+
+
+# Command, the module whose `run(args, prog=...)` does it, and a line for the help.
+COMMANDS = {
+    "consistency": ("trl_consistency.scripts.consistency", "train on pairs of clean and perturbed prompts"),
+    "quickstart": ("trl_consistency.quickstart", "train the embedded model organism and show before and after"),
+}
+TRAINING_COMMANDS = {"consistency"}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="trl-consistency",
+        description="Consistency training for TRL. `trl-consistency COMMAND --help` lists a command's options.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (_, help_text) in COMMANDS.items():
+        commands.add_parser(name, help=help_text, add_help=False)
+    command = parser.parse_known_args(args[:1])[0].command
+    module, rest = COMMANDS[command][0], args[1:]
+    if command in TRAINING_COMMANDS:
+        launch_args, rest = split_launch_args(rest, parser)
+        if launch_args:
+            launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]
+            sys.exit(subprocess.run(launch).returncode)
+    import_module(module).run(rest, prog=f"trl-consistency {command}")
+
+
+def split_launch_args(args: list[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
+    """
+    Takes `--accelerate_config NAME_OR_FILE` and `--num_processes N` out of a training command's arguments.
+
+    Returns:
+        `tuple[list[str], list[str]]`: Arguments of `accelerate launch` (none where a single process will do), and
+        those of the training script.
+    """
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=parser.prog)
+    options.add_argument("--accelerate_config")
+    options.add_argument("--num_processes", type=int)
+    launch, rest = options.parse_known_args(args)
+    launch_args = []
+    if launch.accelerate_config:
+        launch_args += ["--config_file", _find_accelerate_config(launch.accelerate_config, parser)]
+    if launch.num_processes:
+        launch_args += ["--num_processes", str(launch.num_processes)]
+    return launch_args, rest
+
+
+def recipes_dir() -> Path:
+    """The recipes: inside an installed package, or beside the package in a checkout."""
+    installed = Path(str(resources.files("trl_consistency"))) / "recipes"
+    return installed if installed.is_dir() else installed.parents[1] / "recipes"
+
+
+def _find_accelerate_config(name: str, parser: argparse.ArgumentParser) -> str:
+    if os.path.isfile(name):
+        return name
+    folder = recipes_dir() / "accelerate_configs"
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+        parser.error(f"--accelerate_config {name} is neither a file nor one of: {known}.")
+    return str(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""
+Consistency training on pairs of a clean and a perturbed prompt.
+
+```bash
+accelerate launch -m trl_consistency.scripts.consistency --config recipes/quickstart/bct.yaml
+```
+
+```bash
+trl-consistency consistency \
+    --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 \
+    --dataset_name pairs.jsonl \
+    --method bct \
+    --use_peft --lora_target_modules all-linear \
+    --output_dir Qwen3-4B-BCT
+```
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments
+
+    from ..trainer.consistency_config import ConsistencyConfig
+    from .parser import StrictParser
+
+
+def main(
+    script_args: "ScriptArguments",
+    training_args: "ConsistencyConfig",
+    model_args: "ModelConfig",
+    dataset_args: "DatasetMixtureConfig",
+) -> None:
+    from trl import get_peft_config, get_quantization_config
+
+    from ..trainer.checks import check_bitsandbytes, check_output_dir
+    from ..trainer.consistency_trainer import ConsistencyTrainer
+    from .loading import get_split, load_pairs, resolve_model
+
+    if training_args.should_save:
+        check_output_dir(training_args.output_dir)
+    if model_args.load_in_4bit or model_args.load_in_8bit:
+        check_bitsandbytes("`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`")
+
+    training_args.model_init_kwargs = {
+        "revision": model_args.model_revision,
+        "trust_remote_code": training_args.trust_remote_code,
+        "attn_implementation": model_args.attn_implementation,
+        "dtype": model_args.dtype,
+        **(training_args.model_init_kwargs or {}),
+    }
+    dataset = load_pairs(script_args, dataset_args)
+    eval_dataset = None
+    if training_args.eval_strategy != "no":
+        eval_dataset = get_split(dataset, script_args.dataset_test_split, "dataset_test_split")
+
+    trainer = ConsistencyTrainer(
+        model=resolve_model(model_args),
+        args=training_args,
+        train_dataset=get_split(dataset, script_args.dataset_train_split, "dataset_train_split"),
+        eval_dataset=eval_dataset,
+        quantization_config=get_quantization_config(model_args),
+        peft_config=get_peft_config(model_args),
+    )
+    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
+    trainer.save_model(training_args.output_dir)
+    trainer.accelerator.print(f"Model saved to {training_args.output_dir}.")
+    if training_args.push_to_hub:
+        trainer.push_to_hub(dataset_name=script_args.dataset_name)
+    # A process that tears the group down while another still uses it can leave that one waiting for ever.
+    trainer.accelerator.wait_for_everyone()
+    trainer.end()
+
+
+def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str | None = None) -> "StrictParser":
+    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments
+
+    from ..trainer.consistency_config import ConsistencyConfig
+    from .parser import StrictParser
+
+    dataclass_types = (ScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
+    if subparsers is not None:
+        return subparsers.add_parser("consistency", help="Train on pairs", dataclass_types=dataclass_types)
+    return StrictParser(dataclass_types, prog=prog)
+
+
+def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Parses and trains; faulty data or options end the program with their message alone."""
+    from ..errors import ConsistencyError
+
+    parsed = make_parser(prog=prog).parse_args_and_config(args)
+    try:
+        main(*parsed)
+    except ConsistencyError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    run()
