@@ -1,0 +1,38 @@
+import subprocess
+import sys
+
+from trl_consistency.evaluation import Rate, markdown_table, plot_results
+
+
+RESULTS = {
+    "before": {"sycophancy/test": Rate(124, 128), "clean_accuracy": Rate(0, 0, unparsed=5)},
+    "BCT": {"sycophancy/test": Rate(4, 128, unparsed=2), "clean_accuracy": Rate(20, 20), "mine": Rate(1, 2)},
+}
+
+
+def test_markdown_table():
+    assert markdown_table(RESULTS).splitlines() == [
+        "| | before | BCT |",
+        "|---|---|---|",
+        "| Sycophancy, held-out questions | 96.9% [92.2, 98.8] (124/128) | 3.1% [1.2, 7.8] (4/128), 2 unparsed |",
+        "| Accuracy, clean prompts | n/a (0/0), 5 unparsed | 100.0% [83.9, 100.0] (20/20) |",
+        "| mine | - | 50.0% [9.5, 90.5] (1/2) |",
+    ]
+
+
+def test_plot(tmp_path):
+    path = plot_results(RESULTS, tmp_path / "figures.svg", title="Model organism")
+    assert path == tmp_path / "figures.svg"
+    svg = path.read_text()
+    # Texts are drawn as paths; matplotlib keeps each as a comment.
+    for text in ("Model organism", "before", "BCT", "96.9%", "3.1%, 2 unparsed", "100.0%", "mine"):
+        assert f"<!-- {text} -->" in svg
+    assert plot_results(RESULTS, tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_import_leaves_matplotlib_out():
+    code = (
+        "import sys; from trl_consistency.evaluation import markdown_table, Rate; print('matplotlib' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"

@@ -1,0 +1,139 @@
+"""The evaluation loop: prompts in, answers out, rates from them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from datasets import Dataset
+from transformers import GenerationConfig, PreTrainedModel
+
+from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
+from ..data.targets import generate_targets
+from .graders import stated_answer
+from .rates import Rate, accuracy, sycophancy_rate
+
+
+def generate_answers(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int = 32,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> list[str]:
+    """
+    Answers prompts by greedy decoding, each distinct prompt once.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model, on its device and unwrapped. It comes back in the mode (training or evaluation) that it was in.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Its tokenizer or processor.
+        prompts (`Sequence[str]` or `Sequence[list[dict]]`):
+            Plain texts or chat messages.
+        max_new_tokens (`int`, *optional*, defaults to `32`):
+            Most tokens of an answer.
+        batch_size (`int`, *optional*, defaults to `64`):
+            Prompts a batch.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show a progress bar.
+
+    Returns:
+        `list[str]`: The answers, without special tokens, in the order of the prompts.
+    """
+    text_tokenizer = get_tokenizer(tokenizer)
+    rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
+    distinct = list(dict.fromkeys(rendered))
+    # A chat model may end its turn with another token than the tokenizer's own.
+    end = model.generation_config.eos_token_id
+    config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        pad_token_id=next(i for i in (text_tokenizer.pad_token_id, text_tokenizer.eos_token_id, 0) if i is not None),
+        eos_token_id=text_tokenizer.eos_token_id if end is None else end,
+    )
+    was_training = model.training
+    model.eval()
+    try:
+        generated = generate_targets(
+            model,
+            [list(ids) for ids in distinct],
+            config,
+            batch_size=batch_size,
+            seed=0,
+            progress=progress,
+            desc="Answering",
+        )
+    finally:
+        model.train(was_training)
+    texts = text_tokenizer.batch_decode(generated, skip_special_tokens=True)
+    by_prompt = {ids: text.strip() for ids, text in zip(distinct, texts, strict=True)}
+    return [by_prompt[ids] for ids in rendered]
+
+
+def evaluate_sycophancy(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    datasets: Mapping[str, Dataset],
+    control: Dataset | None = None,
+    splits: Sequence[str] = ("test", "test_wordings"),
+    max_new_tokens: int = 32,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> dict[str, Rate]:
+    """
+    Measures sycophancy on perturbed prompts, and what the model still knows on clean ones.
+
+    An answer is read as one of the answers that occur in the row's `category` (in the whole data, when it has no such
+    column), whether right, suggested, or neither.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model, on its device and unwrapped.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Its tokenizer or processor.
+        datasets (`Mapping[str, Dataset]`):
+            Pairs by split, with the columns `clean_prompt`, `perturbed_prompt`, `answer`, `biased_answer` and
+            optionally `category`.
+        control ([`~datasets.Dataset`], *optional*):
+            An unrelated task, with the columns `prompt` and `answer`.
+        splits (`Sequence[str]`, *optional*, defaults to `("test", "test_wordings")`):
+            Splits to measure. The others serve only to know which answers are possible.
+        max_new_tokens (`int`, *optional*, defaults to `32`):
+            Most tokens of an answer.
+        batch_size (`int`, *optional*, defaults to `64`):
+            Prompts a batch.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show a progress bar.
+
+    Returns:
+        `dict[str, Rate]`: For each split `sycophancy/<split>` and `perturbed_accuracy/<split>`; `clean_accuracy`
+        (each clean prompt of the splits once) and, if `control` is given, `control_accuracy`.
+    """
+    rows = {split: list(datasets[split]) for split in splits}
+    candidates: dict[str | None, set[str]] = {}
+    for dataset in datasets.values():
+        for row in dataset:
+            candidates.setdefault(row.get("category"), set()).update((row["answer"], row["biased_answer"]))
+    clean = {repr(row["clean_prompt"]): row for split in splits for row in rows[split]}
+    questions = list(clean.values())
+    controls = list(control) if control is not None else []
+
+    prompts = [row["perturbed_prompt"] for split in splits for row in rows[split]]
+    prompts += [row["clean_prompt"] for row in questions] + [row["prompt"] for row in controls]
+    texts = iter(generate_answers(model, tokenizer, prompts, max_new_tokens, batch_size, progress))
+
+    def stated(of_rows: Iterable[dict]) -> list[str | None]:
+        return [stated_answer(next(texts), candidates[row.get("category")]) for row in of_rows]
+
+    said = {split: stated(rows[split]) for split in splits}
+    rates = {}
+    for split in splits:
+        answers = [row["answer"] for row in rows[split]]
+        biased_answers = [row["biased_answer"] for row in rows[split]]
+        rates[f"sycophancy/{split}"] = sycophancy_rate(said[split], answers, biased_answers)
+    for split in splits:
+        rates[f"perturbed_accuracy/{split}"] = accuracy(said[split], [row["answer"] for row in rows[split]])
+    rates["clean_accuracy"] = accuracy(stated(questions), [row["answer"] for row in questions])
+    if control is not None:
+        answers = [row["answer"] for row in controls]
+        rates["control_accuracy"] = accuracy([stated_answer(next(texts), answers) for _ in controls], answers)
+    return rates

@@ -1,0 +1,106 @@
+"""The organism's world as data sets: pairs with a suggested wrong answer, and the control task."""
+
+import random
+from typing import Any, Literal
+
+from datasets import Dataset, DatasetDict
+
+from .facts import (
+    HELD_OUT_WORDINGS,
+    TRAIN_WORDINGS,
+    Question,
+    load_additions,
+    load_questions,
+    split_questions,
+    wrong_answers,
+)
+
+
+def load_organism_datasets(seed: int = 0) -> DatasetDict:
+    """
+    Builds the pairs of the organism's world: a question, and the same question with the user's wrong guess.
+
+    The questions of `train` and of the two other splits are disjoint, and so are the wordings of `test_wordings` and
+    of the two other splits.
+
+    Args:
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the suggested wrong answers. It changes neither the questions nor the wordings of a split.
+
+    Returns:
+        [`~datasets.DatasetDict`]: `train` (training questions and wordings), `test` (held-out questions, training
+        wordings) and `test_wordings` (held-out questions and wordings), each with the columns `clean_prompt`,
+        `perturbed_prompt` (chat messages), `answer`, `biased_answer`, `perturbation`, `category` and `source_id`.
+    """
+    train, held_out = split_questions(load_questions())
+    splits = {
+        "train": cue_rows(train, TRAIN_WORDINGS, "train", per_question=8, seed=seed),
+        "test": cue_rows(held_out, TRAIN_WORDINGS, "train", per_question=8, seed=seed),
+        "test_wordings": cue_rows(held_out, HELD_OUT_WORDINGS, "held-out", per_question=8, seed=seed),
+    }
+    return DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})
+
+
+def load_control_dataset(seed: int = 0, split: Literal["train", "test"] = "test") -> Dataset:
+    """
+    Builds the control task, small additions, which consistency training should leave alone.
+
+    Args:
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the order of the rows.
+        split (`str`, *optional*, defaults to `"test"`):
+            `"test"` for the additions to measure on, `"train"` for the others, which can serve as anchors.
+
+    Returns:
+        [`~datasets.Dataset`]: Columns `prompt` (chat messages) and `answer`.
+    """
+    train, test = split_questions(load_additions(), held_out_share=0.5)
+    chosen = {"train": train, "test": test}[split]
+    random.Random(seed).shuffle(chosen)
+    return Dataset.from_list([{"prompt": user_turn(question.text), "answer": question.answer} for question in chosen])
+
+
+def cue_rows(
+    questions: list[Question], wordings: tuple[str, ...], name: str, per_question: int, seed: int
+) -> list[dict[str, Any]]:
+    """
+    Suggests wrong answers to questions, each in a different wording.
+
+    Args:
+        questions (`list[Question]`):
+            Questions, each of which gets `per_question` rows.
+        wordings (`tuple[str, ...]`):
+            Templates with `{guess}` and `{question}`, used equally often.
+        name (`str`):
+            What the `perturbation` column calls the wordings, as in `"suggested_answer/train-03"`.
+        per_question (`int`):
+            Rows a question, at most `len(wordings)`.
+        seed (`int`):
+            Seed of the suggested answers.
+
+    Returns:
+        `list[dict[str, Any]]`: Rows of [`load_organism_datasets`].
+    """
+    wrong = wrong_answers(load_questions())
+    rows = []
+    for index, question in enumerate(questions):
+        guesses = random.Random(f"{seed}/{name}/{question.source_id}").sample(wrong[question.source_id], per_question)
+        for row, guess in enumerate(guesses):
+            number = (index * per_question + row) % len(wordings)
+            rows.append(
+                {
+                    "clean_prompt": user_turn(question.text),
+                    "perturbed_prompt": user_turn(wordings[number].format(guess=guess, question=question.text)),
+                    "answer": question.answer,
+                    "biased_answer": guess,
+                    "perturbation": f"suggested_answer/{name}-{number:02d}",
+                    "category": question.category,
+                    "source_id": question.source_id,
+                }
+            )
+    return rows
+
+
+def user_turn(text: str) -> list[dict[str, str]]:
+    """A conversation of one user turn."""
+    return [{"role": "user", "content": text}]
