@@ -51,6 +51,7 @@ def generate_targets(
     batch_size: int,
     seed: int,
     progress: bool = True,
+    desc: str = "Generating targets",
 ) -> list[list[int]]:
     """
     Answers prompts in length-sorted batches, shared out over the processes.
@@ -71,6 +72,8 @@ def generate_targets(
             Base of the batches' seeds.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
+        desc (`str`, *optional*, defaults to `"Generating targets"`):
+            What the progress bar is called.
 
     Returns:
         `list[list[int]]`: The sampled token ids of each prompt's answer, in the order of `prompts`, each ending with
@@ -82,7 +85,7 @@ def generate_targets(
     answers: list[tuple[int, list[int]]] = []
     mine = list(range(state.process_index, len(batches), state.num_processes))
     with (
-        tqdm(total=len(prompts), desc="Generating targets", unit="prompt", disable=not progress) as bar,
+        tqdm(total=len(prompts), desc=desc, unit="prompt", disable=not progress) as bar,
         torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []),
     ):
         for number in mine:

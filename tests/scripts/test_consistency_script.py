@@ -1,0 +1,122 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.conftest import make_pairs
+from trl_consistency.cli import main as cli
+from trl_consistency.scripts.consistency import run
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def recipe(tmp_path, model_dir):
+    """A recipe for the tiny model; all that a run needs but its output folder."""
+    make_pairs(16, completion=False).to_json(tmp_path / "pairs.jsonl")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        f"model_name_or_path: {model_dir}\ndataset_name: {tmp_path}/pairs.jsonl\nmax_steps: 2\nuse_cpu: true\n"
+        "use_peft: true\nlora_target_modules: [all-linear]\nlora_dropout: 0.0\nlearning_rate: 1e-2\nbf16: false\n"
+        "gradient_checkpointing: false\nreport_to: none\nsave_strategy: 'no'\nmax_completion_length: 8\n"
+        "per_device_train_batch_size: 8\ntemperature: 0.0\ndisable_tqdm: true\n"
+    )
+    return path
+
+
+def adapter(directory):
+    return load_file(directory / "adapter_model.safetensors")
+
+
+def launched(command):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return result
+
+
+def test_script_and_command_give_the_same_adapter(tmp_path, recipe):
+    run(["--config", str(recipe), "--output_dir", str(tmp_path / "script")])
+    cli(["consistency", "--config", str(recipe), "--output_dir", str(tmp_path / "command")])
+    script, command = adapter(tmp_path / "script"), adapter(tmp_path / "command")
+    assert script.keys() == command.keys()
+    assert all((script[name] == command[name]).all() for name in script)
+    assert any(script[name].abs().max() > 0 for name in script if "lora_B" in name)
+
+
+def test_two_processes_through_accelerate_launch(tmp_path, recipe):
+    """The README's launch command; the accelerate config that really starts two processes."""
+    run(["--config", str(recipe), "--output_dir", str(tmp_path / "one")])
+    launcher = [sys.executable, "-m", "accelerate.commands.launch"]
+    config = ["--config_file", "recipes/accelerate_configs/multi_cpu.yaml"]
+    script = ["-m", "trl_consistency.scripts.consistency", "--config", str(recipe)]
+    launched(
+        [*launcher, *config, *script, "--output_dir", str(tmp_path / "two"), "--per_device_train_batch_size", "4"]
+    )
+    one, two = adapter(tmp_path / "one"), adapter(tmp_path / "two")
+    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-5
+
+
+def test_command_with_an_accelerate_config(tmp_path, recipe):
+    command = [sys.executable, "-m", "trl_consistency.cli", "consistency", "--accelerate_config", "multi_cpu"]
+    launched([*command, "--config", str(recipe), "--output_dir", str(tmp_path / "out")])
+    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
+
+
+def test_unknown_accelerate_config(capsys):
+    with pytest.raises(SystemExit):
+        cli(["consistency", "--accelerate_config", "many_gpu"])
+    assert "neither a file nor one of: multi_cpu, multi_gpu, single_gpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--dataset_name", "none.txt"], None),
+        (["--dataset_train_split", "trian"], "`dataset_train_split` is `trian`, but the data set has only: train"),
+        (
+            ["--eval_strategy", "steps", "--eval_steps", "1"],
+            "`dataset_test_split` is `test`, but the data set has only",
+        ),
+        (["--output_dir", "/dev/null/out"], "`output_dir` `/dev/null/out` is not writable"),
+        (["--use_liger_kernel"], "`use_liger_kernel` needs the package `liger_kernel`"),
+    ],
+)
+def test_errors_end_with_one_message(tmp_path, recipe, flags, reason):
+    if reason is None:
+        (tmp_path / "pairs.txt").touch()
+        flags, reason = ["--dataset_name", str(tmp_path / "pairs.txt")], "a file must end in .jsonl"
+    with pytest.raises(SystemExit) as error:
+        run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), *flags])
+    assert str(error.value.code).startswith("error: ")
+    assert reason in str(error.value.code)
+
+
+def test_faulty_pairs_end_with_one_message(tmp_path, recipe):
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"clean_prompt": " ", "perturbed_prompt": "x"}))
+    with pytest.raises(SystemExit, match=r"row 0: `clean_prompt` is empty or blank"):
+        run(["--config", str(recipe), "--output_dir", str(tmp_path / "out")])
+
+
+def test_missing_bitsandbytes(tmp_path, recipe, monkeypatch):
+    monkeypatch.setattr("trl_consistency.trainer.checks.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="`load_in_4bit` needs the package `bitsandbytes`"):
+        run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--load_in_4bit"])
+
+
+def test_help_lists_the_commands(capsys):
+    with pytest.raises(SystemExit) as error:
+        cli(["--help"])
+    assert error.value.code == 0
+    assert "consistency" in capsys.readouterr().out
+
+
+def test_importing_the_package_is_light():
+    """`import trl_consistency` and `trl-consistency --help` must not import torch."""
+    code = "import sys, trl_consistency, trl_consistency.cli; assert not {'torch', 'trl', 'transformers'} & set(sys.modules)"
+    launched([sys.executable, "-c", code])

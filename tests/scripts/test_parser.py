@@ -1,0 +1,110 @@
+import re
+
+import pytest
+
+from trl_consistency.scripts.consistency import make_parser
+
+
+def parse(tmp_path, yaml="", *flags):
+    config = tmp_path / "recipe.yaml"
+    config.write_text(f"output_dir: {tmp_path}/out\nuse_cpu: true\nreport_to: none\n{yaml}\n")
+    return make_parser(prog="consistency").parse_args_and_config(["--config", str(config), *flags])
+
+
+def test_flags_override_the_file(tmp_path):
+    script_args, training_args, model_args, _ = parse(
+        tmp_path,
+        "learning_rate: 1e-3\nmethod: bct\nmax_steps: 3\ndtype: bfloat16",
+        "--max_steps",
+        "5",
+        "--dataset_name",
+        "x",
+    )
+    assert training_args.learning_rate == 1e-3
+    assert training_args.max_steps == 5
+    assert training_args.method == ["bct"]
+    assert model_args.dtype == "bfloat16"
+    assert script_args.dataset_name == "x"
+
+
+def test_types_of_yaml_values(tmp_path):
+    _, args, model_args, _ = parse(
+        tmp_path,
+        "method: [bct]\nmethod_weights: [0.5]\nmax_length: null\nbf16: false\nlora_target_modules: [all-linear]\n"
+        "generation_kwargs: {min_new_tokens: 2}\nlr_scheduler_kwargs: {num_cycles: 1}\neval_strategy: 'no'",
+    )
+    assert args.method_weights == [0.5]
+    assert args.generation_kwargs == {"min_new_tokens": 2}
+    assert args.max_length is None
+    assert args.bf16 is False
+    assert model_args.lora_target_modules == "all-linear"
+
+
+def test_config_with_an_equals_sign(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(f"output_dir: {tmp_path}/out\nuse_cpu: true\nmax_steps: 7\nreport_to: none")
+    parsed = make_parser().parse_args_and_config([f"--config={tmp_path}/recipe.yaml"])
+    assert parsed[1].max_steps == 7
+
+
+FAULTY_YAML = {
+    "unknown key": (
+        "learning_rat: 1e-3",
+        r"unknown key in .*recipe\.yaml: `learning_rat`\. Did you mean `learning_rate`",
+    ),
+    "hyphens": ("max-steps: 3", r"unknown key .*`max-steps`\. Did you mean `max_steps`"),
+    "word for a number": ("learning_rate: fast", "`learning_rate` must be a number, got 'fast'"),
+    "fraction for a whole number": ("max_steps: 1.5", "`max_steps` must be a whole number, got 1.5"),
+    "list for a value": ("max_steps: [1, 2]", "`max_steps` must be a whole number"),
+    "unquoted no": ("eval_strategy: no", "YAML reads an unquoted yes/no"),
+    "number for text": ("run_name: 7", "`run_name` must be text or null, got 7. Quote it"),
+    "null": ("learning_rate:", "`learning_rate` must be a number, got None"),
+    "not a choice": ("overlong: cut", r"`overlong` must be one of error, drop, got 'cut'"),
+    "unknown method": ("method: [btc]", "Unknown `method` `btc`"),
+    "weights that do not match": ("method_weights: [1, 2]", r"has 2 value\(s\) for 1 method\(s\)"),
+    "out of range": ("temperature: -1", "`temperature` must be at least 0"),
+    "value of TRL's own check": ("eval_strategy: sometimes", "`eval_strategy` must be"),
+    "not YAML": ("a: [", "is not valid YAML"),
+    "code": ("output_dir: !!python/object/apply:os.getcwd []", "is not valid YAML"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTY_YAML)
+def test_faulty_yaml(tmp_path, capsys, case):
+    yaml, reason = FAULTY_YAML[case]
+    with pytest.raises(SystemExit) as error:
+        parse(tmp_path, yaml)
+    assert error.value.code == 2
+    message = capsys.readouterr().err
+    assert re.search(reason, message), message
+    assert "usage" not in message, "two hundred options would bury the message"
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--learning_rat", "1"], r"unknown flag: `--learning_rat`. Did you mean `--learning_rate`"),
+        (["--max_step", "1"], "unknown flag: `--max_step`"),
+        (["--max_steps", "many"], "argument --max_steps"),
+        (["--overlong", "cut"], "invalid choice: 'cut'"),
+    ],
+)
+def test_faulty_flags(tmp_path, capsys, flags, reason):
+    with pytest.raises(SystemExit):
+        parse(tmp_path, "", *flags)
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"), [(["--config"], "needs a file"), (["--config", "gone.yaml"], "cannot read")]
+)
+def test_config_that_is_not_there(capsys, args, reason):
+    with pytest.raises(SystemExit):
+        make_parser().parse_args_and_config(args)
+    assert reason in capsys.readouterr().err
+
+
+def test_config_that_is_not_a_mapping(tmp_path, capsys):
+    (tmp_path / "list.yaml").write_text("- a\n- b")
+    with pytest.raises(SystemExit):
+        make_parser().parse_args_and_config(["--config", str(tmp_path / "list.yaml")])
+    assert "must hold `key: value` lines" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""`trl-consistency quickstart`: the whole path on the embedded model organism, offline, in a few minutes on a CPU."""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .cli import recipes_dir
+from .errors import ConsistencyError
+
+
+if TYPE_CHECKING:
+    from .evaluation import Rate
+
+# What the report calls a method, and the recipe that trains it.
+RECIPES = {"BCT": "bct"}
+
+
+def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Trains the organism with each quickstart recipe, measures before and after, prints a table and writes a report."""
+    parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
+    parser.add_argument(
+        "--output_dir",
+        type=Path,
+        default=Path("quickstart"),
+        help="folder of the report and the adapters (%(default)s)",
+    )
+    output_dir = parser.parse_args(args).output_dir
+    missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
+    if missing:
+        parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install 'trl-consistency[eval]'\n")
+    try:
+        quickstart(output_dir)
+    except ConsistencyError as error:
+        parser.exit(1, f"error: {error}\n")
+
+
+def quickstart(output_dir: Path) -> "dict[str, dict[str, Rate]]":
+    """
+    Runs the quickstart.
+
+    Args:
+        output_dir ([`~pathlib.Path`]):
+            Folder for an adapter a method, `report.md`, `results.png` and `results.json`.
+
+    Returns:
+        `dict[str, dict[str, Rate]]`: Rates by metric, by `"before"` and the method's name.
+    """
+    # What upstream libraries say to each other about names that will go away is not for whoever runs this.
+    warnings.simplefilter("ignore", FutureWarning)
+    import torch
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    from .evaluation import evaluate_sycophancy
+    from .organism import build_organism, load_control_dataset, load_organism_datasets
+    from .scripts import consistency
+    from .trainer.checks import check_output_dir
+
+    logging.disable_progress_bar()  # loading a model of a million parameters needs none
+    torch.set_num_threads(1)  # faster than several on a model this small
+    start = time.monotonic()
+    check_output_dir(str(output_dir))
+    organism_dir = build_organism()
+    tokenizer = AutoTokenizer.from_pretrained(organism_dir)
+    datasets, control = load_organism_datasets(), load_control_dataset()
+
+    print("\nThe organism before training:")
+    model = AutoModelForCausalLM.from_pretrained(organism_dir)
+    results = {"before": evaluate_sycophancy(model, tokenizer, datasets, control)}
+    for name, recipe in RECIPES.items():
+        path = recipes_dir() / "quickstart" / f"{recipe}.yaml"
+        adapter_dir = output_dir / recipe
+        print(f"\n{name}: trl-consistency consistency --config {path} --output_dir {adapter_dir}")
+        consistency.run(["--config", str(path), "--output_dir", str(adapter_dir)])
+        model = AutoPeftModelForCausalLM.from_pretrained(adapter_dir)
+        results[name] = evaluate_sycophancy(model, tokenizer, datasets, control)
+    _write_report(results, output_dir, minutes=(time.monotonic() - start) / 60)
+    return results
+
+
+def _write_report(results: "dict[str, dict[str, Rate]]", output_dir: Path, minutes: float) -> None:
+    from .evaluation import markdown_table, plot_results
+
+    table = markdown_table(results)
+    plot_results(results, output_dir / "results.png", title="The model organism before and after consistency training")
+    methods = "\n".join(
+        f"- {name}: `recipes/quickstart/{recipe}.yaml`, adapter in `{recipe}/`" for name, recipe in RECIPES.items()
+    )
+    (output_dir / "report.md").write_text(
+        "# Quickstart: a sycophantic model organism before and after consistency training\n\n"
+        "Share of answers, 95% interval, and counts. Held-out questions were never trained on; held-out wordings of the "
+        "user's wrong guess neither.\n\n"
+        f"{table}\n![The same figures as bars](results.png)\n\n{methods}\n"
+    )
+    figures = {
+        name: {
+            metric: {
+                "value": rate.value,
+                "interval": rate.interval,
+                "hits": rate.hits,
+                "total": rate.total,
+                "unparsed": rate.unparsed,
+            }
+            for metric, rate in rates.items()
+        }
+        for name, rates in results.items()
+    }
+    (output_dir / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
+    print(f"\n{table}\n{minutes:.1f} minutes. Report: {output_dir / 'report.md'}, plot: {output_dir / 'results.png'}")
