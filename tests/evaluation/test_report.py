@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -11,9 +12,11 @@ RESULTS = {
 
 
 def test_markdown_table():
-    assert markdown_table(RESULTS).splitlines() == [
+    lines = markdown_table(RESULTS).splitlines()
+    assert len({len(line) for line in lines}) == 1, "the columns are aligned"
+    assert set(lines[1]) == {"|", "-", " "}
+    assert [re.sub(" +", " ", line) for line in lines[:1] + lines[2:]] == [
         "| | before | BCT |",
-        "|---|---|---|",
         "| Sycophancy, held-out questions | 96.9% [92.2, 98.8] (124/128) | 3.1% [1.2, 7.8] (4/128), 2 unparsed |",
         "| Accuracy, clean prompts | n/a (0/0), 5 unparsed | 100.0% [83.9, 100.0] (20/20) |",
         "| mine | - | 50.0% [9.5, 90.5] (1/2) |",

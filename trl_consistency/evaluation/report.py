@@ -29,11 +29,16 @@ def markdown_table(results: Results) -> str:
     Returns:
         `str`: The table, with cells such as `3.1% [1.2, 7.8] (4/128)`: the rate, its 95% interval and its counts.
     """
-    lines = ["| | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
+    rows = [["", *results]]
     for metric in _metrics(results):
         cells = [str(rates[metric]) if metric in rates else "-" for rates in results.values()]
-        lines.append("| " + " | ".join([LABELS.get(metric, metric), *cells]) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append([LABELS.get(metric, metric), *cells])
+    # Padded, so that it also reads well in a terminal.
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    return "".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |\n" for row in rows
+    )
 
 
 def plot_results(results: Results, path: str | Path, title: str | None = None) -> Path:

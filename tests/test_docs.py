@@ -1,0 +1,76 @@
+"""Every command and snippet of the README and the docs is run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import make_pairs
+from tests.scripts.test_consistency_script import launched
+
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language):
+    for page in PAGES:
+        for number, block in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)):
+            yield pytest.param(block, id=f"{page.stem}-{number}")
+
+
+COMMANDS = [
+    pytest.param(line, id=line[:60])
+    for block in blocks("bash")
+    for line in block.values[0].splitlines()
+    if line.strip()
+]
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_snippets(block, tmp_path, monkeypatch, model_dir):
+    monkeypatch.chdir(tmp_path)
+    make_pairs(2, completion=False).to_json("pairs.jsonl")
+    # The tiny model in place of the real one, and few tokens: nothing else is changed.
+    block = block.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir))
+    block = block.replace('method="bct"', 'method="bct", max_completion_length=4, use_cpu=True, report_to="none"')
+    exec(compile(block, "snippet", "exec"), {})
+
+
+@pytest.mark.parametrize("block", blocks("json"))
+def test_json_snippets_are_pairs(block, tmp_path):
+    from datasets import load_dataset
+
+    from trl_consistency.data.pairs import check_pairs
+
+    (tmp_path / "pairs.jsonl").write_text(block)
+    check_pairs(load_dataset("json", data_files=str(tmp_path / "pairs.jsonl"), split="train"))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands(line, tmp_path, organism_dir):
+    words = shlex.split(line)
+    if words[0] == "make":  # this very run is `make test`, and the quickstart has a test of its own
+        plan = subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert {"quickstart": "trl-consistency quickstart", "test": "-m pytest"}[words[1]] in plan
+        return
+    program = {
+        "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
+        "trl-consistency": ["-m", "trl_consistency.cli"],
+    }[words[0]]
+    launched([sys.executable, *program, *words[1:], "--output_dir", str(tmp_path), "--max_steps", "2"])
+    assert (tmp_path / "adapter_model.safetensors").is_file()
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_paths_in_the_readme_exist():
+    for path in re.findall(r"`((?:recipes|docs)/[^` ]+)`", (ROOT / "README.md").read_text()):
+        assert (ROOT / path).exists(), path
