@@ -12,6 +12,8 @@ def test_one_method_may_be_a_string(tmp_path):
 
 
 FAULTY = {
+    "anchor_ratio": ({"anchor_ratio": 1.0}, "`anchor_ratio` must be at least 0 and below 1"),
+    "negative anchor_ratio": ({"anchor_ratio": -0.1}, "`anchor_ratio`"),
     "unknown method": ({"method": "btc"}, r"Unknown `method` `btc`.*Did you mean `bct`"),
     "no method": ({"method": []}, "`method` is empty"),
     "method twice": ({"method": ["bct", "bct"]}, "names an objective twice"),

@@ -400,6 +400,65 @@ def test_saved_adapter_loads_with_plain_peft(tmp_path, model_dir):
         assert torch.allclose(loaded(ids).logits, trainer.model.eval()(ids).logits, atol=1e-6)
 
 
+# Anchors
+
+
+@pytest.mark.parametrize("completion", [True, False])
+def test_anchor_ratio_adds_anchors_and_logs_them(tmp_path, completion):
+    anchors = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"Anchor {row}"}] for row in range(5)]})
+    trainer = ConsistencyTrainer(
+        model=make_model(),
+        args=make_config(
+            tmp_path, anchor_ratio=0.2, num_train_epochs=1, per_device_train_batch_size=5, logging_steps=2
+        ),
+        train_dataset=make_pairs(8, completion=completion),
+        processing_class=make_tokenizer(),
+        anchor_dataset=anchors,
+    )
+    assert len(trainer.train_dataset) == 10
+    trainer.train()
+    assert len(trainer.targets) == 2 + (0 if completion else 8)
+    assert trainer.state.log_history[0]["anchor_share"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("batch", [2, 5])
+def test_anchor_loss_is_that_of_the_anchors(tmp_path, batch):
+    options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": 10 // batch, "learning_rate": 0.0}
+    model = make_model()
+    trainer = make_trainer(
+        tmp_path, make_pairs(5), copy.deepcopy(model), anchor_ratio=0.5, max_steps=1, logging_steps=1, **options
+    )
+    rows = [row for row in trainer.train_dataset if row["clean_ids"] == row["perturbed_ids"]]
+    assert len(rows) == 5
+    total, tokens = oracle(model.eval(), rows)
+    trainer.train()
+    assert trainer.state.log_history[0]["anchor_loss"] == pytest.approx(total / tokens, abs=1e-5)
+
+
+def test_without_anchors_nothing_is_logged_of_them(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=1, logging_steps=1)
+    trainer.train()
+    assert not any("anchor" in key for key in trainer.state.log_history[0])
+
+
+def test_anchors_keep_the_model_where_it_was(tmp_path):
+    """The purpose: the divergence from the reference on anchor prompts stays lower than without anchors."""
+    prompts = [[{"role": "user", "content": f"Anchor {row}"}] for row in range(4)]
+    losses_on_anchors = []
+    for ratio in (0.0, 0.5):
+        trainer = ConsistencyTrainer(
+            model=make_model(),
+            args=make_config(tmp_path, anchor_ratio=ratio, max_steps=40, temperature=0.0),
+            train_dataset=make_pairs(8),
+            eval_dataset=Dataset.from_dict({"clean_prompt": prompts, "perturbed_prompt": prompts}),
+            processing_class=make_tokenizer(),
+            anchor_dataset=Dataset.from_dict({"prompt": prompts}) if ratio else None,
+        )
+        trainer.train()
+        losses_on_anchors.append(trainer.evaluate()["eval_loss"])
+    assert losses_on_anchors[1] < 0.2 * losses_on_anchors[0]
+
+
 # Errors, all before any weights load
 
 
@@ -442,6 +501,14 @@ class TestEarlyErrors:
     def test_messages_without_chat_template(self, tmp_path, model_dir):
         with pytest.raises(InvalidPairsError, match="the tokenizer has no chat template"):
             faulty_trainer(tmp_path, model_dir, processing_class=make_tokenizer(chat_template=None))
+
+    def test_anchors_without_prompt(self, tmp_path, model_dir):
+        with pytest.raises(InvalidPairsError, match="`anchor_dataset` has no column `prompt`"):
+            faulty_trainer(tmp_path, model_dir, options={"anchor_ratio": 0.1}, anchor_dataset=make_pairs())
+
+    def test_anchors_without_ratio(self, tmp_path, model_dir):
+        with pytest.raises(ConsistencyError, match="`anchor_ratio` is 0"):
+            faulty_trainer(tmp_path, model_dir, anchor_dataset=Dataset.from_dict({"prompt": ["a"]}))
 
     def test_output_dir_not_writable(self, tmp_path, model_dir):
         (tmp_path / "file").touch()

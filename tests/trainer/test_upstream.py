@@ -28,7 +28,7 @@ def test_overridden_methods_kept_their_signatures():
         "prediction_step",
     ):
         assert parameters(getattr(ConsistencyTrainer, name)) == parameters(getattr(SFTTrainer, name)), name
-    assert parameters(ConsistencyTrainer.__init__) == parameters(SFTTrainer.__init__)
+    assert parameters(ConsistencyTrainer.__init__) == [*parameters(SFTTrainer.__init__), "anchor_dataset"]
 
 
 def test_trainer_keeps_what_the_reduction_leans_on():

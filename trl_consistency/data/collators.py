@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from ..errors import ConsistencyError
@@ -22,7 +23,8 @@ class PairCollator(DataCollatorForLanguageModeling):
 
     Takes rows of a prepared data set (`perturbed_ids`, `clean_ids` and, where the data give the completion,
     `completion_ids`; lists of token ids) and returns right-padded `input_ids`, `attention_mask` and `labels`
-    (`-100` outside the completion), each of shape (rows, longest row).
+    (`-100` outside the completion), each of shape (rows, longest row), and `is_anchor`, of shape (rows,): whether a
+    row's two prompts are equal.
     """
 
     targets: TargetTable = field(default_factory=TargetTable)
@@ -40,4 +42,6 @@ class PairCollator(DataCollatorForLanguageModeling):
                 completion_ids = self.targets[example["clean_ids"]]
             labels = [-100] * len(prompt_ids) + completion_ids
             rows.append({"input_ids": prompt_ids + completion_ids, "labels": labels})
-        return super().torch_call(rows)
+        batch = super().torch_call(rows)
+        batch["is_anchor"] = torch.tensor([example["clean_ids"] == example["perturbed_ids"] for example in examples])
+        return batch

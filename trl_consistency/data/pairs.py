@@ -46,6 +46,13 @@ def check_pairs(dataset: Dataset | IterableDataset, name: str = "train_dataset")
         `TypeError`: If it is not a `datasets` data set.
         [`InvalidPairsError`]: If it is empty, a column is missing, or any row is faulty.
     """
+    first, columns = _first_row(dataset, name)
+    _check_columns(columns, name)
+    _check_rows(dataset, columns, first, row_checker(first, has_completion="completion" in columns), name)
+
+
+def _first_row(dataset: Dataset | IterableDataset, name: str) -> tuple[dict[str, Any], list[str]]:
+    """The first row and the columns of a data set that has any."""
     if not isinstance(dataset, (Dataset, IterableDataset)):
         raise TypeError(
             f"`{name}` must be a `datasets.Dataset` or `datasets.IterableDataset`, got `{type(dataset).__name__}`."
@@ -59,14 +66,54 @@ def check_pairs(dataset: Dataset | IterableDataset, name: str = "train_dataset")
     if first is None:
         raise InvalidPairsError(f"`{name}` is empty: it has no rows.")
     columns = dataset.column_names or list(first)
-    _check_columns(columns, name)
-    check_row = row_checker(first, has_completion="completion" in columns)
+    images = [column for column in columns if column in ("image", "images")]
+    if images:
+        raise InvalidPairsError(
+            f"`{name}` has the column `{images[0]}`: pairs are text-only for now. Remove the column with "
+            "`dataset.remove_columns` if the prompts do not need it."
+        )
+    return first, columns
+
+
+def _check_rows(
+    dataset: Dataset | IterableDataset,
+    columns: list[str],
+    first: dict[str, Any],
+    check_row: Callable[[dict[str, Any]], list[str]],
+    name: str,
+) -> None:
     if isinstance(dataset, IterableDataset):
         report_faults([(0, fault) for fault in check_row(first)], name)
         return
-    rows = dataset.select_columns([column for column in PAIR_COLUMNS if column in columns]).with_format(None)
+    rows = dataset.select_columns([column for column in ("prompt", *PAIR_COLUMNS) if column in columns]).with_format(
+        None
+    )
     progress = tqdm(rows, desc=f"Checking {name}", disable=len(rows) < 50_000)
     report_faults([(index, fault) for index, row in enumerate(progress) for fault in check_row(row)], name, len(rows))
+
+
+def check_anchors(dataset: Dataset | IterableDataset, name: str = "anchor_dataset") -> None:
+    """
+    Checks a data set of anchors, as [`check_pairs`] does pairs.
+
+    Args:
+        dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
+            Rows with a `prompt` column, and optionally `completion`, `tools` and `chat_template_kwargs`.
+        name (`str`, *optional*, defaults to `"anchor_dataset"`):
+            What the messages call it.
+
+    Raises:
+        `TypeError`: If it is not a `datasets` data set.
+        [`InvalidPairsError`]: If it is empty, has no `prompt` column, or any row is faulty.
+    """
+    first, columns = _first_row(dataset, name)
+    if "prompt" not in columns:
+        raise InvalidPairsError(
+            f"`{name}` has no column `prompt`; its columns are {', '.join(f'`{column}`' for column in columns)}. Rename "
+            "the column that holds the prompts with `dataset.rename_column`."
+        )
+    check_row = row_checker(first, has_completion="completion" in columns, prompt_columns=("prompt",))
+    _check_rows(dataset, columns, first, check_row, name)
 
 
 def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None = None) -> None:
@@ -102,30 +149,26 @@ def _check_columns(columns: list[str], name: str) -> None:
             raise InvalidPairsError(
                 f"`{name}` has no column `{column}`; its columns are {', '.join(f'`{c}`' for c in columns)}.{hint}"
             )
-    images = [column for column in columns if column in ("image", "images")]
-    if images:
-        raise InvalidPairsError(
-            f"`{name}` has the column `{images[0]}`: pairs are text-only for now. Remove the column with "
-            "`dataset.remove_columns` if the prompts do not need it."
-        )
 
 
-def row_checker(first: dict[str, Any], has_completion: bool) -> Callable[[dict[str, Any]], list[str]]:
+def row_checker(
+    first: dict[str, Any], has_completion: bool, prompt_columns: tuple[str, ...] = PROMPT_COLUMNS
+) -> Callable[[dict[str, Any]], list[str]]:
     """
-    Returns the function that lists the faults of a row, given the data set's first row (every row must be of its kind)
-    and whether the data set has a `completion` column.
+    Returns the function that lists the faults of a row, given the data set's first row (every row must be of its kind),
+    whether the data set has a `completion` column, and the columns that hold prompts.
     """
-    kinds = {column: _kind(first.get(column)) for column in PROMPT_COLUMNS}
+    kinds = {column: _kind(first.get(column)) for column in prompt_columns}
 
     def check_row(row: dict[str, Any]) -> list[str]:
         faults = []
-        for column in PROMPT_COLUMNS:
+        for column in prompt_columns:
             faults += [f"`{column}` {fault}" for fault in _prompt_faults(row.get(column))]
             kind = _kind(row.get(column))
             if kind and kinds[column] and kind != kinds[column]:
                 faults.append(f"`{column}` is {kind}, but {kinds[column]} in row 0: a column has one type")
-        sides = [_kind(row.get(column)) for column in PROMPT_COLUMNS]
-        if all(sides) and sides[0] != sides[1]:
+        sides = [_kind(row.get(column)) for column in prompt_columns]
+        if all(sides) and len(set(sides)) > 1:
             faults.append(f"`clean_prompt` is {sides[0]} and `perturbed_prompt` {sides[1]}: both need the same type")
         if has_completion:
             faults += [f"`completion` {fault}" for fault in _completion_faults(row.get("completion"), sides[0])]

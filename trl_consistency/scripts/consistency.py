@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments
+    from trl import DatasetMixtureConfig, ModelConfig
 
     from ..trainer.consistency_config import ConsistencyConfig
+    from .loading import ConsistencyScriptArguments
     from .parser import StrictParser
 
 
 def main(
-    script_args: "ScriptArguments",
+    script_args: "ConsistencyScriptArguments",
     training_args: "ConsistencyConfig",
     model_args: "ModelConfig",
     dataset_args: "DatasetMixtureConfig",
@@ -38,7 +39,7 @@ def main(
 
     from ..trainer.checks import check_bitsandbytes, check_output_dir
     from ..trainer.consistency_trainer import ConsistencyTrainer
-    from .loading import get_split, load_pairs, resolve_model
+    from .loading import get_split, load_anchors, load_pairs, resolve_model
 
     if training_args.should_save:
         check_output_dir(training_args.output_dir)
@@ -64,6 +65,7 @@ def main(
         eval_dataset=eval_dataset,
         quantization_config=get_quantization_config(model_args),
         peft_config=get_peft_config(model_args),
+        anchor_dataset=load_anchors(script_args),
     )
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model(training_args.output_dir)
@@ -76,12 +78,13 @@ def main(
 
 
 def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str | None = None) -> "StrictParser":
-    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments
+    from trl import DatasetMixtureConfig, ModelConfig
 
     from ..trainer.consistency_config import ConsistencyConfig
+    from .loading import ConsistencyScriptArguments
     from .parser import StrictParser
 
-    dataclass_types = (ScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
+    dataclass_types = (ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
     if subparsers is not None:
         return subparsers.add_parser("consistency", help="Train on pairs", dataclass_types=dataclass_types)
     return StrictParser(dataclass_types, prog=prog)

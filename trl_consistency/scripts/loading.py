@@ -1,6 +1,7 @@
 """What the training scripts load by name: data sets, and the embedded model organism."""
 
 import os
+from dataclasses import dataclass, field
 from typing import Any
 
 from accelerate import PartialState
@@ -8,7 +9,7 @@ from datasets import DatasetDict, IterableDatasetDict, load_dataset
 from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, get_dataset
 
 from ..errors import ConsistencyError
-from ..organism import build_organism, load_organism_datasets
+from ..organism import build_organism, load_control_dataset, load_organism_datasets
 
 
 # In place of a model or data set name: the organism that is trained on the spot, and its pairs.
@@ -17,7 +18,35 @@ EMBEDDED = "embedded:organism"
 FILE_TYPES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
-def load_pairs(script_args: ScriptArguments, dataset_args: DatasetMixtureConfig) -> Any:
+@dataclass
+class ConsistencyScriptArguments(ScriptArguments):
+    """
+    Arguments common to all training scripts.
+
+    Args:
+        anchor_dataset_name (`str`, *optional*):
+            Path or name of the data set of anchors (a `prompt` column) for `anchor_ratio`. If `None`, the pairs' own
+            clean prompts serve.
+        anchor_dataset_config (`str`, *optional*):
+            Its configuration name.
+        anchor_dataset_split (`str`, *optional*, defaults to `"train"`):
+            Its split.
+    """
+
+    anchor_dataset_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Path or name of the data set of anchors (a `prompt` column) for `anchor_ratio`. If None, the pairs' "
+            "own clean prompts serve."
+        },
+    )
+    anchor_dataset_config: str | None = field(
+        default=None, metadata={"help": "Configuration name of the data set of anchors."}
+    )
+    anchor_dataset_split: str = field(default="train", metadata={"help": "Split of the data set of anchors."})
+
+
+def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMixtureConfig) -> Any:
     """
     Loads the splits that a recipe names: a hub data set, a local folder or file (JSON Lines, JSON, CSV, Parquet), a
     mixture, or the embedded organism's pairs.
@@ -34,12 +63,28 @@ def load_pairs(script_args: ScriptArguments, dataset_args: DatasetMixtureConfig)
         raise ConsistencyError("No data: give `dataset_name` (a hub data set, a folder or a file) or `datasets`.")
     if name == EMBEDDED:
         return DatasetDict(load_organism_datasets())
-    if os.path.isfile(name):
-        extension = os.path.splitext(name)[1]
-        if extension not in FILE_TYPES:
-            raise ConsistencyError(f"`dataset_name` {name}: a file must end in {', '.join(FILE_TYPES)}.")
-        return load_dataset(FILE_TYPES[extension], data_files={"train": name}, streaming=script_args.dataset_streaming)
-    return load_dataset(name, name=script_args.dataset_config, streaming=script_args.dataset_streaming)
+    return _load_named(name, script_args.dataset_config, script_args.dataset_streaming)
+
+
+def load_anchors(script_args: ConsistencyScriptArguments) -> Any:
+    """Loads the anchors that a recipe names, None if it names none; `embedded:organism` has some, too."""
+    name = script_args.anchor_dataset_name
+    if not name:
+        return None
+    if name == EMBEDDED:
+        return load_control_dataset(split="train")
+    dataset = _load_named(name, script_args.anchor_dataset_config, script_args.dataset_streaming)
+    return get_split(dataset, script_args.anchor_dataset_split, "anchor_dataset_split")
+
+
+def _load_named(name: str, config: str | None, streaming: bool) -> Any:
+    """A local file (its rows become the split `train`), or whatever `load_dataset` finds under that name."""
+    if not os.path.isfile(name):
+        return load_dataset(name, name=config, streaming=streaming)
+    extension = os.path.splitext(name)[1]
+    if extension not in FILE_TYPES:
+        raise ConsistencyError(f"{name}: a data file must end in {', '.join(FILE_TYPES)}.")
+    return load_dataset(FILE_TYPES[extension], data_files={"train": name}, streaming=streaming)
 
 
 def get_split(dataset: DatasetDict | IterableDatasetDict, split: str, option: str) -> Any:

@@ -31,6 +31,11 @@ class ConsistencyConfig(SFTConfig):
         method_weights (`list[float]`, *optional*):
             Weight of each objective in `method`, non-negative and of the same length. `None` weighs each by 1.
 
+        anchor_ratio (`float`, *optional*, defaults to `0.0`):
+            Share of anchors in an epoch, at least 0 and below 1: `round(r / (1 - r) * N)` rows with two equal prompts
+            are added to the N pairs, from the trainer's `anchor_dataset` or, without one, from the pairs' own clean
+            prompts. They ask the student to stay where the reference is.
+
         > Parameters that control the data preprocessing
 
         max_length (`int`, *optional*):
@@ -79,6 +84,14 @@ class ConsistencyConfig(SFTConfig):
     method_weights: list[float] | None = field(
         default=None,
         metadata={"help": "Weight of each objective in `method`, non-negative. `None` weighs each by 1."},
+    )
+
+    anchor_ratio: float = field(
+        default=0.0,
+        metadata={
+            "help": "Share of anchors (rows with two equal prompts) in an epoch, at least 0 and below 1, added to the "
+            "pairs from the anchor data set or from the pairs' own clean prompts."
+        },
     )
 
     # Parameters that control the data preprocessing
@@ -168,6 +181,7 @@ class ConsistencyConfig(SFTConfig):
 
     def _check_ranges(self) -> None:
         ranges = {
+            "anchor_ratio": (0 <= self.anchor_ratio < 1, "at least 0 and below 1"),
             "max_length": (self.max_length is None or self.max_length >= 1, "at least 1, or None"),
             "overlong": (self.overlong in ("error", "drop"), "'error' or 'drop'"),
             "max_completion_length": (self.max_completion_length >= 1, "at least 1"),

@@ -1,0 +1,89 @@
+"""Anchors: rows whose two prompts are equal, which keep the student where the reference is on prompts without a cue."""
+
+import random
+
+import numpy as np
+from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets
+
+from ..errors import InvalidPairsError
+
+
+PREPARED_COLUMNS = ("clean_ids", "perturbed_ids", "completion_ids", "length")
+
+
+def anchor_rows(dataset: Dataset | IterableDataset) -> Dataset | IterableDataset:
+    """Pairs made of a data set with a `prompt` column (and optionally `completion`, `tools`, `chat_template_kwargs`)."""
+    return dataset.map(
+        lambda row: {"clean_prompt": row["prompt"], "perturbed_prompt": row["prompt"]},
+        remove_columns=["prompt"],
+        **_desc(dataset),
+    )
+
+
+def own_anchors(pairs: Dataset | IterableDataset) -> Dataset | IterableDataset:
+    """Anchors made of the clean prompts of prepared pairs, each distinct one once (a stream repeats them as they come)."""
+    if isinstance(pairs, Dataset):
+        first = {tuple(ids): index for index, ids in reversed(list(enumerate(pairs["clean_ids"])))}
+        pairs = pairs.select(sorted(first.values()))
+    return pairs.map(lambda row: {"perturbed_ids": row["clean_ids"]}, **_desc(pairs))
+
+
+def choose_anchors(anchors: Dataset, num_pairs: int, ratio: float, seed: int) -> Dataset:
+    """
+    Chooses the anchors of an epoch: `round(ratio / (1 - ratio) * num_pairs)` of them, so that they are `ratio` of the
+    whole and no pair is displaced.
+
+    Args:
+        anchors ([`~datasets.Dataset`]):
+            Prepared anchors. They repeat when there are too few, each as often as the others to within one.
+        num_pairs (`int`):
+            Pairs of an epoch.
+        ratio (`float`):
+            Share of anchors in an epoch, at least 0 and below 1.
+        seed (`int`):
+            Seed of the choice.
+
+    Returns:
+        [`~datasets.Dataset`]: The chosen anchors.
+    """
+    wanted = round(ratio / (1 - ratio) * num_pairs)
+    generator = random.Random(seed)
+    chosen: list[int] = []
+    while len(chosen) < wanted:
+        chosen += generator.sample(range(len(anchors)), min(len(anchors), wanted - len(chosen)))
+    return anchors.select(chosen)
+
+
+def mix_anchors(pairs: Dataset, anchors: Dataset) -> Dataset:
+    """Pairs and anchors spread evenly among each other, the pairs in the order that they had."""
+    pairs, anchors = (dataset.select_columns(_prepared(dataset)) for dataset in (pairs, anchors))
+    order = np.argsort(
+        np.concatenate([(np.arange(len(rows)) + 0.5) / max(len(rows), 1) for rows in (pairs, anchors)]), kind="stable"
+    )
+    return concatenate_datasets([pairs, anchors]).select(order)
+
+
+def mix_anchor_stream(
+    pairs: IterableDataset, anchors: Dataset | IterableDataset, ratio: float, seed: int
+) -> IterableDataset:
+    """A stream that draws from the anchors, over and over, with probability `ratio`, and ends with the pairs."""
+    if isinstance(anchors, Dataset):
+        anchors = anchors.to_iterable_dataset()
+    for name, dataset in (("train_dataset", pairs), ("anchor_dataset", anchors)):
+        if "completion_ids" not in _prepared(dataset):
+            raise InvalidPairsError(f"`{name}` needs a `completion` column, because the pairs are streamed.")
+    return interleave_datasets(
+        [pairs.select_columns(_prepared(pairs)), anchors.select_columns(_prepared(anchors)).repeat(None)],
+        probabilities=[1 - ratio, ratio],
+        seed=seed,
+        stopping_strategy="first_exhausted",
+    )
+
+
+def _desc(dataset: Dataset | IterableDataset) -> dict[str, str]:
+    return {"desc": "Making anchors"} if isinstance(dataset, Dataset) else {}
+
+
+def _prepared(dataset: Dataset | IterableDataset) -> list[str]:
+    columns = dataset.column_names or list(next(iter(dataset)))
+    return [column for column in PREPARED_COLUMNS if column in columns]
