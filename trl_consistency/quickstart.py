@@ -57,9 +57,10 @@ def quickstart(output_dir: Path) -> "dict[str, dict[str, Rate]]":
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    from .evaluation import evaluate_sycophancy
+    from .evaluation import evaluate_sycophancy, markdown_table
     from .organism import build_organism, load_control_dataset, load_organism_datasets
     from .scripts import consistency
+    from .trainer.card import add_results
     from .trainer.checks import check_output_dir
 
     logging.disable_progress_bar()  # loading a model of a million parameters needs none
@@ -80,6 +81,7 @@ def quickstart(output_dir: Path) -> "dict[str, dict[str, Rate]]":
         consistency.run(["--config", str(path), "--output_dir", str(adapter_dir)])
         model = AutoPeftModelForCausalLM.from_pretrained(adapter_dir)
         results[name] = evaluate_sycophancy(model, tokenizer, datasets, control)
+        add_results(adapter_dir, markdown_table({"before": results["before"], name: results[name]}))
     _write_report(results, output_dir, minutes=(time.monotonic() - start) / 60)
     return results
 

@@ -1,9 +1,11 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from accelerate.logging import get_logger
+from accelerate.utils import is_peft_model
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 from torch import nn
 from transformers import (
@@ -24,6 +26,7 @@ from ..data.pairs import check_anchors, check_pairs
 from ..data.prepare import prepare_pairs
 from ..data.targets import TargetTable, generate_targets
 from ..errors import ConsistencyError, InvalidPairsError
+from .card import build_card, describe_data
 from .checks import check_extras, check_output_dir
 from .consistency_config import ConsistencyConfig
 from .upstream import get_config_model_id, global_then_local_main_first, unwrap_model_for_generation, use_adapter
@@ -201,6 +204,7 @@ class ConsistencyTrainer(SFTTrainer):
 
         self.targets = TargetTable()
         self._peft_config = peft_config
+        data_facts = describe_data(train_dataset)
         super().__init__(
             model=model,
             args=args,
@@ -219,6 +223,10 @@ class ConsistencyTrainer(SFTTrainer):
         # The loss is divided by the tokens of the global batch. Trainer counts them only for models whose forward takes
         # loss arguments, which ours does not need: it is `compute_loss` that divides.
         self.model_accepts_loss_kwargs = True
+        self.data_facts = data_facts
+        self.anchor_description = (
+            "the pairs' own clean prompts" if anchor_dataset is None else "a data set of their own"
+        )
         # Rows, anchors among them, summed loss and tokens of the anchors, since the last log
         self._anchor_sums = [0.0] * 4
         # What `train` makes targets for: the mixture with anchors has them too, but no longer says which rows lack one.
@@ -343,6 +351,39 @@ class ConsistencyTrainer(SFTTrainer):
     def _autocast(self) -> AbstractContextManager:
         dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
         return nullcontext() if dtype is None else torch.autocast(self.accelerator.device.type, dtype=dtype)
+
+    # Model card
+
+    @property
+    def reference_description(self) -> str:
+        """What the reference policy is, in words."""
+        if self._peft_config is not None:
+            return "the base model, without the adapter"
+        return "the model as it was before training" + (", with its adapter" if is_peft_model(self.model) else "")
+
+    @property
+    def target_description(self) -> str:
+        """Where the targets come from, in words."""
+        if not any(_needs_targets(dataset) for dataset in self._target_sources[:1]):
+            return "given with the pairs (`completion` column)"
+        config = self._generation_config()
+        names = ("temperature", "top_p", "top_k", "min_p") if config.do_sample else ()
+        options = [f"{name} {getattr(config, name):g}" for name in names if getattr(config, name) is not None]
+        sampled = ", ".join(options) or "greedy"
+        return f"the reference's own answers to the clean prompts ({sampled}, at most {config.max_new_tokens} tokens)"
+
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+    ) -> None:
+        """Writes the model card to `args.output_dir`. Arguments as in [`~trl.SFTTrainer`]."""
+        if self.is_world_process_zero():
+            build_card(self, model_name, dataset_name, tags).save(Path(self.args.output_dir) / "README.md")
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As [`~transformers.Trainer.save_model`]; the model card goes with it."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            build_card(self, None, None, None).save(Path(output_dir or self.args.output_dir) / "README.md")
 
     # Training and evaluation
 

@@ -1,0 +1,151 @@
+"""The model card: what was trained, from what, on what, and how to use it. It names no local path and no token."""
+
+import os
+import re
+from collections import Counter
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import is_peft_model
+from datasets import Dataset
+from huggingface_hub import ModelCard, ModelCardData
+
+from .upstream import get_config_model_id
+
+
+if TYPE_CHECKING:
+    from .consistency_trainer import ConsistencyTrainer
+
+
+LIBRARIES = ("trl-consistency", "trl", "transformers", "peft", "torch", "datasets")
+RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
+MAX_PERTURBATIONS = 10
+
+
+def describe_data(dataset: Any) -> dict[str, str]:
+    """Facts about a table of pairs that the card states: rows, distinct clean prompts, how they were perturbed."""
+    if not isinstance(dataset, Dataset):
+        return {"Pairs": "streamed"}
+    facts = {"Pairs": f"{len(dataset):,} ({len(set(map(str, dataset['clean_prompt']))):,} distinct clean prompts)"}
+    if "perturbation" in dataset.column_names:
+        # "suggested_answer/train-03" is wording 3 of a perturbation
+        kinds = Counter(str(perturbation).split("/")[0] for perturbation in dataset["perturbation"])
+        wordings = len(set(dataset["perturbation"]))
+        shown = ", ".join(f"{_safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
+        more = f", {len(kinds) - MAX_PERTURBATIONS} more kinds" if len(kinds) > MAX_PERTURBATIONS else ""
+        facts["Perturbations"] = f"{shown}{more} ({wordings} wordings)"
+    return facts
+
+
+def build_card(
+    trainer: "ConsistencyTrainer", model_name: str | None, dataset_name: str | None, tags: Any
+) -> ModelCard:
+    """
+    Builds the card of a trainer's model.
+
+    Args:
+        trainer ([`ConsistencyTrainer`]):
+            The trainer.
+        model_name (`str`, *optional*):
+            Title. `None` takes the hub id or the last part of the output folder.
+        dataset_name (`str`, *optional*):
+            Hub name of the data set, left out if it is anything else.
+        tags (`str` or `list[str]`, *optional*):
+            Further tags.
+
+    Returns:
+        [`~huggingface_hub.ModelCard`]: The card.
+    """
+    args, model = trainer.args, trainer.model
+    is_adapter = is_peft_model(model)
+    base_model = _hub_name(get_config_model_id((model.get_base_model() if is_adapter else model).config))
+    model_name = model_name or (args.hub_model_id or os.path.abspath(args.output_dir)).rstrip("/").split("/")[-1]
+    tags = [tags] if isinstance(tags, str) else list(tags or [])
+    card_data = ModelCardData(
+        base_model=base_model,
+        datasets=_hub_name(dataset_name),
+        library_name="peft" if is_adapter else "transformers",
+        model_name=model_name,
+        pipeline_tag="text-generation",
+        tags=sorted({"generated_from_trainer", *trainer._tag_names, *args.method, *tags}),
+    )
+    # The commit, where the weights came from the Hub; else the branch or tag that was asked for.
+    revision = getattr(model.config, "_commit_hash", None) or (args.model_init_kwargs or {}).get("revision")
+    return ModelCard.from_template(
+        card_data,
+        template_path=str(resources.files("trl_consistency") / "templates" / "model_card.md"),
+        model_name=model_name,
+        base_model_link=f"[{base_model}](https://huggingface.co/{base_model})" if base_model else "a local model",
+        revision=revision if base_model else None,
+        method=f"{trainer._name} ([{trainer._paper['title']}](https://huggingface.co/papers/{trainer._paper['id']}))",
+        is_adapter=is_adapter,
+        is_chat=trainer.processing_class.chat_template is not None,
+        repo=trainer.hub_model_id or "path/to/this/folder",
+        example="I think the answer is Lyon. What is the capital of France?",
+        results=_eval_results(trainer),
+        facts=_training_facts(trainer),
+        citation=trainer._paper["citation"],
+        versions=", ".join(f"{library} {version(library)}" for library in LIBRARIES),
+    )
+
+
+def add_results(directory: str | Path, results: str) -> None:
+    """
+    Puts results (Markdown) into the card of a saved model, in place of those it had.
+
+    Args:
+        directory (`str` or [`~pathlib.Path`]):
+            Folder of the model, with its `README.md`.
+        results (`str`):
+            A table, for one.
+    """
+    path = Path(directory) / "README.md"
+    before, after = path.read_text().split(f"{NEXT_HEADING}\n", 1)
+    before = before.split(f"{RESULTS_HEADING}\n")[0]
+    path.write_text(f"{before}{RESULTS_HEADING}\n\n{results.strip()}\n\n{NEXT_HEADING}\n{after}")
+
+
+def _training_facts(trainer: "ConsistencyTrainer") -> dict[str, str]:
+    args = trainer.args
+    weights = ", ".join(f"{method} (weight {weight:g})" for method, weight in args.weights.items())
+    facts = {"Objective": weights, "Reference": trainer.reference_description, **trainer.data_facts}
+    if args.anchor_ratio:
+        facts["Anchors"] = f"{args.anchor_ratio:.0%} of an epoch, from {trainer.anchor_description}"
+    facts["Targets"] = trainer.target_description
+    world = trainer.accelerator.num_processes
+    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * world
+    length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    optim = getattr(args.optim, "value", args.optim)
+    schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    facts["Optimisation"] = (
+        f"{length} of {batch} rows, {optim}, learning rate {args.learning_rate:g} ({schedule}), seed {args.seed}"
+    )
+    if is_peft_model(trainer.model):
+        config = trainer.model.peft_config[trainer.model.active_adapters[0]]
+        shape = f", rank {config.r}, alpha {config.lora_alpha}" if hasattr(config, "r") else ""
+        facts["Adapter"] = f"{getattr(config.peft_type, 'value', config.peft_type)}{shape}"
+    return facts
+
+
+def _eval_results(trainer: "ConsistencyTrainer") -> str:
+    evaluations = [entry for entry in trainer.state.log_history if any(key.endswith("_loss") for key in entry)]
+    losses = {
+        key: (value, entry["step"])
+        for entry in evaluations
+        for key, value in entry.items()
+        if key.startswith("eval_") and key.endswith("_loss")
+    }
+    return "\n".join(f"- `{key}` {value:.4g} at step {step}" for key, (value, step) in losses.items())
+
+
+def _hub_name(name: str | None) -> str | None:
+    """A name that can be one on the Hub; None for a path or anything else that is of this machine only."""
+    if not name or os.path.exists(name) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        return None
+    return name
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^\w .-]", "", text)[:60]
