@@ -288,6 +288,27 @@ def test_generation_options_reach_the_generation(tmp_path):
     assert (config.max_new_tokens, config.min_new_tokens, config.eos_token_id) == (8, 2, [2])
 
 
+def test_a_second_run_takes_its_targets_from_the_cache(tmp_path, monkeypatch):
+    pairs = make_pairs(completion=False)
+    first = make_trainer(tmp_path, pairs, lora=True, max_steps=2, learning_rate=0.5)
+    first.train()
+    again = make_trainer(tmp_path, pairs, lora=True, max_steps=1, seed=42)
+    monkeypatch.setattr(again.model, "generate", lambda **_: pytest.fail("generated although cached"))
+    again.train()
+    assert all(again.targets[row["clean_ids"]] == first.targets[row["clean_ids"]] for row in again.train_dataset)
+
+
+def test_cache_of_another_model_is_refused_where_it_was_asked_for(tmp_path):
+    options = {"max_steps": 1, "target_cache_dir": str(tmp_path / "targets")}
+    pairs = make_pairs(completion=False)
+    make_trainer(tmp_path, pairs, **options).train()
+    with pytest.raises(ConsistencyError, match=r"another model's \(weights .*`target_cache_dir`"):
+        make_trainer(tmp_path, pairs, make_model(seed=1), **options).train()
+    options.pop("target_cache_dir")
+    for seed in (0, 1):  # in the output folder each model has targets of its own
+        make_trainer(tmp_path, pairs, make_model(seed=seed), **options).train()
+
+
 # What SFTTrainer offers
 
 

@@ -10,6 +10,8 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
+from .target_cache import TargetCache, generation_options
+
 
 class TargetTable:
     """
@@ -51,6 +53,7 @@ def generate_targets(
     batch_size: int,
     seed: int,
     progress: bool = True,
+    cache: TargetCache | None = None,
     desc: str = "Generating targets",
 ) -> list[list[int]]:
     """
@@ -72,6 +75,8 @@ def generate_targets(
             Base of the batches' seeds.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
+        cache ([`TargetCache`], *optional*):
+            Where each batch is written as soon as it is there, and read from if it was.
         desc (`str`, *optional*, defaults to `"Generating targets"`):
             What the progress bar is called.
 
@@ -80,6 +85,8 @@ def generate_targets(
         an end-of-turn token unless `max_new_tokens` came first.
     """
     state = PartialState()
+    if cache:
+        cache.open(prompts, {**generation_options(generation_config), "seed": seed, "batch_size": batch_size})
     order = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     answers: list[tuple[int, list[int]]] = []
@@ -89,11 +96,14 @@ def generate_targets(
         torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []),
     ):
         for number in mine:
-            torch.manual_seed(_batch_seed(seed, number))
             batch = batches[number]
-            answers += zip(
-                batch, _generate(model, [prompts[index] for index in batch], generation_config), strict=True
-            )
+            completions = cache.get(number, len(batch)) if cache else None
+            if completions is None:
+                torch.manual_seed(_batch_seed(seed, number))
+                completions = _generate(model, [prompts[index] for index in batch], generation_config)
+                if cache:
+                    cache.put(number, completions)
+            answers += zip(batch, completions, strict=True)
             # The other processes are about as far along as this one.
             bar.update(min(len(batch) * state.num_processes, len(prompts) - bar.n))
     by_index = dict(gather_object(answers))

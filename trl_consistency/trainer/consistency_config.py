@@ -68,6 +68,9 @@ class ConsistencyConfig(SFTConfig):
             Key/value cache implementation of the generation.
         target_batch_size (`int`, *optional*, defaults to `32`):
             Clean prompts answered at a time on each process.
+        target_cache_dir (`str`, *optional*):
+            Folder where targets are written while they are generated, so that a killed run goes on where it was.
+            `None` takes `_targets` in `output_dir`.
 
     > [!NOTE]
     > These parameters have default values different from [`~trl.SFTConfig`]:
@@ -138,6 +141,12 @@ class ConsistencyConfig(SFTConfig):
         default=None, metadata={"help": "Key/value cache implementation of the generation of targets."}
     )
     target_batch_size: int = field(default=32, metadata={"help": "Clean prompts answered at a time on each process."})
+    target_cache_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder where targets are written while they are generated. `_targets` in `output_dir` if None."
+        },
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.method, str):

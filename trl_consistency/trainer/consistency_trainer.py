@@ -24,6 +24,7 @@ from ..data.anchors import anchor_rows, choose_anchors, mix_anchor_stream, mix_a
 from ..data.collators import PairCollator
 from ..data.pairs import check_anchors, check_pairs
 from ..data.prepare import prepare_pairs
+from ..data.target_cache import TargetCache, fingerprint
 from ..data.targets import TargetTable, generate_targets
 from ..errors import ConsistencyError, InvalidPairsError
 from .card import build_card, describe_data
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 
 logger = get_logger(__name__)
+
+# Under `output_dir`; pushing to the Hub leaves out what begins with an underscore, and targets are training data.
+TARGET_CACHE = "_targets"
 
 AnyDataset: TypeAlias = Dataset | IterableDataset
 EvalDataset: TypeAlias = AnyDataset | DatasetDict | IterableDatasetDict | dict[str, AnyDataset]
@@ -294,7 +298,13 @@ class ConsistencyTrainer(SFTTrainer):
         show_progress = self.accelerator.is_main_process and not self.args.disable_tqdm
         with self._reference_policy() as model, self._autocast():
             completions = generate_targets(
-                model, prompts, config, self.args.target_batch_size, self.args.seed, show_progress
+                model,
+                prompts,
+                config,
+                self.args.target_batch_size,
+                self.args.seed,
+                show_progress,
+                self._target_cache(model),
             )
         for prompt_ids, completion_ids in zip(prompts, completions, strict=True):
             self.targets[prompt_ids] = completion_ids
@@ -328,6 +338,25 @@ class ConsistencyTrainer(SFTTrainer):
                     yield model
             finally:
                 model.train(was_training)
+
+    def _target_cache(self, model: PreTrainedModel) -> TargetCache:
+        """The cache of the reference's targets; `model` is what generates them."""
+        # The adapter in training is no part of the reference; one that came with the model is.
+        weights = (
+            (name, parameter)
+            for name, parameter in model.named_parameters()
+            if self._peft_config is None or not parameter.requires_grad
+        )
+        identity = {
+            "name": get_config_model_id(model.config),
+            "revision": getattr(model.config, "_commit_hash", None),
+            "weights": fingerprint(weights),
+        }
+        # A folder that the user names holds one model's targets; by default each model gets a folder of its own.
+        own = Path(self.args.output_dir) / TARGET_CACHE / identity["weights"]
+        directory = self.args.target_cache_dir or own
+        with self.accelerator.main_process_first():
+            return TargetCache(directory, identity)
 
     def _generation_config(self) -> GenerationConfig:
         args = self.args

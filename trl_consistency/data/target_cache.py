@@ -1,0 +1,150 @@
+"""Generated targets on disk, batch by batch: a killed run resumes and ends with the targets of an uninterrupted one."""
+
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from ..errors import ConsistencyError
+
+
+class TargetCache:
+    """
+    A folder of targets that one model generated.
+
+    `model.json` says which model; each set of prompts and generation options has a sub-folder of its own, with one
+    file a batch. A file is written under another name and renamed, so that whatever is there is whole.
+
+    Args:
+        directory (`str` or [`~pathlib.Path`]):
+            The folder, made if it is not there.
+        model (`dict[str, Any]`):
+            What identifies the model: name, revision, fingerprint of the weights.
+
+    Raises:
+        [`ConsistencyError`]: If the folder holds the targets of another model, or cannot be written to.
+    """
+
+    def __init__(self, directory: str | Path, model: dict[str, Any]):
+        self.directory = Path(directory)
+        self.path: Path | None = None
+        described = self.directory / "model.json"
+        if described.is_file():
+            cached = self._read(described)
+            differing = [key for key in {*model, *cached} if model.get(key) != cached.get(key)]
+            if differing:
+                differences = ", ".join(
+                    f"{key} {cached.get(key)!r}, now {model.get(key)!r}" for key in sorted(differing)
+                )
+                raise ConsistencyError(
+                    f"The cached targets in {self.directory} are another model's ({differences}). Choose another "
+                    "`target_cache_dir`, or delete that folder."
+                )
+        else:
+            self._write(described, model)
+
+    def open(self, prompts: list[list[int]], options: dict[str, Any]) -> "TargetCache":
+        """Goes to the sub-folder for these prompts (token ids) and options of the generation."""
+        digest = hashlib.blake2b(json.dumps(options, sort_keys=True, default=str).encode(), digest_size=10)
+        for prompt_ids in prompts:
+            digest.update(len(prompt_ids).to_bytes(4, "little") + array("i", prompt_ids).tobytes())
+        self.path = self.directory / digest.hexdigest()
+        return self
+
+    def get(self, number: int, rows: int) -> list[list[int]] | None:
+        """
+        The targets of batch `number`, None if they are not there.
+
+        Raises:
+            [`ConsistencyError`]: If the file is damaged or does not hold `rows` targets.
+        """
+        path = self._file(number)
+        if not path.is_file():
+            return None
+        content = self._read(path)
+        completions = content.get("completion_ids")
+        if (
+            not isinstance(completions, list)
+            or len(completions) != rows
+            or content.get("digest") != _digest(completions)
+        ):
+            raise ConsistencyError(self._damaged(path))
+        return completions
+
+    def put(self, number: int, completions: list[list[int]]) -> None:
+        """Writes the targets of batch `number`."""
+        self._write(self._file(number), {"completion_ids": completions, "digest": _digest(completions)})
+
+    def _file(self, number: int) -> Path:
+        assert self.path is not None, "`open` comes first"
+        return self.path / f"batch-{number:06d}.json"
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError):
+            content = None
+        if not isinstance(content, dict):
+            raise ConsistencyError(self._damaged(path))
+        return content
+
+    @staticmethod
+    def _damaged(path: Path) -> str:
+        return f"The cached targets in {path} are cut short or damaged. Delete that file: it is generated again."
+
+    def _write(self, path: Path, content: dict[str, Any]) -> None:
+        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(unfinished, "w") as file:
+                json.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise ConsistencyError(
+                f"Targets cannot be written to {path.parent} ({error.strerror}). Those already there are kept: make "
+                "room, or choose another `target_cache_dir`, and start again."
+            ) from None
+
+
+def _digest(completions: list[Any]) -> str:
+    return hashlib.blake2b(json.dumps(completions).encode(), digest_size=10).hexdigest()
+
+
+def generation_options(config: GenerationConfig) -> dict[str, Any]:
+    """What of a generation config decides the answers."""
+    return {
+        key: value
+        for key, value in config.to_diff_dict().items()
+        if key not in ("transformers_version", "_from_model_config")
+    }
+
+
+@torch.no_grad()
+def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]], samples: int = 64) -> str:
+    """
+    A short hash of weights, from `samples` values spread over each tensor: cheap, and any training step changes it.
+
+    Args:
+        parameters (`Iterable[tuple[str, torch.Tensor]]`):
+            Names and weights.
+        samples (`int`, *optional*, defaults to `64`):
+            Values of each tensor to look at.
+
+    Returns:
+        `str`: Hexadecimal digits.
+    """
+    digest = hashlib.blake2b(digest_size=10)
+    for name, parameter in parameters:
+        flat = parameter.detach().reshape(-1)
+        sample = flat[:: max(1, flat.numel() // samples)].float().cpu()
+        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode() + sample.numpy().tobytes())
+    return digest.hexdigest()
