@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import make_pairs
-from tests.scripts.test_consistency_script import launched
+from tests.scripts.conftest import launched
 
 
 ROOT = Path(__file__).parents[1]
@@ -61,8 +61,12 @@ def test_commands(line, tmp_path, organism_dir):
         "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
         "trl-consistency": ["-m", "trl_consistency.cli"],
     }[words[0]]
+    made = "adapter_model.safetensors"
+    if "--targets_file" in words:
+        made = words[words.index("--targets_file") + 1]
+        words[words.index(made)] = str(tmp_path / made)
     launched([sys.executable, *program, *words[1:], "--output_dir", str(tmp_path), "--max_steps", "2"])
-    assert (tmp_path / "adapter_model.safetensors").is_file()
+    assert (tmp_path / made).is_file()
 
 
 def test_links_lead_somewhere():

@@ -12,9 +12,11 @@ from pathlib import Path
 # Command, the module whose `run(args, prog=...)` does it, and a line for the help.
 COMMANDS = {
     "consistency": ("trl_consistency.scripts.consistency", "train on pairs of clean and perturbed prompts"),
+    "targets": ("trl_consistency.scripts.targets", "answer the clean prompts and write the pairs with the answers"),
     "quickstart": ("trl_consistency.quickstart", "train the embedded model organism and show before and after"),
 }
-TRAINING_COMMANDS = {"consistency"}
+# Those that several processes can share.
+LAUNCHED_COMMANDS = {"consistency", "targets"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -29,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         commands.add_parser(name, help=help_text, add_help=False)
     command = parser.parse_known_args(args[:1])[0].command
     module, rest = COMMANDS[command][0], args[1:]
-    if command in TRAINING_COMMANDS:
+    if command in LAUNCHED_COMMANDS:
         launch_args, rest = split_launch_args(rest, parser)
         if launch_args:
             launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]

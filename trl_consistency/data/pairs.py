@@ -12,7 +12,7 @@ from ..errors import InvalidPairsError
 
 
 PROMPT_COLUMNS = ("clean_prompt", "perturbed_prompt")
-PAIR_COLUMNS = (*PROMPT_COLUMNS, "completion", "tools", "chat_template_kwargs")
+PAIR_COLUMNS = (*PROMPT_COLUMNS, "completion", "completion_ids", "tools", "chat_template_kwargs")
 
 # What the trainers set themselves, the same for both sides of every pair.
 RESERVED_TEMPLATE_KWARGS = {
@@ -37,8 +37,8 @@ def check_pairs(dataset: Dataset | IterableDataset, name: str = "train_dataset")
 
     Args:
         dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            Pairs with the columns `clean_prompt` and `perturbed_prompt`, and optionally `completion`, `tools` and
-            `chat_template_kwargs`.
+            Pairs with the columns `clean_prompt` and `perturbed_prompt`, and optionally `completion` (or
+            `completion_ids`), `tools` and `chat_template_kwargs`.
         name (`str`, *optional*, defaults to `"train_dataset"`):
             What the messages call it.
 
@@ -170,7 +170,9 @@ def row_checker(
         sides = [_kind(row.get(column)) for column in prompt_columns]
         if all(sides) and len(set(sides)) > 1:
             faults.append(f"`clean_prompt` is {sides[0]} and `perturbed_prompt` {sides[1]}: both need the same type")
-        if has_completion:
+        if "completion_ids" in first:
+            faults += [f"`completion_ids` {fault}" for fault in _completion_ids_faults(row.get("completion_ids"))]
+        elif has_completion:
             faults += [f"`completion` {fault}" for fault in _completion_faults(row.get("completion"), sides[0])]
         faults += [f"`tools` {fault}" for fault in _tools_faults(row.get("tools"))]
         faults += [f"`chat_template_kwargs` {fault}" for fault in _kwargs_faults(row.get("chat_template_kwargs"))]
@@ -240,6 +242,15 @@ def _completion_faults(completion: Any, prompt_kind: str | None) -> Iterator[str
         fault = _message_fault(completion[0])
         if fault:
             yield f"message 0 {fault}"
+
+
+def _completion_ids_faults(completion_ids: Any) -> Iterator[str]:
+    if completion_ids is None:
+        yield "is missing here though the column exists: give it for every row, or remove the column"
+    elif not isinstance(completion_ids, list) or not all(isinstance(token, int) for token in completion_ids):
+        yield "must be a list of token ids"
+    elif not completion_ids:
+        yield "is empty"
 
 
 def _tools_faults(value: Any) -> Iterator[str]:

@@ -57,7 +57,7 @@ def prepare_pairs(
     render = partial(
         _render_row,
         processing_class=processing_class,
-        has_completion="completion" in columns,
+        has_completion="completion" in columns or "completion_ids" in columns,
         chat_template_kwargs=chat_template_kwargs or {},
         max_completion_length=max_completion_length,
     )
@@ -91,7 +91,7 @@ def _render_row(
         rendered["perturbed_ids"] = render_prompt(processing_class, row["perturbed_prompt"], tools, kwargs)
         if has_completion:
             # From the clean side, where it belongs: both sides are to be followed by the same token ids.
-            rendered["completion_ids"] = render_completion(
+            rendered["completion_ids"] = row.get("completion_ids") or render_completion(
                 processing_class, row["clean_prompt"], row["completion"], tools, kwargs
             )
             completion_length = len(rendered["completion_ids"])

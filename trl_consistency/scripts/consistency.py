@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from trl import DatasetMixtureConfig, ModelConfig
 
     from ..trainer.consistency_config import ConsistencyConfig
+    from ..trainer.consistency_trainer import ConsistencyTrainer
     from .loading import ConsistencyScriptArguments
     from .parser import StrictParser
 
 
-def main(
+def make_trainer(
     script_args: "ConsistencyScriptArguments",
     training_args: "ConsistencyConfig",
     model_args: "ModelConfig",
     dataset_args: "DatasetMixtureConfig",
-) -> None:
+) -> "ConsistencyTrainer":
     from trl import get_peft_config, get_quantization_config
 
     from ..trainer.checks import check_bitsandbytes, check_output_dir
@@ -58,7 +59,7 @@ def main(
     if training_args.eval_strategy != "no":
         eval_dataset = get_split(dataset, script_args.dataset_test_split, "dataset_test_split")
 
-    trainer = ConsistencyTrainer(
+    return ConsistencyTrainer(
         model=resolve_model(model_args),
         args=training_args,
         train_dataset=get_split(dataset, script_args.dataset_train_split, "dataset_train_split"),
@@ -67,6 +68,15 @@ def main(
         peft_config=get_peft_config(model_args),
         anchor_dataset=load_anchors(script_args),
     )
+
+
+def main(
+    script_args: "ConsistencyScriptArguments",
+    training_args: "ConsistencyConfig",
+    model_args: "ModelConfig",
+    dataset_args: "DatasetMixtureConfig",
+) -> None:
+    trainer = make_trainer(script_args, training_args, model_args, dataset_args)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model(training_args.output_dir)
     trainer.accelerator.print(f"Model saved to {training_args.output_dir}.")

@@ -23,6 +23,15 @@ def check_output_dir(output_dir: str) -> None:
         ) from None
 
 
+def check_file(path: str, option: str) -> None:
+    """Raises [`ConsistencyError`] if the file `path`, which `option` names, cannot be written."""
+    try:
+        with open(path, "a"):
+            pass
+    except OSError as error:
+        raise ConsistencyError(f"`{option}` `{path}` cannot be written ({error.strerror}).") from None
+
+
 def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> None:
     """Raises [`ConsistencyError`] if the options need a package that is not installed, naming what to install."""
     if "BitsAndBytes" in type(quantization_config).__name__:

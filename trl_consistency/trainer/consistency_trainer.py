@@ -85,7 +85,8 @@ class ConsistencyTrainer(SFTTrainer):
         train_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
             Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages (a last assistant turn is
             continued); `completion`, optional, is the target, a string or a list of one assistant message; `tools` and
-            `chat_template_kwargs`, optional, go to the chat template of both sides. Without a `completion` column the
+            `chat_template_kwargs`, optional, go to the chat template of both sides. `completion_ids`, optional, are the
+            target's token ids, taken as they are in place of `completion`. Without either column the
             reference policy answers every distinct clean prompt once, when [`train`] or [`evaluate`] is first called.
             A row with two equal prompts is an anchor: it asks the student to stay where the reference is.
         eval_dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`], [`~datasets.DatasetDict`], [`~datasets.IterableDatasetDict`] or `dict[str, Dataset | IterableDataset]`, *optional*):
@@ -179,7 +180,7 @@ class ConsistencyTrainer(SFTTrainer):
         datasets = {"train_dataset": train_dataset, **_named(eval_dataset)}
         for name, dataset in datasets.items():
             check_pairs(dataset, name)
-            if isinstance(dataset, IterableDataset) and "completion" not in _columns(dataset):
+            if isinstance(dataset, IterableDataset) and not {"completion", "completion_ids"} & set(_columns(dataset)):
                 raise InvalidPairsError(
                     f"`{name}` is streamed and has no `completion` column, and a stream's clean prompts cannot be "
                     "answered before training. Load it without streaming, or add the column."
@@ -287,6 +288,31 @@ class ConsistencyTrainer(SFTTrainer):
         return mix_anchors(pairs, anchors)
 
     # Targets
+
+    def generate_targets(self) -> None:
+        """
+        Has the reference policy answer the clean prompts of rows without a completion, into `self.targets`.
+
+        [`train`] and [`evaluate`] do this by themselves; it is for those who want the targets alone.
+        """
+        self._generate_missing_targets(self._target_sources)
+
+    def dataset_with_targets(self) -> Dataset:
+        """
+        The training pairs with their targets.
+
+        Returns:
+            [`~datasets.Dataset`]: The pairs as they were given, with the columns `completion` (text) and
+            `completion_ids` (token ids).
+        """
+
+        def add_target(row: dict[str, Any]) -> dict[str, Any]:
+            completion_ids = row.get("completion_ids") or self.targets[row["clean_ids"]]
+            completion = self._tokenizer.decode(completion_ids, skip_special_tokens=True)
+            return {"completion": completion, "completion_ids": completion_ids}
+
+        dataset = self.train_dataset.map(add_target, desc="Adding targets", load_from_cache_file=False)
+        return dataset.remove_columns(["clean_ids", "perturbed_ids", "length"])
 
     def _generate_missing_targets(self, datasets: Iterable[AnyDataset]) -> None:
         prompts = self.targets.missing(
@@ -418,7 +444,7 @@ class ConsistencyTrainer(SFTTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As [`~transformers.Trainer.train`]; generates the targets that the data sets lack first."""
-        self._generate_missing_targets(self._target_sources)
+        self.generate_targets()
         return super().train(*args, **kwargs)
 
     def evaluate(

@@ -1,0 +1,52 @@
+import json
+import sys
+
+import pytest
+from datasets import load_dataset
+
+from tests.scripts.conftest import adapter, launched
+from trl_consistency.cli import main as cli
+from trl_consistency.scripts.consistency import run
+
+
+@pytest.mark.parametrize("launch", [[], ["--accelerate_config", "multi_cpu"]], ids=["one process", "two processes"])
+def test_training_on_the_file_equals_training_without(tmp_path, recipe, launch):
+    file = tmp_path / "targets.jsonl"
+    options = ["--config", str(recipe), "--target_batch_size", "4", "--temperature", "1.0"]
+    command = ["targets", *launch, *options, "--targets_file", str(file), "--output_dir", str(tmp_path / "out")]
+    if launch:
+        launched([sys.executable, "-m", "trl_consistency.cli", *command])
+    else:
+        cli(command)
+    pairs = load_dataset("json", data_files=str(tmp_path / "pairs.jsonl"), split="train")
+    written = load_dataset("json", data_files=str(file), split="train")
+    assert written.column_names == [*pairs.column_names, "completion", "completion_ids"]
+    assert written["perturbed_prompt"][:] == pairs["perturbed_prompt"][:]
+
+    run([*options, "--output_dir", str(tmp_path / "without")])
+    run([*options, "--output_dir", str(tmp_path / "with"), "--dataset_name", str(file)])
+    one, two = adapter(tmp_path / "without"), adapter(tmp_path / "with")
+    assert all((one[name] == two[name]).all() for name in one)
+    assert not (tmp_path / "with" / "_targets").exists(), "the file was not used"
+
+
+@pytest.mark.parametrize(
+    ("completion_ids", "reason"),
+    [([[5], None], "row 1: `completion_ids` is missing here"), ([[5], []], "row 1: `completion_ids` is empty")],
+)
+def test_faulty_completion_ids(tmp_path, recipe, completion_ids, reason):
+    rows = [{"clean_prompt": "a", "perturbed_prompt": "b", "completion_ids": ids} for ids in completion_ids]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit, match=reason):
+        run(["--config", str(recipe), "--output_dir", str(tmp_path / "out")])
+
+
+def test_file_that_cannot_be_written(recipe):
+    with pytest.raises(SystemExit, match="`targets_file` `/dev/null/x` cannot be written"):
+        cli(["targets", "--config", str(recipe), "--output_dir", "/tmp", "--targets_file", "/dev/null/x"])
+
+
+def test_file_must_be_named(recipe, capsys):
+    with pytest.raises(SystemExit):
+        cli(["targets", "--config", str(recipe), "--output_dir", "/tmp"])
+    assert "--targets_file" in capsys.readouterr().err

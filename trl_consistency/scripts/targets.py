@@ -1,0 +1,65 @@
+"""
+The reference policy's answers to the clean prompts, without training: the pairs are written with two more columns,
+`completion` (text, to read) and `completion_ids` (the sampled token ids, which training uses).
+
+```bash
+accelerate launch -m trl_consistency.scripts.targets --config recipes/quickstart/bct.yaml --targets_file targets.jsonl
+```
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class TargetsArguments:
+    """
+    Arguments of the `targets` command, beside those of training.
+
+    Args:
+        targets_file (`str`):
+            JSON Lines file to write.
+    """
+
+    targets_file: str = field(metadata={"help": "JSON Lines file to write: the pairs with their targets."})
+
+
+def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Parses, generates and writes; faulty data or options end the program with their message alone."""
+    from trl import DatasetMixtureConfig, ModelConfig
+
+    from ..errors import ConsistencyError
+    from ..trainer.checks import check_file
+    from ..trainer.consistency_config import ConsistencyConfig
+    from .consistency import make_trainer
+    from .loading import ConsistencyScriptArguments
+    from .parser import StrictParser
+
+    dataclass_types = (
+        TargetsArguments,
+        ConsistencyScriptArguments,
+        ConsistencyConfig,
+        ModelConfig,
+        DatasetMixtureConfig,
+    )
+    targets_args, script_args, training_args, *other_args = StrictParser(
+        dataclass_types, prog=prog
+    ).parse_args_and_config(args)
+    training_args.eval_strategy = "no"
+    training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None
+    try:
+        check_file(targets_args.targets_file, "targets_file")
+        trainer = make_trainer(script_args, training_args, *other_args)
+        trainer.generate_targets()
+        if trainer.is_world_process_zero():
+            trainer.dataset_with_targets().to_json(targets_args.targets_file)
+            print(f"{len(trainer.train_dataset)} pairs with their targets: {targets_args.targets_file}")
+        trainer.accelerator.wait_for_everyone()
+        trainer.end()
+    except ConsistencyError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    run()
