@@ -10,6 +10,7 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
+from ..errors import ConsistencyError
 from .target_cache import TargetCache, generation_options
 
 
@@ -47,7 +48,7 @@ class TargetTable:
 
 
 def generate_targets(
-    model: PreTrainedModel,
+    model: PreTrainedModel | None,
     prompts: list[list[int]],
     generation_config: GenerationConfig,
     batch_size: int,
@@ -63,8 +64,8 @@ def generate_targets(
     depend neither on the number of processes nor on what was sampled before. The caller's random state is kept.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The reference policy, on its device and unwrapped.
+        model ([`~transformers.PreTrainedModel`] or `None`):
+            The reference policy, on its device and unwrapped. `None` takes all answers from the cache.
         prompts (`list[list[int]]`):
             Token ids of distinct prompts.
         generation_config ([`~transformers.GenerationConfig`]):
@@ -80,6 +81,9 @@ def generate_targets(
         desc (`str`, *optional*, defaults to `"Generating targets"`):
             What the progress bar is called.
 
+    Raises:
+        [`ConsistencyError`]: If there is no model and the cache lacks answers, or the cache is damaged or not writable.
+
     Returns:
         `list[list[int]]`: The sampled token ids of each prompt's answer, in the order of `prompts`, each ending with
         an end-of-turn token unless `max_new_tokens` came first.
@@ -93,12 +97,15 @@ def generate_targets(
     mine = list(range(state.process_index, len(batches), state.num_processes))
     with (
         tqdm(total=len(prompts), desc=desc, unit="prompt", disable=not progress) as bar,
-        torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []),
+        torch.random.fork_rng(devices=[model.device] if model is not None and model.device.type == "cuda" else []),
     ):
         for number in mine:
             batch = batches[number]
             completions = cache.get(number, len(batch)) if cache else None
             if completions is None:
+                if model is None:
+                    where = cache.path if cache else "the cache"
+                    raise ConsistencyError(f"Targets that this run needs are no longer in {where}: batch {number}.")
                 torch.manual_seed(_batch_seed(seed, number))
                 completions = _generate(model, [prompts[index] for index in batch], generation_config)
                 if cache:

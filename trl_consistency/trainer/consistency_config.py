@@ -68,6 +68,9 @@ class ConsistencyConfig(SFTConfig):
             Key/value cache implementation of the generation.
         target_batch_size (`int`, *optional*, defaults to `32`):
             Clean prompts answered at a time on each process.
+        regenerate_targets_every (`int`, *optional*):
+            Epochs after which the *current* policy answers the pairs' clean prompts anew, for the epochs that follow.
+            Anchors and evaluation stay with the reference's answers. `None` keeps the reference's throughout.
         target_cache_dir (`str`, *optional*):
             Folder where targets are written while they are generated, so that a killed run goes on where it was.
             `None` takes `_targets` in `output_dir`.
@@ -141,6 +144,10 @@ class ConsistencyConfig(SFTConfig):
         default=None, metadata={"help": "Key/value cache implementation of the generation of targets."}
     )
     target_batch_size: int = field(default=32, metadata={"help": "Clean prompts answered at a time on each process."})
+    regenerate_targets_every: int | None = field(
+        default=None,
+        metadata={"help": "Epochs after which the current policy answers the pairs' clean prompts anew."},
+    )
     target_cache_dir: str | None = field(
         default=None,
         metadata={
@@ -200,6 +207,10 @@ class ConsistencyConfig(SFTConfig):
             "min_p": (self.min_p is None or 0 <= self.min_p <= 1, "between 0 and 1, or None"),
             "repetition_penalty": (self.repetition_penalty > 0, "above 0"),
             "target_batch_size": (self.target_batch_size >= 1, "at least 1"),
+            "regenerate_targets_every": (
+                self.regenerate_targets_every is None or self.regenerate_targets_every >= 1,
+                "at least 1, or None",
+            ),
             "learning_rate": (self.learning_rate >= 0, "at least 0"),
             "num_train_epochs": (self.num_train_epochs > 0 or self.max_steps > 0, "above 0"),
             "per_device_train_batch_size": (self.per_device_train_batch_size >= 1, "at least 1"),
@@ -213,6 +224,10 @@ class ConsistencyConfig(SFTConfig):
     def _refuse_inherited(self) -> None:
         """Refuses what `SFTConfig` offers and consistency training cannot do, rather than ignore it."""
         refused = {
+            "dataloader_persistent_workers": (
+                self.dataloader_persistent_workers and self.regenerate_targets_every,
+                "its workers would keep the targets that `regenerate_targets_every` replaces",
+            ),
             "packing": (self.packing, "a pair is compared row by row"),
             "eval_packing": (self.eval_packing, "a pair is compared row by row"),
             "padding_free": (self.padding_free, "the two sides of a pair are batched by row"),

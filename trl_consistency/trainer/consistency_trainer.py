@@ -30,6 +30,7 @@ from ..errors import ConsistencyError, InvalidPairsError
 from .card import build_card, describe_data
 from .checks import check_extras, check_output_dir
 from .consistency_config import ConsistencyConfig
+from .regeneration import RegenerateTargets
 from .upstream import get_config_model_id, global_then_local_main_first, unwrap_model_for_generation, use_adapter
 
 
@@ -238,6 +239,10 @@ class ConsistencyTrainer(SFTTrainer):
         self._target_sources = [self.train_dataset, *_named(self.eval_dataset).values()]
         if args.anchor_ratio > 0:
             self.train_dataset = self._with_anchors(anchor_dataset)
+        if args.regenerate_targets_every:
+            if not _needs_targets(self._target_sources[0]):
+                raise ConsistencyError("`regenerate_targets_every` is set, but the pairs come with their completions.")
+            self.add_callback(RegenerateTargets(self))
         needs_targets = any(_needs_targets(dataset) for dataset in self._target_sources)
         if needs_targets and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ConsistencyError(
@@ -320,20 +325,45 @@ class ConsistencyTrainer(SFTTrainer):
         )
         if not prompts:
             return
+        with self._reference_policy() as model:
+            self._answer(model, prompts, self.targets, self._target_cache(model))
+
+    def regenerate_targets(self, policy: str | None = None) -> str:
+        """
+        Has the current policy answer the clean prompts of the pairs, for the epochs to come.
+
+        Args:
+            policy (`str`, *optional*):
+                Fingerprint of the policy whose answers are wanted. If it is not the current one, they must be cached.
+
+        Returns:
+            `str`: Fingerprint of the policy whose answers they are.
+        """
+        current = TargetTable()
+        with self._evaluating() as model:
+            now = fingerprint(model.named_parameters())
+            made_by = policy or now
+            cache = TargetCache(Path(self.args.output_dir) / TARGET_CACHE / made_by, {"weights": made_by})
+            self._answer(
+                model if made_by == now else None,
+                current.missing(self._target_sources[0]["clean_ids"]),
+                current,
+                cache,
+            )
+        self.data_collator.current_targets = current
+        return made_by
+
+    def _answer(
+        self, model: PreTrainedModel | None, prompts: list[list[int]], table: TargetTable, cache: TargetCache
+    ) -> None:
         config = self._generation_config()
         show_progress = self.accelerator.is_main_process and not self.args.disable_tqdm
-        with self._reference_policy() as model, self._autocast():
+        with self._autocast():
             completions = generate_targets(
-                model,
-                prompts,
-                config,
-                self.args.target_batch_size,
-                self.args.seed,
-                show_progress,
-                self._target_cache(model),
+                model, prompts, config, self.args.target_batch_size, self.args.seed, show_progress, cache
             )
         for prompt_ids, completion_ids in zip(prompts, completions, strict=True):
-            self.targets[prompt_ids] = completion_ids
+            table[prompt_ids] = completion_ids
         unended = sum(completion_ids[-1] not in config.eos_token_id for completion_ids in completions)
         if unended:
             logger.warning(
@@ -354,14 +384,19 @@ class ConsistencyTrainer(SFTTrainer):
                 "Targets must come from the model as it was before training, and its weights have changed since. Pass "
                 "this data set as `eval_dataset` when the trainer is made, or give it a `completion` column."
             )
+        with self._evaluating() as model, use_adapter(model, None) if adapter_off else nullcontext():
+            yield model
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[PreTrainedModel]:
+        """The model unwrapped and without dropout, ready to generate."""
         with unwrap_model_for_generation(
             self.model_wrapped, self.accelerator, gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs
         ) as model:
             was_training = model.training
             model.eval()
             try:
-                with use_adapter(model, None) if adapter_off else nullcontext():
-                    yield model
+                yield model
             finally:
                 model.train(was_training)
 
@@ -540,7 +575,12 @@ class ConsistencyTrainer(SFTTrainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_row_sums: list[torch.Tensor] = []
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        # Evaluation asks for the reference's answers, whatever the pairs are trained on by now.
+        current, self.data_collator.current_targets = self.data_collator.current_targets, None
+        try:
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        finally:
+            self.data_collator.current_targets = current
         # Trainer has averaged the means of batches, which weighs short answers too heavily.
         loss, entropy, accuracy, num_tokens = torch.cat(self._eval_row_sums).double().sum(0).tolist()
         num_tokens = max(num_tokens, 1)

@@ -1,0 +1,62 @@
+"""Targets made anew while training goes on."""
+
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from ..errors import ConsistencyError
+
+
+if TYPE_CHECKING:
+    from .consistency_trainer import ConsistencyTrainer
+
+
+class RegenerateTargets(TrainerCallback, ExportableState):
+    """
+    Replaces the pairs' targets by the current policy's answers after every so many epochs, and brings the right ones
+    back when a run resumes.
+
+    Args:
+        trainer ([`ConsistencyTrainer`]):
+            The trainer whose targets they are.
+    """
+
+    def __init__(self, trainer: "ConsistencyTrainer"):
+        self.trainer = trainer
+        self.epoch = 0  # after which the targets in use were made; 0 for the reference's
+        self.policy = ""  # fingerprint of the policy that made them
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"epoch": self.epoch, "policy": self.policy}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        every = self.trainer.args.regenerate_targets_every or 1
+        done = (state.epoch or 0) + 1e-6
+        wanted = int(done) // every * every
+        if wanted == 0:
+            return
+        saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
+        if saved.get("epoch") == wanted:
+            self._replace(wanted, saved["policy"])
+        elif wanted == round(done):  # saved at the very end of the epoch: the policy is the one that makes them
+            self._replace(wanted, None)
+        else:
+            raise ConsistencyError(
+                f"The targets made after epoch {wanted} are not known to this checkpoint: it was saved without "
+                "`regenerate_targets_every`. Resume without it, or from the checkpoint at the end of that epoch."
+            )
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        epoch = round(state.epoch or 0)
+        every = self.trainer.args.regenerate_targets_every or 1
+        if epoch % every == 0 and state.global_step < state.max_steps:
+            self._replace(epoch, None)
+
+    def _replace(self, epoch: int, policy: str | None) -> None:
+        self.policy = self.trainer.regenerate_targets(policy)
+        self.epoch = epoch
