@@ -59,7 +59,9 @@ def make_tokenizer(chat_template: str | None = CHATML, vocab_size: int = 384) ->
     return tokenizer
 
 
-def make_model(kind: str = "qwen3", vocab_size: int = 384, seed: int = 0) -> LlamaForCausalLM | Qwen3ForCausalLM:
+def make_model(
+    kind: str = "qwen3", vocab_size: int = 384, seed: int = 0, kind_of: type[LlamaForCausalLM] = LlamaForCausalLM
+) -> LlamaForCausalLM | Qwen3ForCausalLM:
     """A random two-block model of about 50,000 parameters, with no dropout."""
     torch.manual_seed(seed)
     options = {
@@ -75,7 +77,7 @@ def make_model(kind: str = "qwen3", vocab_size: int = 384, seed: int = 0) -> Lla
         "eos_token_id": 2,
     }
     if kind == "llama":
-        return LlamaForCausalLM(LlamaConfig(**options))
+        return kind_of(LlamaConfig(**options))
     return Qwen3ForCausalLM(Qwen3Config(**options, head_dim=8))
 
 

@@ -1,6 +1,7 @@
 """The console command: `trl-consistency <command> ...`."""
 
 import argparse
+import logging
 import os
 import subprocess
 import sys
@@ -36,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if launch_args:
             launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]
             sys.exit(subprocess.run(launch).returncode)
+    # bitsandbytes says at import which of its kernels it could not load: nothing that a user of this command can use.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     import_module(module).run(rest, prog=f"trl-consistency {command}")
 
 

@@ -27,6 +27,11 @@ FAULTS = {
         {"clean_prompt": [*USER, {"role": "assistant", "content": None, "tool_calls": [{"function": {}}]}]},
         "ends with an assistant tool call",
     ),
+    "unknown role": ({"clean_prompt": [{"role": "usr", "content": "x"}]}, "has the role `usr`: did you mean `user`"),
+    "prefill on the clean side only": (
+        {"clean_prompt": [*USER, {"role": "assistant", "content": "Sure"}]},
+        "`perturbed_prompt` does not: the rest of an answer would be taught as a whole one",
+    ),
     "two types in a row": ({"perturbed_prompt": "What?"}, "both need the same type"),
     "two types in a column": ({"clean_prompt": "a", "perturbed_prompt": "b"}, "but a list of messages in row 0"),
     "tools not JSON": ({"tools": "[{"}, "`tools` is not valid JSON"),
@@ -131,6 +136,39 @@ def test_mixed_types_in_a_column_of_json_lines(tmp_path):
     pairs = load_dataset("json", data_files=str(file), split="train")
     with pytest.raises(InvalidPairsError, match=r"row 1: `clean_prompt` is a list of messages, but a string in row 0"):
         check_pairs(pairs)
+
+
+@pytest.mark.parametrize(
+    ("column", "meant"),
+    [
+        ("completions", "completion"),
+        ("Completion", "completion"),
+        ("tool", "tools"),
+        ("chat_template_kwarg", "chat_temp"),
+    ],
+)
+def test_misspelt_optional_column(column, meant):
+    """It would be ignored, and something else trained than the user meant."""
+    pairs = make_pairs(completion=False).add_column(column, ["x"] * 8)
+    with pytest.raises(InvalidPairsError, match=f"`{column}`, which would be ignored. Rename it to `{meant}"):
+        check_pairs(pairs)
+
+
+def test_other_columns_may_have_any_name():
+    pairs = make_pairs()
+    for column in ("answer", "biased_answer", "perturbation", "category", "source_id", "length", "prompt", "template"):
+        pairs = pairs.add_column(column, ["x"] * 8)
+    check_pairs(pairs)
+
+
+def test_reserved_column():
+    with pytest.raises(InvalidPairsError, match="`clean_ids`, a name that preparation uses"):
+        check_pairs(make_pairs().add_column("clean_ids", [[1]] * 8))
+
+
+def test_tools_on_text_prompts():
+    row = {"clean_prompt": "a", "perturbed_prompt": "b", "tools": [{"name": "f"}]}
+    assert "goes through no chat template" in row_checker(row, has_completion=False)(row)[0]
 
 
 def test_image_column():

@@ -75,6 +75,24 @@ def test_the_target_still_to_come_counts_as_length(tokenizer):
         prepare_pairs(pairs, tokenizer, "train", max_length=longest + 10, max_completion_length=11)
 
 
+def test_template_that_drops_what_tells_the_prompts_apart():
+    template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    user = [{"role": "user", "content": "What?"}]
+    rows = [
+        {"clean_prompt": user, "perturbed_prompt": [{"role": "system", "content": "Agree."}, *user]},
+        {"clean_prompt": user, "perturbed_prompt": user},
+    ]
+    with pytest.raises(
+        InvalidPairsError, match=r"1 of 2 row\(s\)(.|\n)*row 0: the two prompts differ, but the chat template"
+    ):
+        prepare_pairs(Dataset.from_list(rows), make_tokenizer(template), "train")
+
+
+def test_stream_refuses_to_drop(tokenizer):
+    with pytest.raises(InvalidPairsError, match="is streamed, and `overlong='drop'`"):
+        prepare_pairs(make_pairs(3).to_iterable_dataset(), tokenizer, "train", max_length=30, overlong="drop")
+
+
 def test_stream_equals_map(tokenizer):
     pairs = make_pairs(6)
     streamed = list(prepare_pairs(pairs.to_iterable_dataset(), tokenizer, "train"))

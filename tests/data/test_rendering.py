@@ -105,6 +105,20 @@ def test_template_that_renders_the_prompt_alone_differently():
     assert text(tokenizer, render_completion(tokenizer, USER, "Paris.")).strip() == "Paris.<|im_end|>"
 
 
+def test_text_blocks_and_strings_render_alike(tokenizer):
+    """Templates of text models lose content blocks without a word, those of multimodal models plain strings."""
+    blocks = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "What is the "}, {"type": "text", "text": "capital of France?"}],
+        }
+    ]
+    assert render_prompt(tokenizer, blocks) == render_prompt(tokenizer, USER)
+    prefill = [*blocks, {"role": "assistant", "content": [{"type": "text", "text": "It"}]}]
+    both = render_prompt(tokenizer, prefill) + render_completion(tokenizer, prefill, " is Paris.")
+    assert text(tokenizer, both).strip().endswith("<|im_start|>assistant\nIt is Paris.<|im_end|>")
+
+
 class TextProcessor(ProcessorMixin):
     """The processor of a multimodal model, as far as text goes."""
 

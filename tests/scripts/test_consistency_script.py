@@ -52,6 +52,9 @@ def test_unknown_accelerate_config(capsys):
             "`dataset_test_split` is `test`, but the data set has only",
         ),
         (["--output_dir", "/dev/null/out"], "`output_dir` `/dev/null/out` is not writable"),
+        (["--dataset_name", "nope.jsonl"], "There is no file nope.jsonl"),
+        (["--resume_from_checkpoint", "true"], "there is no checkpoint in"),
+        (["--use_peft", "false", "--load_in_4bit"], "`load_in_4bit` needs `use_peft: true`"),
         (["--use_liger_kernel"], "`use_liger_kernel` needs the package `liger_kernel`"),
     ],
 )
@@ -69,6 +72,24 @@ def test_faulty_pairs_end_with_one_message(tmp_path, recipe):
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"clean_prompt": " ", "perturbed_prompt": "x"}))
     with pytest.raises(SystemExit, match=r"row 0: `clean_prompt` is empty or blank"):
         run(["--config", str(recipe), "--output_dir", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [("", "is empty"), ('{"clean_prompt": "a",\n{', "cannot be read: .*JSON")]
+)
+def test_files_that_cannot_be_read(tmp_path, recipe, content, reason):
+    (tmp_path / "pairs.jsonl").write_text(content)
+    with pytest.raises(SystemExit, match=f"error: {tmp_path}/pairs.jsonl {reason}"):
+        run(["--config", str(recipe), "--output_dir", str(tmp_path / "out")])
+
+
+def test_file_in_a_mixture(tmp_path, recipe):
+    recipe.write_text(
+        recipe.read_text().replace(f"dataset_name: {tmp_path}/pairs.jsonl", "")
+        + f"datasets: [{{path: {tmp_path}/pairs.jsonl}}]\ntest_split_size: 0.25\neval_strategy: steps\neval_steps: 2\n"
+    )
+    run(["--config", str(recipe), "--output_dir", str(tmp_path / "out")])
+    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
 
 
 def test_missing_bitsandbytes(tmp_path, recipe, monkeypatch):

@@ -40,6 +40,11 @@ def test_types_of_yaml_values(tmp_path):
     assert model_args.lora_target_modules == "all-linear"
 
 
+def test_resume_may_be_true_or_a_folder(tmp_path):
+    assert parse(tmp_path, "resume_from_checkpoint: true")[1].resume_from_checkpoint is True
+    assert parse(tmp_path, "resume_from_checkpoint: out/checkpoint-3")[1].resume_from_checkpoint == "out/checkpoint-3"
+
+
 def test_config_with_an_equals_sign(tmp_path):
     (tmp_path / "recipe.yaml").write_text(f"output_dir: {tmp_path}/out\nuse_cpu: true\nmax_steps: 7\nreport_to: none")
     parsed = make_parser().parse_args_and_config([f"--config={tmp_path}/recipe.yaml"])
@@ -63,6 +68,12 @@ FAULTY_YAML = {
     "weights that do not match": ("method_weights: [1, 2]", r"has 2 value\(s\) for 1 method\(s\)"),
     "out of range": ("temperature: -1", "`temperature` must be at least 0"),
     "value of TRL's own check": ("eval_strategy: sometimes", "`eval_strategy` must be"),
+    "key given twice": ("max_steps: 3\nmax_steps: 4", "the key `max_steps` is given twice"),
+    "misspelt key of a mixture": (
+        "datasets: [{pth: x, path: y}]",
+        "unknown key under `datasets` in .*`pth`. Did you mean `path`",
+    ),
+    "mixture that is no list": ("datasets: pairs.jsonl", "`datasets` must be a list of mappings, each with a `path`"),
     "not YAML": ("a: [", "is not valid YAML"),
     "code": ("output_dir: !!python/object/apply:os.getcwd []", "is not valid YAML"),
 }

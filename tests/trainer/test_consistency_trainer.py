@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
@@ -382,6 +383,64 @@ def test_streamed_pairs(tmp_path):
         make_trainer(tmp_path, make_pairs(completion=False).to_iterable_dataset(), max_steps=2)
 
 
+def test_predict_takes_pairs(tmp_path):
+    pairs = make_pairs(3, completion=False)
+    trainer = make_trainer(tmp_path)
+    assert trainer.predict(pairs).metrics["test_loss"] == pytest.approx(trainer.evaluate(pairs)["eval_loss"])
+
+
+def test_nothing_trainable(tmp_path):
+    get_peft_model(make_model(), LoraConfig(**LORA)).save_pretrained(tmp_path / "adapter")
+    model = PeftModel.from_pretrained(make_model(), tmp_path / "adapter")
+    with pytest.raises(ConsistencyError, match="is_trainable=True"):
+        make_trainer(tmp_path, model=model)
+
+
+@pytest.mark.parametrize(
+    ("options", "resume", "reason"),
+    [
+        ({}, True, "`resume_from_checkpoint` is true, but there is no checkpoint in"),
+        ({}, "gone", "`resume_from_checkpoint`: there is no folder gone"),
+        (
+            {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"cycles": 1}},
+            None,
+            "`lr_scheduler_type` cosine with",
+        ),
+        ({"optim": "galore_adamw", "optim_target_modules": "all-linear"}, None, "`optim` galore_adamw: "),
+    ],
+)
+def test_errors_come_before_the_targets(tmp_path, monkeypatch, options, resume, reason):
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), **options)
+    monkeypatch.setattr(trainer.model, "generate", lambda **_: pytest.fail("targets were generated first"))
+    with pytest.raises(ConsistencyError, match=reason):
+        trainer.train(resume_from_checkpoint=resume)
+
+
+class StrictLlama(LlamaForCausalLM):
+    """A model whose forward takes no loss arguments, as those of some architectures: Trainer counts no tokens for it."""
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, use_cache=None):
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels, use_cache=use_cache)
+
+
+def test_accumulation_for_a_model_that_takes_no_loss_arguments(tmp_path):
+    options = {"max_steps": 2, "max_grad_norm": 0.0, "optim": "sgd", "learning_rate": 0.5}
+    one, other = (
+        trained_weights(
+            make_trainer(
+                tmp_path,
+                make_pairs(16),
+                make_model("llama", kind_of=StrictLlama),
+                per_device_train_batch_size=batch,
+                gradient_accumulation_steps=accumulation,
+                **options,
+            )
+        )
+        for batch, accumulation in ((8, 1), (1, 8))
+    )
+    assert torch.allclose(one, other, atol=1e-6)
+
+
 def test_string_prompts_need_no_chat_template(tmp_path):
     trainer = ConsistencyTrainer(
         model=make_model(),
@@ -392,10 +451,9 @@ def test_string_prompts_need_no_chat_template(tmp_path):
     trainer.train()
 
 
-def test_model_by_path_and_plain_training_arguments(tmp_path, model_dir):
-    from transformers import TrainingArguments
-
-    args = TrainingArguments(
+@pytest.mark.parametrize("kind", [TrainingArguments, SFTConfig])
+def test_model_by_path_and_another_config(tmp_path, model_dir, kind):
+    args = kind(
         output_dir=str(tmp_path), max_steps=1, use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True
     )
     trainer = ConsistencyTrainer(model=str(model_dir), args=args, train_dataset=make_pairs())

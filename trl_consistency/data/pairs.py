@@ -14,6 +14,11 @@ from ..errors import InvalidPairsError
 PROMPT_COLUMNS = ("clean_prompt", "perturbed_prompt")
 PAIR_COLUMNS = (*PROMPT_COLUMNS, "completion", "completion_ids", "tools", "chat_template_kwargs")
 
+# What preparation adds; a data set that brings columns of these names would be taken for a prepared one.
+RESERVED_COLUMNS = ("clean_ids", "perturbed_ids")
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model")
+
 # What the trainers set themselves, the same for both sides of every pair.
 RESERVED_TEMPLATE_KWARGS = {
     "add_generation_prompt",
@@ -66,6 +71,17 @@ def _first_row(dataset: Dataset | IterableDataset, name: str) -> tuple[dict[str,
     if first is None:
         raise InvalidPairsError(f"`{name}` is empty: it has no rows.")
     columns = dataset.column_names or list(first)
+    for column in RESERVED_COLUMNS:
+        if column in columns:
+            raise InvalidPairsError(f"`{name}` has the column `{column}`, a name that preparation uses: rename it.")
+    for column in ("completion", "completion_ids", "tools", "chat_template_kwargs"):
+        others = {other.lower(): other for other in columns if other not in PAIR_COLUMNS}
+        near = get_close_matches(column, others, n=1, cutoff=0.85)
+        if column not in columns and near:
+            raise InvalidPairsError(
+                f"`{name}` has the column `{others[near[0]]}`, which would be ignored. Rename it to `{column}` if that is "
+                "what it holds, or to something else if not."
+            )
     images = [column for column in columns if column in ("image", "images")]
     if images:
         raise InvalidPairsError(
@@ -167,6 +183,15 @@ def row_checker(
             kind = _kind(row.get(column))
             if kind and kinds[column] and kind != kinds[column]:
                 faults.append(f"`{column}` is {kind}, but {kinds[column]} in row 0: a column has one type")
+        if (
+            len(prompt_columns) == 2
+            and _is_prefilled(row, "clean_prompt")
+            and not _is_prefilled(row, "perturbed_prompt")
+        ):
+            faults.append(
+                "`clean_prompt` ends with an assistant turn to continue and `perturbed_prompt` does not: the rest of an "
+                "answer would be taught as a whole one"
+            )
         sides = [_kind(row.get(column)) for column in prompt_columns]
         if all(sides) and len(set(sides)) > 1:
             faults.append(f"`clean_prompt` is {sides[0]} and `perturbed_prompt` {sides[1]}: both need the same type")
@@ -174,6 +199,9 @@ def row_checker(
             faults += [f"`completion_ids` {fault}" for fault in _completion_ids_faults(row.get("completion_ids"))]
         elif has_completion:
             faults += [f"`completion` {fault}" for fault in _completion_faults(row.get("completion"), sides[0])]
+        for column in ("tools", "chat_template_kwargs"):
+            if sides[0] == "a string" and parse_or_none(row.get(column)):
+                faults.append(f"`{column}` is given, but the prompts are text, which goes through no chat template")
         faults += [f"`tools` {fault}" for fault in _tools_faults(row.get("tools"))]
         faults += [f"`chat_template_kwargs` {fault}" for fault in _kwargs_faults(row.get("chat_template_kwargs"))]
         return faults
@@ -183,6 +211,16 @@ def row_checker(
 
 def _kind(prompt: Any) -> str | None:
     return "a string" if isinstance(prompt, str) else "a list of messages" if isinstance(prompt, list) else None
+
+
+def _is_prefilled(row: dict[str, Any], column: str) -> bool:
+    prompt = row.get(column)
+    return (
+        isinstance(prompt, list)
+        and bool(prompt)
+        and isinstance(prompt[-1], dict)
+        and prompt[-1].get("role") == "assistant"
+    )
 
 
 def _prompt_faults(prompt: Any) -> Iterator[str]:
@@ -207,6 +245,10 @@ def _prompt_faults(prompt: Any) -> Iterator[str]:
 def _message_fault(message: Any) -> str | None:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         return "is not a dict with `role` and `content`"
+    if message["role"] not in ROLES:
+        near = get_close_matches(message["role"].lower(), ROLES, n=1, cutoff=0.5)
+        hint = f": did you mean `{near[0]}`?" if near else f": it can be {', '.join(ROLES)}."
+        return f"has the role `{message['role']}`{hint}"
     content = message.get("content")
     if isinstance(content, list):
         texts = [block.get("text") for block in content if isinstance(block, dict) and block.get("type") == "text"]
@@ -282,3 +324,11 @@ def _kwargs_faults(value: Any) -> Iterator[str]:
 def parse_json_column(value: Any) -> Any:
     """The value of a `tools` or `chat_template_kwargs` cell, which may be given as a JSON string."""
     return json.loads(value) if isinstance(value, str) else value
+
+
+def parse_or_none(value: Any) -> Any:
+    """As [`parse_json_column`], None for what cannot be parsed."""
+    try:
+        return parse_json_column(value)
+    except json.JSONDecodeError:
+        return None

@@ -54,6 +54,11 @@ def prepare_pairs(
         [`InvalidPairsError`]: If the chat template refuses rows, or rows are over `max_length`.
     """
     columns = dataset.column_names or list(next(iter(dataset)))
+    if overlong == "drop" and max_length is not None and isinstance(dataset, IterableDataset):
+        raise InvalidPairsError(
+            f"`{name}` is streamed, and `overlong='drop'` could not say how many of its rows are left out. Load it without "
+            "streaming, or filter it yourself."
+        )
     render = partial(
         _render_row,
         processing_class=processing_class,
@@ -89,6 +94,13 @@ def _render_row(
     try:
         rendered["clean_ids"] = render_prompt(processing_class, row["clean_prompt"], tools, kwargs)
         rendered["perturbed_ids"] = render_prompt(processing_class, row["perturbed_prompt"], tools, kwargs)
+        if rendered["clean_ids"] == rendered["perturbed_ids"] and row["clean_prompt"] != row["perturbed_prompt"]:
+            rendered["render_fault"] = (
+                "the two prompts differ, but the chat template renders them to the same tokens: it drops what tells them "
+                "apart (look at the roles and the content)"
+            )
+        if not rendered["clean_ids"] or not rendered["perturbed_ids"]:
+            rendered["render_fault"] = "a prompt renders to no token at all"
         if has_completion:
             # From the clean side, where it belongs: both sides are to be followed by the same token ids.
             rendered["completion_ids"] = row.get("completion_ids") or render_completion(

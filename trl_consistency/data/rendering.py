@@ -108,7 +108,8 @@ def _append(prompt: list[Message], completion: Prompt) -> list[Message]:
     answer = {"role": "assistant", "content": completion} if isinstance(completion, str) else completion[0]
     if not is_prefilled(prompt):
         return [*prompt, answer]
-    return [*prompt[:-1], {**prompt[-1], **answer, "content": prompt[-1]["content"] + answer["content"]}]
+    begun, answer = (_with_content(message, in_blocks=False) for message in (prompt[-1], answer))
+    return [*prompt[:-1], {**begun, **answer, "content": begun["content"] + answer["content"]}]
 
 
 def _apply_chat_template(
@@ -121,10 +122,10 @@ def _apply_chat_template(
 ) -> Any:
     tokenizer = get_tokenizer(processing_class)
     continued = not is_complete and is_prefilled(messages)
-    messages = _without_none(messages)
-    if isinstance(processing_class, ProcessorMixin):
-        # Templates of multimodal models may iterate over content blocks, and lose a plain string without a word.
-        messages = [_with_content_blocks(message) for message in messages]
+    # Templates of multimodal models may iterate over content blocks, and lose a plain string without a word; those of
+    # text models lose the blocks.
+    in_blocks = isinstance(processing_class, ProcessorMixin)
+    messages = [_with_content(message, in_blocks) for message in _without_none(messages)]
     rendered = tokenizer.apply_chat_template(
         messages,
         tools=_without_none(tools) or None,  # some templates print tool boilerplate for an empty list
@@ -138,10 +139,14 @@ def _apply_chat_template(
     return rendered["input_ids"] if tokenize else rendered
 
 
-def _with_content_blocks(message: Message) -> Message:
-    if not isinstance(message.get("content"), str):
-        return message
-    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+def _with_content(message: Message, in_blocks: bool) -> Message:
+    """The message with its text as a list of content blocks, or as one string."""
+    content = message.get("content")
+    if in_blocks and isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    elif not in_blocks and isinstance(content, list):
+        content = "".join(block["text"] for block in content)
+    return {**message, "content": content}
 
 
 def _without_none(value: Any) -> Any:

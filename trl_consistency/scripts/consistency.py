@@ -38,6 +38,7 @@ def make_trainer(
 ) -> "ConsistencyTrainer":
     from trl import get_peft_config, get_quantization_config
 
+    from ..errors import ConsistencyError
     from ..trainer.checks import check_bitsandbytes, check_output_dir
     from ..trainer.consistency_trainer import ConsistencyTrainer
     from .loading import get_split, load_anchors, load_pairs, resolve_model
@@ -45,7 +46,10 @@ def make_trainer(
     if training_args.should_save:
         check_output_dir(training_args.output_dir)
     if model_args.load_in_4bit or model_args.load_in_8bit:
-        check_bitsandbytes("`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`")
+        option = "`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`"
+        check_bitsandbytes(option)
+        if not model_args.use_peft:
+            raise ConsistencyError(f"{option} needs `use_peft: true`: quantized weights cannot be trained themselves.")
 
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
@@ -77,7 +81,8 @@ def main(
     dataset_args: "DatasetMixtureConfig",
 ) -> None:
     trainer = make_trainer(script_args, training_args, model_args, dataset_args)
-    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
+    resume = training_args.resume_from_checkpoint
+    trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
     trainer.save_model(training_args.output_dir)
     trainer.accelerator.print(f"Model saved to {training_args.output_dir}.")
     if training_args.push_to_hub:
@@ -97,7 +102,11 @@ def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str 
     dataclass_types = (ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
     if subparsers is not None:
         return subparsers.add_parser("consistency", help="Train on pairs", dataclass_types=dataclass_types)
-    return StrictParser(dataclass_types, prog=prog)
+    description = (
+        "Train on pairs. --config FILE takes the options below from a YAML file; flags override it. Several processes: "
+        "--accelerate_config NAME_OR_FILE, --num_processes N, or `accelerate launch`."
+    )
+    return StrictParser(dataclass_types, prog=prog, description=description)
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:

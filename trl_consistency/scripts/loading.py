@@ -6,6 +6,7 @@ from typing import Any
 
 from accelerate import PartialState
 from datasets import DatasetDict, IterableDatasetDict, load_dataset
+from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, get_dataset
 
 from ..errors import ConsistencyError
@@ -58,6 +59,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
     if dataset_args.datasets and name:
         raise ConsistencyError("Both `datasets` and `dataset_name` are given: keep one.")
     if dataset_args.datasets:
+        for entry in dataset_args.datasets:
+            extension = os.path.splitext(entry.path)[1]
+            if extension in FILE_TYPES:  # a file, as `dataset_name` takes it
+                entry.path, entry.data_files = FILE_TYPES[extension], entry.path
         return get_dataset(dataset_args)
     if not name:
         raise ConsistencyError("No data: give `dataset_name` (a hub data set, a folder or a file) or `datasets`.")
@@ -79,18 +84,32 @@ def load_anchors(script_args: ConsistencyScriptArguments) -> Any:
 
 def _load_named(name: str, config: str | None, streaming: bool) -> Any:
     """A local file (its rows become the split `train`), or whatever `load_dataset` finds under that name."""
-    if not os.path.isfile(name):
-        return load_dataset(name, name=config, streaming=streaming)
     extension = os.path.splitext(name)[1]
-    if extension not in FILE_TYPES:
+    is_file = os.path.isfile(name)
+    if not is_file and extension in FILE_TYPES:
+        raise ConsistencyError(f"There is no file {name}.")
+    if is_file and extension not in FILE_TYPES:
         raise ConsistencyError(f"{name}: a data file must end in {', '.join(FILE_TYPES)}.")
-    return load_dataset(FILE_TYPES[extension], data_files={"train": name}, streaming=streaming)
+    if is_file and os.path.getsize(name) == 0:
+        raise ConsistencyError(f"{name} is empty.")
+    try:
+        if is_file:
+            return load_dataset(FILE_TYPES[extension], data_files={"train": name}, streaming=streaming)
+        return load_dataset(name, name=config, streaming=streaming)
+    except DatasetGenerationError as error:
+        raise ConsistencyError(f"{name} cannot be read: {error.__cause__ or error}") from None
 
 
 def get_split(dataset: DatasetDict | IterableDatasetDict, split: str, option: str) -> Any:
     """The split that `option` names, or a [`ConsistencyError`] that lists those there are."""
     if split not in dataset:
-        raise ConsistencyError(f"`{option}` is `{split}`, but the data set has only: {', '.join(dataset)}.")
+        hint = (
+            " For files, put train.jsonl and test.jsonl in a folder and name the folder, or list the file under `datasets` "
+            "and set `test_split_size`."
+        )
+        raise ConsistencyError(
+            f"`{option}` is `{split}`, but the data set has only: {', '.join(dataset)}.{hint if split == 'test' else ''}"
+        )
     return dataset[split]
 
 

@@ -4,12 +4,28 @@ import dataclasses
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
-from enum import Enum
-from types import UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 import yaml
 from trl import TrlParser
+from trl.scripts.utils import DatasetConfig
+
+from ..option_types import accepts, describe
+
+
+# Options that are text (a path) to their type, but for which true has a meaning.
+TRUE_OR_TEXT = ("resume_from_checkpoint",)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML without code, and with an error where a key is given twice: the last one would win without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key `{twice}` is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 class StrictParser(TrlParser):
@@ -73,7 +89,7 @@ class StrictParser(TrlParser):
     def _check_config(self, path: str) -> None:
         try:
             with open(path, encoding="utf-8") as file:
-                config = yaml.safe_load(file)
+                config = yaml.load(file, Loader=_UniqueKeyLoader)
         except OSError as error:
             self.error(f"cannot read `--config` {path}: {error.strerror}.")
         except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -85,69 +101,29 @@ class StrictParser(TrlParser):
                 continue
             if key not in self._hints:
                 self._unknown(f"key in {path}", key, self._hints)
-            if not _accepts(self._hints[key], value):
-                self.error(
-                    f"{path}: `{key}` must be {_describe(self._hints[key])}, got {value!r}.{_quote_hint(value)}"
-                )
+            if key in TRUE_OR_TEXT and isinstance(value, bool):
+                continue
+            if key == "datasets":
+                self._check_datasets(path, value)
+            if not accepts(self._hints[key], value):
+                self.error(f"{path}: `{key}` must be {describe(self._hints[key])}, got {value!r}.{_quote_hint(value)}")
             choices = next((action.choices for action in self._actions if action.dest == key), None)
             if choices and value is not None and value not in choices:
                 self.error(f"{path}: `{key}` must be one of {', '.join(map(str, choices))}, got {value!r}.")
+
+    def _check_datasets(self, path: str, value: Any) -> None:
+        known = DatasetConfig.__dataclass_fields__
+        for entry in value if isinstance(value, list) else [value]:
+            if not isinstance(value, list) or not isinstance(entry, dict) or "path" not in entry:
+                self.error(f"{path}: `datasets` must be a list of mappings, each with a `path`, got {entry!r}.")
+            for key in entry:
+                if key not in known:
+                    self._unknown(f"key under `datasets` in {path}", key, known)
 
     def _unknown(self, what: str, name: Any, known: Iterable[str]) -> NoReturn:
         near = get_close_matches(str(name), list(known), n=1)
         hint = f" Did you mean `{near[0]}`?" if near else " `--help` lists all options."
         self.error(f"unknown {what}: `{name}`.{hint}")
-
-
-def _accepts(hint: Any, value: Any) -> bool:
-    """Whether a YAML value fits an option's type; a single value fits a list of its kind."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_accepts(argument, value) for argument in arguments)
-    if hint is None or hint is type(None):
-        return value is None
-    if origin is Literal:
-        return value in arguments
-    if hint is bool:
-        return isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint is float:
-        return _is_number(value)
-    if hint is str:
-        return isinstance(value, str)
-    if origin is list or hint is list:
-        items = value if isinstance(value, list) else [value]
-        return value is not None and all(_accepts(arguments[0], item) for item in items) if arguments else True
-    if origin is dict or hint is dict:
-        return isinstance(value, dict)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return value in [member.value for member in hint]
-    return True
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, str):  # YAML 1.1 reads 1e-3, without a dot, as text
-        try:
-            float(value)
-        except ValueError:
-            return False
-        return True
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _describe(hint: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
-    if get_origin(hint) in (Union, UnionType):
-        described = [_describe(argument) for argument in get_args(hint)]
-        return " or ".join(dict.fromkeys(described))
-    if hint is type(None):
-        return "null"
-    if get_origin(hint) is list:
-        return f"a list (each {_describe(get_args(hint)[0])})"
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return "one of " + ", ".join(str(member.value) for member in hint)
-    return names.get(get_origin(hint) or hint, str(hint))
 
 
 def _quote_hint(value: Any) -> str:

@@ -1,11 +1,15 @@
 """What the options alone can tell: checked before any weights load."""
 
+import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import Trainer, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
+from transformers.trainer_utils import get_last_checkpoint
 
 from ..errors import ConsistencyError
 from .consistency_config import ConsistencyConfig
@@ -66,3 +70,32 @@ def check_bitsandbytes(option: str) -> None:
         raise ConsistencyError(
             f"{option} needs the package `bitsandbytes`: `pip install trl-consistency[quantization]`."
         )
+
+
+def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> None:
+    """
+    Raises [`ConsistencyError`] for what would otherwise come to light only after the targets are made: a checkpoint
+    that is not there, an optimizer or schedule that cannot be built.
+    """
+    args = trainer.args
+    if resume_from_checkpoint is True and get_last_checkpoint(args.output_dir) is None:
+        raise ConsistencyError(f"`resume_from_checkpoint` is true, but there is no checkpoint in {args.output_dir}.")
+    if isinstance(resume_from_checkpoint, str) and not os.path.isdir(resume_from_checkpoint):
+        raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
+    try:
+        if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
+            trainer.get_optimizer_cls_and_kwargs(args, trainer.model)
+    except (ImportError, TypeError, ValueError) as error:
+        raise ConsistencyError(f"`optim` {getattr(args.optim, 'value', args.optim)}: {error}") from None
+    try:
+        if trainer.lr_scheduler is None:
+            get_scheduler(
+                args.lr_scheduler_type,
+                optimizer=torch.optim.SGD([torch.zeros(1)], lr=1.0),
+                num_warmup_steps=0,
+                num_training_steps=10,
+                scheduler_specific_kwargs=dict(args.lr_scheduler_kwargs or {}),
+            )
+    except (TypeError, ValueError) as error:
+        kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None

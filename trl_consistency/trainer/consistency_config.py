@@ -1,11 +1,14 @@
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast, get_type_hints
 
+from transformers import GenerationConfig
 from trl import SFTConfig
 
+from ..data.pairs import RESERVED_TEMPLATE_KWARGS
 from ..errors import ConsistencyError
+from ..option_types import accepts, describe
 
 
 METHODS = ("bct",)
@@ -158,6 +161,7 @@ class ConsistencyConfig(SFTConfig):
     def __post_init__(self) -> None:
         if isinstance(self.method, str):
             self.method = [self.method]
+        self._check_types()
         self._check_method()
         self._check_ranges()
         self._refuse_inherited()
@@ -167,11 +171,52 @@ class ConsistencyConfig(SFTConfig):
                 "launch` or `torchrun`, or leave it out."
             )
         super().__post_init__()
+        self._check_generation_kwargs()
 
     @property
     def weights(self) -> dict[str, float]:
         """Weight of each objective, by name."""
         return dict(zip(self.method, self.method_weights or [1.0] * len(self.method), strict=True))
+
+    def _check_types(self) -> None:
+        hints = get_type_hints(type(self))
+        own = [field.name for field in fields(self) if field.name not in SFTConfig.__dataclass_fields__]
+        for key in (
+            *own,
+            "max_length",
+            "learning_rate",
+            "num_train_epochs",
+            "max_steps",
+            "per_device_train_batch_size",
+        ):
+            value = getattr(self, key)
+            is_text_for_number = isinstance(value, str) and hints[key] in (float, float | None)
+            if is_text_for_number or not accepts(hints[key], value):
+                raise ConsistencyError(f"`{key}` must be {describe(hints[key])}, got {value!r}.")
+        if self.method_weights is not None and not isinstance(self.method_weights, list):
+            raise ConsistencyError(
+                f"`method_weights` must be a list, one number a method, got {self.method_weights!r}."
+            )
+
+    def _check_generation_kwargs(self) -> None:
+        for key in ("chat_template_kwargs", "generation_kwargs"):
+            if not isinstance(getattr(self, key), dict | None):
+                raise ConsistencyError(f"`{key}` must be a mapping, got {getattr(self, key)!r}.")
+        reserved = RESERVED_TEMPLATE_KWARGS & set(self.chat_template_kwargs or {})
+        if reserved:
+            raise ConsistencyError(
+                f"`chat_template_kwargs` sets {', '.join(sorted(reserved))}, which the trainer sets the same for both sides."
+            )
+        known = set(GenerationConfig().to_dict())
+        for key, value in cast(dict[str, Any], self.generation_kwargs or {}).items():
+            if key not in known:
+                near = get_close_matches(key, known, n=1)
+                hint = f" Did you mean `{near[0]}`?" if near else ""
+                raise ConsistencyError(f"`generation_kwargs` has the unknown key `{key}`.{hint}")
+            if key == "num_return_sequences" and value != 1:
+                raise ConsistencyError(
+                    "`generation_kwargs` sets `num_return_sequences`: a clean prompt has one target."
+                )
 
     def _check_method(self) -> None:
         if not self.method:

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -17,7 +18,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, PredictionOutput
 from trl import SFTTrainer
 
 from ..data.anchors import anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
@@ -28,7 +29,7 @@ from ..data.target_cache import TargetCache, fingerprint
 from ..data.targets import TargetTable, generate_targets
 from ..errors import ConsistencyError, InvalidPairsError
 from .card import build_card, describe_data
-from .checks import check_extras, check_output_dir
+from .checks import check_extras, check_output_dir, check_training_options
 from .consistency_config import ConsistencyConfig
 from .regeneration import RegenerateTargets
 from .upstream import get_config_model_id, global_then_local_main_first, unwrap_model_for_generation, use_adapter
@@ -165,7 +166,8 @@ class ConsistencyTrainer(SFTTrainer):
         if args is None:
             args = ConsistencyConfig(f"{model_id.split('/')[-1]}-Consistency")
         elif not isinstance(args, ConsistencyConfig):
-            args = ConsistencyConfig(**{**args.to_dict(), "hub_token": args.hub_token})
+            # Not `to_dict`, which masks whatever ends in `_token`.
+            args = ConsistencyConfig(**{field.name: getattr(args, field.name) for field in fields(args) if field.init})
         for name, value, reason in (
             ("compute_loss_func", compute_loss_func, "the objective is `ConsistencyConfig.method`"),
             ("formatting_func", formatting_func, "it would turn pairs into plain text"),
@@ -225,6 +227,11 @@ class ConsistencyTrainer(SFTTrainer):
             quantization_config=quantization_config,
             peft_config=peft_config,
         )
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ConsistencyError(
+                "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
+                "is_trainable=True)`, or give a `peft_config`."
+            )
         self.data_collator = PairCollator(**vars(self.data_collator), targets=self.targets)
         # The loss is divided by the tokens of the global batch. Trainer counts them only for models whose forward takes
         # loss arguments, which ours does not need: it is `compute_loss` that divides.
@@ -263,6 +270,7 @@ class ConsistencyTrainer(SFTTrainer):
     ) -> AnyDataset:
         if _is_prepared(dataset):
             return dataset
+        dataset_name = {"train": "train_dataset", "eval": "eval_dataset"}.get(dataset_name, dataset_name)
         with global_then_local_main_first():
             dataset = prepare_pairs(
                 dataset,
@@ -479,6 +487,8 @@ class ConsistencyTrainer(SFTTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As [`~transformers.Trainer.train`]; generates the targets that the data sets lack first."""
+        resume = args[0] if args else kwargs.get("resume_from_checkpoint")
+        check_training_options(self, resume)
         self.generate_targets()
         return super().train(*args, **kwargs)
 
@@ -508,6 +518,18 @@ class ConsistencyTrainer(SFTTrainer):
             )
         self._generate_missing_targets(datasets.values())
         return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+
+    def predict(
+        self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """As [`~transformers.Trainer.predict`], with pairs that are prepared as in [`evaluate`]."""
+        if not _is_prepared(test_dataset):
+            check_pairs(test_dataset, "test_dataset")
+            test_dataset = self._prepare_dataset(
+                test_dataset, self.processing_class, self.args, False, None, "test_dataset"
+            )
+        self._generate_missing_targets([test_dataset])
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
     def compute_loss(
         self,

@@ -1,0 +1,57 @@
+"""Whether a value fits the type of an option, and the type in words."""
+
+from enum import Enum
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+
+def accepts(hint: Any, value: Any) -> bool:
+    """Whether a value fits an option's type; a single value fits a list of its kind."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(accepts(argument, value) for argument in arguments)
+    if hint is None or hint is type(None):
+        return value is None
+    if origin is Literal:
+        return value in arguments
+    if hint is bool:
+        return isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is float:
+        return _is_number(value)
+    if hint is str:
+        return isinstance(value, str)
+    if origin is list or hint is list:
+        items = value if isinstance(value, list) else [value]
+        return value is not None and all(accepts(arguments[0], item) for item in items) if arguments else True
+    if origin is dict or hint is dict:
+        return isinstance(value, dict)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return value in [member.value for member in hint]
+    return True
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str):  # YAML 1.1 reads 1e-3, without a dot, as text
+        try:
+            float(value)
+        except ValueError:
+            return False
+        return True
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def describe(hint: Any) -> str:
+    """An option's type in words, for messages."""
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
+    if get_origin(hint) in (Union, UnionType):
+        described = [describe(argument) for argument in get_args(hint)]
+        return " or ".join(dict.fromkeys(described))
+    if hint is type(None):
+        return "null"
+    if get_origin(hint) is list:
+        return f"a list (each {describe(get_args(hint)[0])})"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "one of " + ", ".join(str(member.value) for member in hint)
+    return names.get(get_origin(hint) or hint, str(hint))
