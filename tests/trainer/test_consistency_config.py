@@ -32,6 +32,7 @@ FAULTY = {
     "min_p": ({"min_p": 1.5}, "`min_p`"),
     "repetition_penalty": ({"repetition_penalty": 0.0}, "`repetition_penalty`"),
     "target_batch_size": ({"target_batch_size": 0}, "`target_batch_size`"),
+    "one thinking marker": ({"thinking_markers": ["<think>"]}, "`thinking_markers` must be two texts"),
     "regeneration": ({"regenerate_targets_every": 0}, "`regenerate_targets_every` must be at least 1"),
     "persistent workers": (
         {"regenerate_targets_every": 1, "dataloader_persistent_workers": True, "dataloader_num_workers": 1},

@@ -282,6 +282,22 @@ def test_adapter_that_came_with_the_model_belongs_to_the_reference(tmp_path):
     assert got != bare, "the adapter changes nothing: the test shows nothing"
 
 
+def test_thinking_can_be_left_out_of_the_targets(tmp_path, monkeypatch, caplog):
+    pairs = make_pairs(2, completion=False)
+    tokenizer = make_tokenizer()
+    sampled = [tokenizer(text)["input_ids"] for text in ("<think>Hm.</think>Paris.<|im_end|>", "<think>Hm, Ly")]
+    targets = {}
+    for keep in (True, False):
+        trainer = make_trainer(tmp_path, pairs, max_steps=1, keep_thinking=keep, logging_steps=1)
+        monkeypatch.setattr("trl_consistency.trainer.consistency_trainer.generate_targets", lambda *_: sampled)
+        trainer.train()
+        assert losses(trainer)[0] > 0
+        targets[keep] = [tokenizer.decode(trainer.targets[row["clean_ids"]]) for row in trainer.train_dataset]
+    assert targets[True] == ["<think>Hm.</think>Paris.<|im_end|>", "<think>Hm, Ly"]
+    assert targets[False] == ["<think>\n\n</think>Paris.<|im_end|>", ""]
+    assert "1 of 2 targets did not come to the end of their thinking" in caplog.text
+
+
 def test_generation_options_reach_the_generation(tmp_path):
     trainer = make_trainer(tmp_path, temperature=0.7, top_p=0.9, top_k=5, generation_kwargs={"min_new_tokens": 2})
     config = trainer._generation_config()

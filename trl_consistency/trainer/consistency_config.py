@@ -71,6 +71,11 @@ class ConsistencyConfig(SFTConfig):
             Key/value cache implementation of the generation.
         target_batch_size (`int`, *optional*, defaults to `32`):
             Clean prompts answered at a time on each process.
+        keep_thinking (`bool`, *optional*, defaults to `True`):
+            Whether the student learns what the reference thought before its answer. If `False`, the thought between
+            `thinking_markers` is emptied in the targets.
+        thinking_markers (`list[str]`, *optional*, defaults to `["<think>", "</think>"]`):
+            What opens and closes a thought.
         regenerate_targets_every (`int`, *optional*):
             Epochs after which the *current* policy answers the pairs' clean prompts anew, for the epochs that follow.
             Anchors and evaluation stay with the reference's answers. `None` keeps the reference's throughout.
@@ -147,6 +152,13 @@ class ConsistencyConfig(SFTConfig):
         default=None, metadata={"help": "Key/value cache implementation of the generation of targets."}
     )
     target_batch_size: int = field(default=32, metadata={"help": "Clean prompts answered at a time on each process."})
+    keep_thinking: bool = field(
+        default=True,
+        metadata={"help": "Whether the student learns what the reference thought before its answer."},
+    )
+    thinking_markers: list[str] = field(
+        default_factory=lambda: ["<think>", "</think>"], metadata={"help": "What opens and closes a thought."}
+    )
     regenerate_targets_every: int | None = field(
         default=None,
         metadata={"help": "Epochs after which the current policy answers the pairs' clean prompts anew."},
@@ -252,6 +264,10 @@ class ConsistencyConfig(SFTConfig):
             "min_p": (self.min_p is None or 0 <= self.min_p <= 1, "between 0 and 1, or None"),
             "repetition_penalty": (self.repetition_penalty > 0, "above 0"),
             "target_batch_size": (self.target_batch_size >= 1, "at least 1"),
+            "thinking_markers": (
+                len(self.thinking_markers) == 2 and all(self.thinking_markers),
+                "two texts: what opens a thought and what closes it",
+            ),
             "regenerate_targets_every": (
                 self.regenerate_targets_every is None or self.regenerate_targets_every >= 1,
                 "at least 1, or None",

@@ -27,6 +27,7 @@ from ..data.pairs import check_anchors, check_pairs
 from ..data.prepare import prepare_pairs
 from ..data.target_cache import TargetCache, fingerprint
 from ..data.targets import TargetTable, generate_targets
+from ..data.thinking import empty_thought
 from ..errors import ConsistencyError, InvalidPairsError
 from .card import build_card, describe_data
 from .checks import check_extras, check_output_dir, check_training_options
@@ -370,14 +371,24 @@ class ConsistencyTrainer(SFTTrainer):
             completions = generate_targets(
                 model, prompts, config, self.args.target_batch_size, self.args.seed, show_progress, cache
             )
-        for prompt_ids, completion_ids in zip(prompts, completions, strict=True):
-            table[prompt_ids] = completion_ids
         unended = sum(completion_ids[-1] not in config.eos_token_id for completion_ids in completions)
         if unended:
             logger.warning(
                 f"{unended} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
                 "without an end-of-turn token; the student will learn them as they are. Raise it to avoid this."
             )
+        if not self.args.keep_thinking:
+            opening, closing = self.args.thinking_markers
+            completions = [empty_thought(ids, self._tokenizer, (opening, closing)) for ids in completions]
+            unanswered = completions.count([])
+            if unanswered:
+                logger.warning(
+                    f"{unanswered} of {len(completions)} targets did not come to the end of their thinking. With "
+                    "`keep_thinking=False` nothing is left of them, and their rows train nothing. Raise "
+                    "`max_completion_length` to avoid this."
+                )
+        for prompt_ids, completion_ids in zip(prompts, completions, strict=True):
+            table[prompt_ids] = completion_ids
 
     @contextmanager
     def _reference_policy(self) -> Iterator[PreTrainedModel]:

@@ -1,0 +1,43 @@
+import pytest
+
+from tests.conftest import make_tokenizer
+from trl_consistency.data.thinking import empty_thought
+
+
+@pytest.fixture(params=["tokens of their own", "plain text"])
+def tokenizer(request):
+    tokenizer = make_tokenizer()
+    if request.param == "tokens of their own":
+        tokenizer.add_tokens(["<think>", "</think>"])
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("completion", "emptied"),
+    [
+        ("<think>\nIs it Lyon?\n</think>\n\nParis.<|im_end|>", "<think>\n\n</think>\n\nParis.<|im_end|>"),
+        ("Is it Lyon?\n</think>\n\nParis.<|im_end|>", "\n</think>\n\nParis.<|im_end|>"),  # the prompt opened it
+        ("<think>\n\n</think>\n\nParis.", "<think>\n\n</think>\n\nParis."),
+        ("Paris.<|im_end|>", "Paris.<|im_end|>"),
+        ("<think>\nIs it Lyon? Or is it", ""),
+        ("<think>a</think>b <think>c</think>", "<think>\n\n</think>b <think>c</think>"),
+    ],
+)
+def test_empty_thought(tokenizer, completion, emptied):
+    def encode(text):
+        # The markers stand alone, as a model samples them.
+        return [
+            token
+            for part in text.replace("<think>", "\0<think>\0").replace("</think>", "\0</think>\0").split("\0")
+            if part
+            for token in tokenizer(text=part, add_special_tokens=False)["input_ids"]
+        ]
+
+    assert tokenizer.decode(empty_thought(encode(completion), tokenizer)) == emptied
+
+
+def test_other_markers(tokenizer):
+    ids = tokenizer(text="[A]x[B]y")["input_ids"]
+    spaced = [token for part in ("[A]", "x", "[B]", "y") for token in tokenizer(text=part)["input_ids"]]
+    assert tokenizer.decode(empty_thought(spaced, tokenizer, ("[A]", "[B]"))) == "[A]\n\n[B]y"
+    assert empty_thought(ids[:1], tokenizer, ("[A]", "[B]")) == ids[:1]
