@@ -6,12 +6,14 @@ import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets
 
 from ..errors import InvalidPairsError
+from .pairs import AnyDataset
+from .prepare import columns_of
 
 
 PREPARED_COLUMNS = ("clean_ids", "perturbed_ids", "completion_ids", "length")
 
 
-def anchor_rows(dataset: Dataset | IterableDataset) -> Dataset | IterableDataset:
+def anchor_rows(dataset: AnyDataset) -> AnyDataset:
     """Pairs made of a data set with a `prompt` column (and optionally `completion`, `tools`, `chat_template_kwargs`)."""
     return dataset.map(
         lambda row: {"clean_prompt": row["prompt"], "perturbed_prompt": row["prompt"]},
@@ -20,7 +22,7 @@ def anchor_rows(dataset: Dataset | IterableDataset) -> Dataset | IterableDataset
     )
 
 
-def own_anchors(pairs: Dataset | IterableDataset) -> Dataset | IterableDataset:
+def own_anchors(pairs: AnyDataset) -> AnyDataset:
     """Anchors made of the clean prompts of prepared pairs, each distinct one once (a stream repeats them as they come)."""
     if isinstance(pairs, Dataset):
         first = {tuple(ids): index for index, ids in reversed(list(enumerate(pairs["clean_ids"])))}
@@ -63,9 +65,7 @@ def mix_anchors(pairs: Dataset, anchors: Dataset) -> Dataset:
     return concatenate_datasets([pairs, anchors]).select(order)
 
 
-def mix_anchor_stream(
-    pairs: IterableDataset, anchors: Dataset | IterableDataset, ratio: float, seed: int
-) -> IterableDataset:
+def mix_anchor_stream(pairs: IterableDataset, anchors: AnyDataset, ratio: float, seed: int) -> IterableDataset:
     """A stream that draws from the anchors, over and over, with probability `ratio`, and ends with the pairs."""
     if isinstance(anchors, Dataset):
         anchors = anchors.to_iterable_dataset()
@@ -80,10 +80,10 @@ def mix_anchor_stream(
     )
 
 
-def _desc(dataset: Dataset | IterableDataset) -> dict[str, str]:
+def _desc(dataset: AnyDataset) -> dict[str, str]:
     return {"desc": "Making anchors"} if isinstance(dataset, Dataset) else {}
 
 
-def _prepared(dataset: Dataset | IterableDataset) -> list[str]:
-    columns = dataset.column_names or list(next(iter(dataset)))
+def _prepared(dataset: AnyDataset) -> list[str]:
+    columns = columns_of(dataset)
     return [column for column in PREPARED_COLUMNS if column in columns]

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 
 from ..errors import InvalidPairsError
 
+
+AnyDataset: TypeAlias = Dataset | IterableDataset
 
 PROMPT_COLUMNS = ("clean_prompt", "perturbed_prompt")
 PAIR_COLUMNS = (*PROMPT_COLUMNS, "completion", "completion_ids", "tools", "chat_template_kwargs")
@@ -34,7 +36,7 @@ RESERVED_TEMPLATE_KWARGS = {
 MAX_REPORTED = 10
 
 
-def check_pairs(dataset: Dataset | IterableDataset, name: str = "train_dataset") -> None:
+def check_pairs(dataset: AnyDataset, name: str = "train_dataset") -> None:
     """
     Checks a data set of pairs before any weights load, and reports every faulty row at once.
 
@@ -56,8 +58,10 @@ def check_pairs(dataset: Dataset | IterableDataset, name: str = "train_dataset")
     _check_rows(dataset, columns, first, row_checker(first, has_completion="completion" in columns), name)
 
 
-def _first_row(dataset: Dataset | IterableDataset, name: str) -> tuple[dict[str, Any], list[str]]:
+def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str]]:
     """The first row and the columns of a data set that has any."""
+    if dataset is None:
+        raise InvalidPairsError(f"`{name}` is required: pairs with `clean_prompt` and `perturbed_prompt`.")
     if not isinstance(dataset, (Dataset, IterableDataset)):
         raise TypeError(
             f"`{name}` must be a `datasets.Dataset` or `datasets.IterableDataset`, got `{type(dataset).__name__}`."
@@ -92,7 +96,7 @@ def _first_row(dataset: Dataset | IterableDataset, name: str) -> tuple[dict[str,
 
 
 def _check_rows(
-    dataset: Dataset | IterableDataset,
+    dataset: AnyDataset,
     columns: list[str],
     first: dict[str, Any],
     check_row: Callable[[dict[str, Any]], list[str]],
@@ -108,7 +112,7 @@ def _check_rows(
     report_faults([(index, fault) for index, row in enumerate(progress) for fault in check_row(row)], name, len(rows))
 
 
-def check_anchors(dataset: Dataset | IterableDataset, name: str = "anchor_dataset") -> None:
+def check_anchors(dataset: AnyDataset, name: str = "anchor_dataset") -> None:
     """
     Checks a data set of anchors, as [`check_pairs`] does pairs.
 

@@ -8,15 +8,30 @@ from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 
 from ..errors import InvalidPairsError
-from .pairs import MAX_REPORTED, parse_json_column, report_faults, row_checker
+from .pairs import MAX_REPORTED, AnyDataset, parse_json_column, report_faults, row_checker
 from .rendering import ProcessingClass, render_completion, render_prompt
 
 
 logger = get_logger(__name__)
 
 
+def columns_of(dataset: AnyDataset) -> list[str]:
+    """The columns of a data set, read off its first row where a stream does not tell."""
+    return dataset.column_names or list(next(iter(dataset)))
+
+
+def is_prepared(dataset: AnyDataset) -> bool:
+    """Whether [`prepare_pairs`] made it."""
+    return "clean_ids" in columns_of(dataset)
+
+
+def needs_targets(dataset: AnyDataset) -> bool:
+    """Whether a prepared data set came without completions."""
+    return "completion_ids" not in columns_of(dataset)
+
+
 def prepare_pairs(
-    dataset: Dataset | IterableDataset,
+    dataset: AnyDataset,
     processing_class: ProcessingClass,
     name: str,
     chat_template_kwargs: dict[str, Any] | None = None,
@@ -24,7 +39,7 @@ def prepare_pairs(
     max_completion_length: int = 0,
     overlong: str = "error",
     num_proc: int | None = None,
-) -> Dataset | IterableDataset:
+) -> AnyDataset:
     """
     Renders both prompts (and the completion, where the data have one) of every row.
 
@@ -53,7 +68,7 @@ def prepare_pairs(
     Raises:
         [`InvalidPairsError`]: If the chat template refuses rows, or rows are over `max_length`.
     """
-    columns = dataset.column_names or list(next(iter(dataset)))
+    columns = columns_of(dataset)
     if overlong == "drop" and max_length is not None and isinstance(dataset, IterableDataset):
         raise InvalidPairsError(
             f"`{name}` is streamed, and `overlong='drop'` could not say how many of its rows are left out. Load it without "

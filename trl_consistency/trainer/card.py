@@ -12,6 +12,7 @@ from accelerate.utils import is_peft_model
 from datasets import Dataset
 from huggingface_hub import ModelCard, ModelCardData
 
+from ..data.prepare import needs_targets
 from .upstream import get_config_model_id
 
 
@@ -110,10 +111,10 @@ def add_results(directory: str | Path, results: str) -> None:
 def _training_facts(trainer: "ConsistencyTrainer") -> dict[str, str]:
     args = trainer.args
     weights = ", ".join(f"{method} (weight {weight:g})" for method, weight in args.weights.items())
-    facts = {"Objective": weights, "Reference": trainer.reference_description, **trainer.data_facts}
+    facts = {"Objective": weights, "Reference": _reference_description(trainer), **trainer.data_facts}
     if args.anchor_ratio:
         facts["Anchors"] = f"{args.anchor_ratio:.0%} of an epoch, from {trainer.anchor_description}"
-    facts["Targets"] = trainer.target_description
+    facts["Targets"] = _target_description(trainer)
     world = trainer.accelerator.num_processes
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * world
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
@@ -127,6 +128,24 @@ def _training_facts(trainer: "ConsistencyTrainer") -> dict[str, str]:
         shape = f", rank {config.r}, alpha {config.lora_alpha}" if hasattr(config, "r") else ""
         facts["Adapter"] = f"{getattr(config.peft_type, 'value', config.peft_type)}{shape}"
     return facts
+
+
+def _reference_description(trainer: "ConsistencyTrainer") -> str:
+    """What the reference policy is, in words."""
+    if trainer._peft_config is not None:
+        return "the base model, without the adapter"
+    return "the model as it was before training" + (", with its adapter" if is_peft_model(trainer.model) else "")
+
+
+def _target_description(trainer: "ConsistencyTrainer") -> str:
+    """Where the targets come from, in words."""
+    if not any(needs_targets(dataset) for dataset in trainer._target_sources[:1]):
+        return "given with the pairs (`completion` column)"
+    config = trainer._generation_config()
+    names = ("temperature", "top_p", "top_k", "min_p") if config.do_sample else ()
+    options = [f"{name} {getattr(config, name):g}" for name in names if getattr(config, name) is not None]
+    sampled = ", ".join(options) or "greedy"
+    return f"the reference's own answers to the clean prompts ({sampled}, at most {config.max_new_tokens} tokens)"
 
 
 def _eval_results(trainer: "ConsistencyTrainer") -> str:

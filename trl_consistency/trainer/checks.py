@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset, IterableDataset
 from transformers import Trainer, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import get_last_checkpoint
 
-from ..errors import ConsistencyError
+from ..data.pairs import AnyDataset, check_anchors
+from ..data.prepare import columns_of
+from ..data.rendering import ProcessingClass
+from ..errors import ConsistencyError, InvalidPairsError
 from .consistency_config import ConsistencyConfig
 
 
@@ -99,3 +103,40 @@ def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool 
     except (TypeError, ValueError) as error:
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
+
+
+def refuse_arguments(**arguments: tuple[Any, str]) -> None:
+    """Raises [`ConsistencyError`] for an argument that is given (value, reason why it cannot be) though it has no use."""
+    for name, (value, reason) in arguments.items():
+        if value is not None:
+            raise ConsistencyError(f"`{name}` is not available in consistency training: {reason}. Leave it out.")
+
+
+def check_stream(dataset: AnyDataset, name: str) -> None:
+    """Raises [`InvalidPairsError`] for a stream without completions."""
+    if isinstance(dataset, IterableDataset) and not {"completion", "completion_ids"} & set(columns_of(dataset)):
+        raise InvalidPairsError(
+            f"`{name}` is streamed and has no `completion` column, and a stream's clean prompts cannot be answered before "
+            "training. Load it without streaming, or add the column."
+        )
+
+
+def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:
+    """Raises [`ConsistencyError`] for anchors that are faulty, or that would not be used."""
+    if anchor_ratio == 0:
+        raise ConsistencyError("`anchor_dataset` is given, but `anchor_ratio` is 0: say which share it is to have.")
+    if isinstance(anchor_dataset, IterableDataset) and isinstance(train_dataset, Dataset):
+        raise ConsistencyError("`anchor_dataset` is streamed and the pairs are not: load it without streaming.")
+    check_anchors(anchor_dataset)
+
+
+def check_chat_template(processing_class: ProcessingClass, datasets: dict[str, AnyDataset]) -> None:
+    """Raises [`InvalidPairsError`] for chat messages where there is no template to render them."""
+    if processing_class.chat_template is not None:
+        return
+    for name, dataset in datasets.items():
+        if isinstance(next(iter(dataset))["clean_prompt"], list):
+            raise InvalidPairsError(
+                f"`{name}` holds chat messages, but the tokenizer has no chat template. Set `chat_template_path`, use "
+                "the chat (instruct) version of the model, or give the prompts as strings."
+            )

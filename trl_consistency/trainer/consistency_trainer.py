@@ -1,17 +1,13 @@
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
-from accelerate.logging import get_logger
-from accelerate.utils import is_peft_model
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+from datasets import DatasetDict, IterableDataset, IterableDatasetDict
 from torch import nn
 from transformers import (
     AutoProcessor,
-    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProcessorMixin,
@@ -23,17 +19,24 @@ from trl import SFTTrainer
 
 from ..data.anchors import anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
 from ..data.collators import PairCollator
-from ..data.pairs import check_anchors, check_pairs
-from ..data.prepare import prepare_pairs
-from ..data.target_cache import TargetCache, fingerprint
-from ..data.targets import TargetTable, generate_targets
-from ..data.thinking import empty_thought
-from ..errors import ConsistencyError, InvalidPairsError
+from ..data.pairs import AnyDataset, check_pairs
+from ..data.prepare import is_prepared, needs_targets, prepare_pairs
+from ..data.targets import TargetTable
+from ..errors import ConsistencyError
 from .card import build_card, describe_data
-from .checks import check_extras, check_output_dir, check_training_options
+from .checks import (
+    check_anchor_arguments,
+    check_chat_template,
+    check_extras,
+    check_output_dir,
+    check_stream,
+    check_training_options,
+    refuse_arguments,
+)
 from .consistency_config import ConsistencyConfig
 from .regeneration import RegenerateTargets
-from .upstream import get_config_model_id, global_then_local_main_first, unwrap_model_for_generation, use_adapter
+from .target_making import TargetsMixin
+from .upstream import get_config_model_id, global_then_local_main_first
 
 
 if TYPE_CHECKING:
@@ -41,16 +44,10 @@ if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig
 
 
-logger = get_logger(__name__)
-
-# Under `output_dir`; pushing to the Hub leaves out what begins with an underscore, and targets are training data.
-TARGET_CACHE = "_targets"
-
-AnyDataset: TypeAlias = Dataset | IterableDataset
 EvalDataset: TypeAlias = AnyDataset | DatasetDict | IterableDatasetDict | dict[str, AnyDataset]
 
 
-class ConsistencyTrainer(SFTTrainer):
+class ConsistencyTrainer(TargetsMixin, SFTTrainer):
     """
     Trainer for consistency training on pairs of a clean and a perturbed prompt.
 
@@ -169,47 +166,28 @@ class ConsistencyTrainer(SFTTrainer):
         elif not isinstance(args, ConsistencyConfig):
             # Not `to_dict`, which masks whatever ends in `_token`.
             args = ConsistencyConfig(**{field.name: getattr(args, field.name) for field in fields(args) if field.init})
-        for name, value, reason in (
-            ("compute_loss_func", compute_loss_func, "the objective is `ConsistencyConfig.method`"),
-            ("formatting_func", formatting_func, "it would turn pairs into plain text"),
-            ("data_collator", data_collator, "pairs need the trainer's own `PairCollator`"),
-        ):
-            if value is not None:
-                raise ConsistencyError(f"`{name}` is not available in `ConsistencyTrainer`: {reason}. Leave it out.")
+        refuse_arguments(
+            compute_loss_func=(compute_loss_func, "the objective is `ConsistencyConfig.method`"),
+            formatting_func=(formatting_func, "it would turn pairs into plain text"),
+            data_collator=(data_collator, "pairs need the trainer's own `PairCollator`"),
+        )
         check_extras(args, quantization_config)
         if args.should_save:
             check_output_dir(args.output_dir)
-        if train_dataset is None:
-            raise ConsistencyError("`train_dataset` is required: pairs with `clean_prompt` and `perturbed_prompt`.")
         datasets = {"train_dataset": train_dataset, **_named(eval_dataset)}
         for name, dataset in datasets.items():
             check_pairs(dataset, name)
-            if isinstance(dataset, IterableDataset) and not {"completion", "completion_ids"} & set(_columns(dataset)):
-                raise InvalidPairsError(
-                    f"`{name}` is streamed and has no `completion` column, and a stream's clean prompts cannot be "
-                    "answered before training. Load it without streaming, or add the column."
-                )
-
+            check_stream(dataset, name)
         if anchor_dataset is not None:
-            if args.anchor_ratio == 0:
-                raise ConsistencyError(
-                    "`anchor_dataset` is given, but `anchor_ratio` is 0: say which share it is to have."
-                )
-            if isinstance(anchor_dataset, IterableDataset) and isinstance(train_dataset, Dataset):
-                raise ConsistencyError(
-                    "`anchor_dataset` is streamed and the pairs are not: load it without streaming."
-                )
-            check_anchors(anchor_dataset)
-            anchor_dataset = anchor_rows(anchor_dataset)
-            datasets["anchor_dataset"] = anchor_dataset
-
+            check_anchor_arguments(anchor_dataset, train_dataset, args.anchor_ratio)
+            datasets["anchor_dataset"] = anchor_dataset = anchor_rows(anchor_dataset)
         if processing_class is None:
             revision = (args.model_init_kwargs or {}).get("revision")
             processing_class = AutoProcessor.from_pretrained(
                 model_id, revision=revision, trust_remote_code=args.trust_remote_code
             )
         if args.chat_template_path is None:
-            _check_chat_template(processing_class, datasets)
+            check_chat_template(processing_class, datasets)
 
         self.targets = TargetTable()
         self._peft_config = peft_config
@@ -248,11 +226,10 @@ class ConsistencyTrainer(SFTTrainer):
         if args.anchor_ratio > 0:
             self.train_dataset = self._with_anchors(anchor_dataset)
         if args.regenerate_targets_every:
-            if not _needs_targets(self._target_sources[0]):
+            if not needs_targets(self._target_sources[0]):
                 raise ConsistencyError("`regenerate_targets_every` is set, but the pairs come with their completions.")
             self.add_callback(RegenerateTargets(self))
-        needs_targets = any(_needs_targets(dataset) for dataset in self._target_sources)
-        if needs_targets and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+        if any(map(needs_targets, self._target_sources)) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ConsistencyError(
                 "Targets cannot be generated by a model that FSDP or DeepSpeed shards. Add a `completion` column to the "
                 "pairs, or train with plain data parallelism."
@@ -269,7 +246,7 @@ class ConsistencyTrainer(SFTTrainer):
         formatting_func: Callable[[dict], str] | None,
         dataset_name: str,
     ) -> AnyDataset:
-        if _is_prepared(dataset):
+        if is_prepared(dataset):
             return dataset
         dataset_name = {"train": "train_dataset", "eval": "eval_dataset"}.get(dataset_name, dataset_name)
         with global_then_local_main_first():
@@ -301,185 +278,7 @@ class ConsistencyTrainer(SFTTrainer):
         self._target_sources.append(anchors)
         return mix_anchors(pairs, anchors)
 
-    # Targets
-
-    def generate_targets(self) -> None:
-        """
-        Has the reference policy answer the clean prompts of rows without a completion, into `self.targets`.
-
-        [`train`] and [`evaluate`] do this by themselves; it is for those who want the targets alone.
-        """
-        self._generate_missing_targets(self._target_sources)
-
-    def dataset_with_targets(self) -> Dataset:
-        """
-        The training pairs with their targets.
-
-        Returns:
-            [`~datasets.Dataset`]: The pairs as they were given, with the columns `completion` (text) and
-            `completion_ids` (token ids).
-        """
-
-        def add_target(row: dict[str, Any]) -> dict[str, Any]:
-            completion_ids = row.get("completion_ids") or self.targets[row["clean_ids"]]
-            completion = self._tokenizer.decode(completion_ids, skip_special_tokens=True)
-            return {"completion": completion, "completion_ids": completion_ids}
-
-        dataset = self.train_dataset.map(add_target, desc="Adding targets", load_from_cache_file=False)
-        return dataset.remove_columns(["clean_ids", "perturbed_ids", "length"])
-
-    def _generate_missing_targets(self, datasets: Iterable[AnyDataset]) -> None:
-        prompts = self.targets.missing(
-            prompt_ids for dataset in datasets if _needs_targets(dataset) for prompt_ids in dataset["clean_ids"]
-        )
-        if not prompts:
-            return
-        with self._reference_policy() as model:
-            self._answer(model, prompts, self.targets, self._target_cache(model))
-
-    def regenerate_targets(self, policy: str | None = None) -> str:
-        """
-        Has the current policy answer the clean prompts of the pairs, for the epochs to come.
-
-        Args:
-            policy (`str`, *optional*):
-                Fingerprint of the policy whose answers are wanted. If it is not the current one, they must be cached.
-
-        Returns:
-            `str`: Fingerprint of the policy whose answers they are.
-        """
-        current = TargetTable()
-        with self._evaluating() as model:
-            now = fingerprint(model.named_parameters())
-            made_by = policy or now
-            cache = TargetCache(Path(self.args.output_dir) / TARGET_CACHE / made_by, {"weights": made_by})
-            self._answer(
-                model if made_by == now else None,
-                current.missing(self._target_sources[0]["clean_ids"]),
-                current,
-                cache,
-            )
-        self.data_collator.current_targets = current
-        return made_by
-
-    def _answer(
-        self, model: PreTrainedModel | None, prompts: list[list[int]], table: TargetTable, cache: TargetCache
-    ) -> None:
-        config = self._generation_config()
-        show_progress = self.accelerator.is_main_process and not self.args.disable_tqdm
-        with self._autocast():
-            completions = generate_targets(
-                model, prompts, config, self.args.target_batch_size, self.args.seed, show_progress, cache
-            )
-        unended = sum(completion_ids[-1] not in config.eos_token_id for completion_ids in completions)
-        if unended:
-            logger.warning(
-                f"{unended} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
-                "without an end-of-turn token; the student will learn them as they are. Raise it to avoid this."
-            )
-        if not self.args.keep_thinking:
-            opening, closing = self.args.thinking_markers
-            completions = [empty_thought(ids, self._tokenizer, (opening, closing)) for ids in completions]
-            unanswered = completions.count([])
-            if unanswered:
-                logger.warning(
-                    f"{unanswered} of {len(completions)} targets did not come to the end of their thinking. With "
-                    "`keep_thinking=False` nothing is left of them, and their rows train nothing. Raise "
-                    "`max_completion_length` to avoid this."
-                )
-        for prompt_ids, completion_ids in zip(prompts, completions, strict=True):
-            table[prompt_ids] = completion_ids
-
-    @contextmanager
-    def _reference_policy(self) -> Iterator[PreTrainedModel]:
-        """The policy as it was when training began, unwrapped and ready to generate."""
-        has_begun = self.is_in_train or self.state.global_step > 0
-        # Some initialisations take the adapter's part out of the base weights, so that only both together are the
-        # initial policy.
-        init = str(getattr(self._peft_config, "init_lora_weights", True)).lower()
-        adapter_off = self._peft_config is not None and not init.startswith(("pissa", "olora", "corda", "loftq"))
-        if has_begun and not adapter_off:
-            raise ConsistencyError(
-                "Targets must come from the model as it was before training, and its weights have changed since. Pass "
-                "this data set as `eval_dataset` when the trainer is made, or give it a `completion` column."
-            )
-        with self._evaluating() as model, use_adapter(model, None) if adapter_off else nullcontext():
-            yield model
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[PreTrainedModel]:
-        """The model unwrapped and without dropout, ready to generate."""
-        with unwrap_model_for_generation(
-            self.model_wrapped, self.accelerator, gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs
-        ) as model:
-            was_training = model.training
-            model.eval()
-            try:
-                yield model
-            finally:
-                model.train(was_training)
-
-    def _target_cache(self, model: PreTrainedModel) -> TargetCache:
-        """The cache of the reference's targets; `model` is what generates them."""
-        # The adapter in training is no part of the reference; one that came with the model is.
-        weights = (
-            (name, parameter)
-            for name, parameter in model.named_parameters()
-            if self._peft_config is None or not parameter.requires_grad
-        )
-        identity = {
-            "name": get_config_model_id(model.config),
-            "revision": getattr(model.config, "_commit_hash", None),
-            "weights": fingerprint(weights),
-        }
-        # A folder that the user names holds one model's targets; by default each model gets a folder of its own.
-        own = Path(self.args.output_dir) / TARGET_CACHE / identity["weights"]
-        directory = self.args.target_cache_dir or own
-        with self.accelerator.main_process_first():
-            return TargetCache(directory, identity)
-
-    def _generation_config(self) -> GenerationConfig:
-        args = self.args
-        eos_token_ids = self.model.generation_config.eos_token_id
-        eos_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else list(eos_token_ids or [])
-        if self._tokenizer.eos_token_id is not None and self._tokenizer.eos_token_id not in eos_token_ids:
-            eos_token_ids.append(self._tokenizer.eos_token_id)
-        sampling = {"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k, "min_p": args.min_p}
-        options = {
-            "max_new_tokens": args.max_completion_length,
-            "pad_token_id": self._tokenizer.pad_token_id,
-            "bos_token_id": self._tokenizer.bos_token_id,
-            "eos_token_id": eos_token_ids,
-            "repetition_penalty": args.repetition_penalty,
-            "cache_implementation": args.cache_implementation,
-            **({"do_sample": True, **sampling} if args.temperature > 0 else {"do_sample": False}),
-            **(args.generation_kwargs or {}),
-        }
-        return GenerationConfig(**options, disable_compile=True)
-
-    def _autocast(self) -> AbstractContextManager:
-        dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
-        return nullcontext() if dtype is None else torch.autocast(self.accelerator.device.type, dtype=dtype)
-
     # Model card
-
-    @property
-    def reference_description(self) -> str:
-        """What the reference policy is, in words."""
-        if self._peft_config is not None:
-            return "the base model, without the adapter"
-        return "the model as it was before training" + (", with its adapter" if is_peft_model(self.model) else "")
-
-    @property
-    def target_description(self) -> str:
-        """Where the targets come from, in words."""
-        if not any(_needs_targets(dataset) for dataset in self._target_sources[:1]):
-            return "given with the pairs (`completion` column)"
-        config = self._generation_config()
-        names = ("temperature", "top_p", "top_k", "min_p") if config.do_sample else ()
-        options = [f"{name} {getattr(config, name):g}" for name in names if getattr(config, name) is not None]
-        sampled = ", ".join(options) or "greedy"
-        return f"the reference's own answers to the clean prompts ({sampled}, at most {config.max_new_tokens} tokens)"
 
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
@@ -518,7 +317,7 @@ class ConsistencyTrainer(SFTTrainer):
         else:
             datasets = _named(eval_dataset)
             for name, dataset in datasets.items():
-                if not _is_prepared(dataset):
+                if not is_prepared(dataset):
                     check_pairs(dataset, name)
                     datasets[name] = self._prepare_dataset(
                         dataset, self.processing_class, self.args, False, None, name
@@ -534,7 +333,7 @@ class ConsistencyTrainer(SFTTrainer):
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
         """As [`~transformers.Trainer.predict`], with pairs that are prepared as in [`evaluate`]."""
-        if not _is_prepared(test_dataset):
+        if not is_prepared(test_dataset):
             check_pairs(test_dataset, "test_dataset")
             test_dataset = self._prepare_dataset(
                 test_dataset, self.processing_class, self.args, False, None, "test_dataset"
@@ -628,28 +427,3 @@ def _named(eval_dataset: EvalDataset | None) -> dict[str, AnyDataset]:
     if isinstance(eval_dataset, dict):
         return {f"eval_dataset[{key!r}]": dataset for key, dataset in eval_dataset.items()}
     return {} if eval_dataset is None else {"eval_dataset": eval_dataset}
-
-
-def _columns(dataset: AnyDataset) -> list[str]:
-    return dataset.column_names or list(next(iter(dataset)))
-
-
-def _is_prepared(dataset: AnyDataset) -> bool:
-    return "clean_ids" in _columns(dataset)
-
-
-def _needs_targets(dataset: AnyDataset) -> bool:
-    return "completion_ids" not in _columns(dataset)
-
-
-def _check_chat_template(
-    processing_class: PreTrainedTokenizerBase | ProcessorMixin, datasets: dict[str, AnyDataset]
-) -> None:
-    if processing_class.chat_template is not None:
-        return
-    for name, dataset in datasets.items():
-        if isinstance(next(iter(dataset))["clean_prompt"], list):
-            raise InvalidPairsError(
-                f"`{name}` holds chat messages, but the tokenizer has no chat template. Set `chat_template_path`, use "
-                "the chat (instruct) version of the model, or give the prompts as strings."
-            )
