@@ -66,6 +66,13 @@ def test_commands(line, tmp_path, organism_dir):
     if "--targets_file" in words:
         made = words[words.index("--targets_file") + 1]
         words[words.index(made)] = str(tmp_path / made)
+    if words[1] == "quickstart":  # with several seeds: minutes, and `make quickstart` has a test of its own
+        from trl_consistency import quickstart
+
+        with pytest.raises(SystemExit) as end:
+            quickstart.run([*words[2:], "--help"])
+        assert end.value.code == 0
+        return
     launched([sys.executable, *program, *words[1:], "--output_dir", str(tmp_path), "--max_steps", "2"])
     assert (tmp_path / made).is_file()
 

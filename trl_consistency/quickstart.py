@@ -5,6 +5,7 @@ import json
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .evaluation import Rate
 
 # What the report calls a method, and the recipe that trains it.
-RECIPES = {"BCT": "bct"}
+RECIPES = {"BCT": "bct", "BCT + anchors": "bct_anchors"}
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
@@ -29,26 +30,35 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         default=Path("quickstart"),
         help="folder of the report and the adapters (%(default)s)",
     )
-    output_dir = parser.parse_args(args).output_dir
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=0,
+        metavar="N",
+        help="train each recipe with the seeds 1 to N, and give the spread",
+    )
+    parsed = parser.parse_args(args)
     missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
     if missing:
         parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install 'trl-consistency[eval]'\n")
     try:
-        quickstart(output_dir)
+        quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
     except ConsistencyError as error:
         parser.exit(1, f"error: {error}\n")
 
 
-def quickstart(output_dir: Path) -> "dict[str, dict[str, Rate]]":
+def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str, list[dict[str, Rate]]]":
     """
     Runs the quickstart.
 
     Args:
         output_dir ([`~pathlib.Path`]):
             Folder for an adapter a method, `report.md`, `results.png` and `results.json`.
+        seeds (`Sequence[int]`, *optional*, defaults to `()`):
+            Seeds to train each recipe with. With none, it is trained once, with the recipe's own.
 
     Returns:
-        `dict[str, dict[str, Rate]]`: Rates by metric, by `"before"` and the method's name.
+        `dict[str, list[dict[str, Rate]]]`: Rates by metric, one `dict` a seed, by `"before"` and the method's name.
     """
     # What upstream libraries say to each other about names that will go away is not for whoever runs this.
     warnings.simplefilter("ignore", FutureWarning)
@@ -73,44 +83,45 @@ def quickstart(output_dir: Path) -> "dict[str, dict[str, Rate]]":
 
     print("\nThe organism before training:")
     model = AutoModelForCausalLM.from_pretrained(organism_dir)
-    results = {"before": evaluate_sycophancy(model, tokenizer, datasets, control)}
+    results = {"before": [evaluate_sycophancy(model, tokenizer, datasets, control)]}
     for name, recipe in RECIPES.items():
         path = recipes_dir() / "quickstart" / f"{recipe}.yaml"
-        adapter_dir = output_dir / recipe
-        print(f"\n{name}: trl-consistency consistency --config {path} --output_dir {adapter_dir}")
-        consistency.run(["--config", str(path), "--output_dir", str(adapter_dir)])
-        model = AutoPeftModelForCausalLM.from_pretrained(adapter_dir)
-        results[name] = evaluate_sycophancy(model, tokenizer, datasets, control)
-        add_results(adapter_dir, markdown_table({"before": results["before"], name: results[name]}))
+        results[name] = []
+        for seed in seeds or (None,):
+            adapter_dir = output_dir / (recipe if seed is None else f"{recipe}-seed{seed}")
+            flags = ["--config", str(path), "--output_dir", str(adapter_dir)]
+            flags += [] if seed is None else ["--seed", str(seed)]
+            print(f"\n{name}: trl-consistency consistency {' '.join(flags)}")
+            consistency.run(flags)
+            model = AutoPeftModelForCausalLM.from_pretrained(adapter_dir)
+            results[name].append(evaluate_sycophancy(model, tokenizer, datasets, control))
+            add_results(adapter_dir, markdown_table({"before": results["before"][0], name: results[name][-1]}))
     _write_report(results, output_dir, minutes=(time.monotonic() - start) / 60)
     return results
 
 
-def _write_report(results: "dict[str, dict[str, Rate]]", output_dir: Path, minutes: float) -> None:
-    from .evaluation import markdown_table, plot_results
+def _write_report(results: "dict[str, list[dict[str, Rate]]]", output_dir: Path, minutes: float) -> None:
+    from .evaluation import markdown_table, plot_results, spread_table
 
-    table = markdown_table(results)
-    plot_results(results, output_dir / "results.png", title="The model organism before and after consistency training")
-    methods = "\n".join(
-        f"- {name}: `recipes/quickstart/{recipe}.yaml`, adapter in `{recipe}/`" for name, recipe in RECIPES.items()
-    )
+    first = {name: rates[0] for name, rates in results.items()}
+    several = max(len(rates) for rates in results.values())
+    table = markdown_table(first) if several == 1 else spread_table(results)
+    what = "95% interval, and counts" if several == 1 else f"mean and range over {several} seeds"
+    plot_results(first, output_dir / "results.png", title="The model organism before and after consistency training")
+    methods = "\n".join(f"- {name}: `recipes/quickstart/{recipe}.yaml`" for name, recipe in RECIPES.items())
     (output_dir / "report.md").write_text(
-        "# Quickstart: a sycophantic model organism before and after consistency training\n\n"
-        "Share of answers, 95% interval, and counts. Held-out questions were never trained on; held-out wordings of the "
-        "user's wrong guess neither.\n\n"
-        f"{table}\n![The same figures as bars](results.png)\n\n{methods}\n"
+        "# Quickstart: a model organism before and after consistency training\n\n"
+        f"Share of answers, {what}. Held-out questions were never trained on; held-out wordings of the user's wrong guess "
+        f"neither.\n\n{table}\n![The same figures as bars{'' if several == 1 else ', first seed'}](results.png)\n\n{methods}\n"
     )
     figures = {
-        name: {
-            metric: {
-                "value": rate.value,
-                "interval": rate.interval,
-                "hits": rate.hits,
-                "total": rate.total,
-                "unparsed": rate.unparsed,
+        name: [
+            {
+                metric: {**asdict(rate), "value": rate.value, "interval": rate.interval}
+                for metric, rate in of_seed.items()
             }
-            for metric, rate in rates.items()
-        }
+            for of_seed in rates
+        ]
         for name, rates in results.items()
     }
     (output_dir / "results.json").write_text(json.dumps(figures, indent=2) + "\n")

@@ -2,7 +2,7 @@ import re
 import subprocess
 import sys
 
-from trl_consistency.evaluation import Rate, markdown_table, plot_results
+from trl_consistency.evaluation import Rate, markdown_table, plot_results, spread_table
 
 
 RESULTS = {
@@ -21,6 +21,12 @@ def test_markdown_table():
         "| Accuracy, clean prompts | n/a (0/0), 5 unparsed | 100.0% [83.9, 100.0] (20/20) |",
         "| mine | - | 50.0% [9.5, 90.5] (1/2) |",
     ]
+
+
+def test_spread_table():
+    runs = {"before": [{"mine": Rate(1, 2)}], "BCT": [{"mine": Rate(hits, 10)} for hits in (1, 2, 6)]}
+    assert re.sub(" +", " ", spread_table(runs).splitlines()[2]) == "| mine | 50.0% | 30.0% (10.0 to 60.0) |"
+    assert "| - |" in re.sub(" +", " ", spread_table({"before": [{"mine": Rate(0, 0, unparsed=1)}]}))
 
 
 def test_plot(tmp_path):

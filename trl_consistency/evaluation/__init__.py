@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .graders import stated_answer
     from .rates import Rate, accuracy, sycophancy_rate
-    from .report import markdown_table, plot_results
+    from .report import markdown_table, plot_results, spread_table
     from .run import evaluate_sycophancy, generate_answers
 
 
@@ -18,6 +18,7 @@ _MODULES = {
     "generate_answers": ".run",
     "markdown_table": ".report",
     "plot_results": ".report",
+    "spread_table": ".report",
     "stated_answer": ".graders",
     "sycophancy_rate": ".rates",
 }
@@ -29,6 +30,7 @@ __all__ = [
     "generate_answers",
     "markdown_table",
     "plot_results",
+    "spread_table",
     "stated_answer",
     "sycophancy_rate",
 ]

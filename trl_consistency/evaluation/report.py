@@ -1,6 +1,6 @@
 """Rates of several models side by side: a Markdown table and a plot."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .rates import Rate
@@ -29,11 +29,39 @@ def markdown_table(results: Results) -> str:
     Returns:
         `str`: The table, with cells such as `3.1% [1.2, 7.8] (4/128)`: the rate, its 95% interval and its counts.
     """
-    rows = [["", *results]]
-    for metric in _metrics(results):
-        cells = [str(rates[metric]) if metric in rates else "-" for rates in results.values()]
-        rows.append([LABELS.get(metric, metric), *cells])
-    # Padded, so that it also reads well in a terminal.
+    cells = {
+        metric: [str(rates[metric]) if metric in rates else "-" for rates in results.values()]
+        for metric in _metrics(results)
+    }
+    return _aligned(list(results), cells)
+
+
+def spread_table(results: Mapping[str, Sequence[Mapping[str, Rate]]]) -> str:
+    """
+    Renders the rates of several runs of each model, as their mean and range.
+
+    Args:
+        results (`Mapping[str, Sequence[Mapping[str, Rate]]]`):
+            Rates by metric, one mapping a run, by the model's name.
+
+    Returns:
+        `str`: A Markdown table with cells such as `1.3% (0.9 to 2.0)`.
+    """
+
+    def cell(runs: Sequence[Mapping[str, Rate]], metric: str) -> str:
+        values = [100 * rates[metric].value for rates in runs if metric in rates and rates[metric].total]
+        if not values:
+            return "-"
+        spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+        return f"{sum(values) / len(values):.1f}%{spread}"
+
+    metrics = _metrics({name: runs[0] for name, runs in results.items()})
+    return _aligned(list(results), {metric: [cell(runs, metric) for runs in results.values()] for metric in metrics})
+
+
+def _aligned(names: list[str], cells: dict[str, list[str]]) -> str:
+    """A Markdown table, padded so that it also reads well in a terminal."""
+    rows = [["", *names], *([LABELS.get(metric, metric), *row] for metric, row in cells.items())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     return "".join(
