@@ -9,6 +9,7 @@ from peft import LoraConfig
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyTrainer
+from trl_consistency.trainer.upstream import end_run
 
 
 def main(directory: str, batch_size: str, adapter: str) -> None:
@@ -41,8 +42,7 @@ def main(directory: str, batch_size: str, adapter: str) -> None:
     if trainer.accelerator.is_main_process:
         targets = [trainer.targets[row["clean_ids"]] for row in trainer.train_dataset]
         torch.save({"weights": weights, "targets": targets, "eval_loss": eval_loss}, Path(directory) / "result.pt")
-    trainer.accelerator.wait_for_everyone()
-    trainer.end()
+    end_run(trainer)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,8 @@ def main(
     model_args: "ModelConfig",
     dataset_args: "DatasetMixtureConfig",
 ) -> None:
+    from ..trainer.upstream import end_run
+
     trainer = make_trainer(script_args, training_args, model_args, dataset_args)
     resume = training_args.resume_from_checkpoint
     trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
@@ -87,9 +89,7 @@ def main(
     trainer.accelerator.print(f"Model saved to {training_args.output_dir}.")
     if training_args.push_to_hub:
         trainer.push_to_hub(dataset_name=script_args.dataset_name)
-    # A process that tears the group down while another still uses it can leave that one waiting for ever.
-    trainer.accelerator.wait_for_everyone()
-    trainer.end()
+    end_run(trainer)
 
 
 def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str | None = None) -> "StrictParser":

@@ -32,6 +32,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     from ..errors import ConsistencyError
     from ..trainer.checks import check_file
     from ..trainer.consistency_config import ConsistencyConfig
+    from ..trainer.upstream import end_run
     from .consistency import make_trainer
     from .loading import ConsistencyScriptArguments
     from .parser import StrictParser
@@ -55,8 +56,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         if trainer.is_world_process_zero():
             trainer.dataset_with_targets().to_json(targets_args.targets_file)
             print(f"{len(trainer.train_dataset)} pairs with their targets: {targets_args.targets_file}")
-        trainer.accelerator.wait_for_everyone()
-        trainer.end()
+        end_run(trainer)
     except ConsistencyError as error:
         sys.exit(f"error: {error}")
 

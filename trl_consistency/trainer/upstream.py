@@ -1,7 +1,31 @@
 """The one room for TRL names outside its documented API; `tests/trainer/test_upstream.py` says which one moved."""
 
+import time
+from typing import Any
+
+import torch
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import get_config_model_id, global_then_local_main_first, use_adapter
 
 
-__all__ = ["get_config_model_id", "global_then_local_main_first", "unwrap_model_for_generation", "use_adapter"]
+__all__ = [
+    "end_run",
+    "get_config_model_id",
+    "global_then_local_main_first",
+    "unwrap_model_for_generation",
+    "use_adapter",
+]
+
+
+def end_run(trainer: Any) -> None:
+    """
+    Ends a script's last trainer: [`~transformers.Trainer.end`], at a moment when no process still needs the others.
+
+    Under gloo, a process could otherwise wait for itself for ever (torch 2.13): its communication thread needs the
+    interpreter's lock to let go of the last collective, while the destructor of the process group holds that lock and
+    waits for the thread. The short sleep hands the lock over.
+    """
+    trainer.accelerator.wait_for_everyone()
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+        time.sleep(0.5)
+    trainer.end()
