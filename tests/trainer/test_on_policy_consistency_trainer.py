@@ -10,6 +10,8 @@ from transformers import TrainerCallback
 from tests.conftest import make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError, OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
+from trl_consistency.objectives.divergence import shared_head_divergence
+from trl_consistency.trainer import prefix_sharing, rollout_loss
 
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
@@ -145,6 +147,11 @@ class Gradients(TrainerCallback):
         self.seen.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad]))
 
 
+def assert_same_step(actual, expected):
+    assert actual[0] == pytest.approx(expected[0], rel=1e-5, abs=1e-7)
+    assert (actual[1] - expected[1]).norm() < 1e-5 * expected[1].norm()
+
+
 # Against full logits
 
 
@@ -196,6 +203,63 @@ def test_accumulation_does_not_change_the_run(tmp_path, kind):
 
 
 # The paper's estimate
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("batch", [24, 6, 4])
+def test_shared_prompts_change_nothing(tmp_path, caplog, batch, checkpointing):
+    """Groups of three rollouts: whole ones, several and one a micro-batch, and split ones."""
+    runs = {}
+    for share in (True, False):
+        caplog.clear()
+        recorded = Gradients()
+        trainer = make_trainer(
+            tmp_path,
+            uneven_pairs(),
+            lora=True,
+            num_generations=3,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=24 // batch,
+            gradient_checkpointing=checkpointing,
+            share_prefix=share,
+            max_steps=1,
+            callbacks=[recorded],
+        )
+        moved(trainer.model, scale=0.3)
+        replay(trainer).train()
+        runs[share] = losses(trainer)[0], recorded.seen[0]
+        assert ("`per_device_train_batch_size` (4) is no multiple" in caplog.text) == (share and batch == 4)
+        assert "6 would avoid that" in caplog.text or batch != 4 or not share
+    assert_same_step(runs[True], runs[False])
+
+
+def test_prompts_that_cannot_be_shared_are_reported(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(
+        prefix_sharing, "_refused_roads", lambda blocks: dict.fromkeys(("cache", "packed"), "a reason of its own")
+    )
+    make_trainer(tmp_path, max_steps=2, per_device_train_batch_size=4).train()
+    assert caplog.text.count("Prompts are computed once a rollout, which is slow: a reason of its own.") == 1
+
+
+def test_both_divergences_of_a_frozen_head_agree(tmp_path, monkeypatch):
+    runs = []
+    for shared in (True, False):
+        calls: list = []
+
+        def counted(*args, calls=calls):
+            calls.append(args)
+            return shared_head_divergence(*args)
+
+        monkeypatch.setattr(rollout_loss, "shared_head_divergence", counted)
+        if not shared:
+            monkeypatch.setattr(rollout_loss, "_is_frozen_and_shared", lambda ours, theirs: False)
+        recorded = Gradients()
+        trainer = make_trainer(tmp_path, lora=True, per_device_train_batch_size=8, max_steps=1, callbacks=[recorded])
+        moved(trainer.model, scale=0.3)
+        replay(trainer).train()
+        assert bool(calls) == shared
+        runs.append((losses(trainer)[0], recorded.seen[0]))
+    assert_same_step(*runs)
 
 
 def test_policy_gradient_is_an_unbiased_estimate_of_the_exact_gradient(tmp_path):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, MptConfig
+from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, GenerationConfig, MptConfig
 
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.trainer import prefix_sharing
@@ -327,3 +327,51 @@ def test_learned_prompt_is_refused():
     model = get_peft_model(make("llama"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
     with pytest.raises(ConsistencyError, match="cannot train a learned prompt"):
         PrefixSharing()(model, *make_batch())
+
+
+def greedy(model, prompt_ids, prompt_mask, **options):
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": 2, **options}
+    config = GenerationConfig(**options)
+    return model.generate(input_ids=prompt_ids, attention_mask=prompt_mask, generation_config=config)
+
+
+@pytest.mark.parametrize(("kind", "attention"), CASES)
+def test_generation_continues_from_shared_prompts(kind, attention):
+    model = add_lora(make(kind, attention)).eval()
+    prompt_ids, prompt_mask, *_ = make_batch(extra=0)
+    expected = greedy(model, prompt_ids, prompt_mask)
+    sharing = PrefixSharing()
+    with sharing.in_generation(model), counted_tokens(model) as counts:
+        generated = greedy(model, prompt_ids, prompt_mask)
+    assert torch.equal(generated, expected)
+    assert "generate" not in vars(model)
+    # After the trial of the roads: three prompts but for their last tokens, then a token a row at a time
+    assert counts[-7:] == [3 * (prompt_ids.shape[1] - 1), *[len(prompt_ids)] * 6]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "rows", "options"),
+    [
+        (PrefixSharing(share=False), ROWS, {}),
+        (PrefixSharing(use_cache=False), ROWS, {}),
+        (PrefixSharing(), ((0, 1), (1, 1)), {}),
+        (PrefixSharing(), ROWS, {"cache_implementation": "static"}),
+        (PrefixSharing(), ROWS, {"use_cache": False}),
+    ],
+)
+def test_generation_computes_every_row_where_it_must(llama, sharing, rows, options):
+    prompt_ids, prompt_mask, *_ = make_batch(rows, extra=0)
+    expected = greedy(llama, prompt_ids, prompt_mask)
+    with sharing.in_generation(llama), counted_tokens(llama) as counts:
+        assert torch.equal(greedy(llama, prompt_ids, prompt_mask, **options), expected)
+    assert counts[0] == prompt_ids.numel()
+
+
+def test_sharing_can_be_switched_off(llama):
+    batch = make_batch()
+    sharing = PrefixSharing(share=False)
+    with counted_tokens(llama) as counts:
+        states = sharing(llama, *batch)
+    assert (states.road, states.reason) == ("plain", "sharing is switched off")
+    assert len(counts) == 1  # no trial of the roads either
+    torch.testing.assert_close(states.hidden[batch[3].bool()], row_by_row(llama, *batch), rtol=1e-4, atol=2e-5)

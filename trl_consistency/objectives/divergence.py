@@ -13,8 +13,8 @@ from trl.kernels.chunked_divergence import VOCAB_CHUNK_SIZE, ChunkedDivergenceFu
 from .precision import at_least_float32
 
 
-# The logits of a chunk exist three times over; larger ones are not faster.
-SHARED_HEAD_TOKENS = 64
+# Of a chunk, three times over: more are not faster. Fewer tokens than that multiply slowly.
+SHARED_HEAD_LOGITS, SHARED_HEAD_TOKENS = 1 << 22, 64
 
 
 def kl_divergence(
@@ -228,7 +228,8 @@ class _SharedHeadDivergence(torch.autograd.Function):
         with torch.autocast(student_hidden.device.type, enabled=False):
             head = at_least_float32(weight)
             student, reference = (hidden.to(head.dtype) / temperature for hidden in (student_hidden, reference_hidden))
-            chunks = zip(student.split(SHARED_HEAD_TOKENS), reference.split(SHARED_HEAD_TOKENS), strict=True)
+            tokens = max(SHARED_HEAD_LOGITS // len(head), SHARED_HEAD_TOKENS)
+            chunks = zip(student.split(tokens), reference.split(tokens), strict=True)
             parts = [_chunk_of_divergence(ours, theirs, head, beta, needs_grad) for ours, theirs in chunks]
         divergence, entropy, grad = (torch.cat(part) for part in zip(*parts, strict=True))
         # Of the hidden states before they were divided

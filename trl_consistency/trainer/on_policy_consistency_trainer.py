@@ -218,7 +218,16 @@ class OnPolicyConsistencyTrainer(DistillationTrainer):
         check_reference_options(self)
         self._check_size()
         self.ref_model: Any = ref_model
-        self.rollout_loss = RolloutLoss(args, self._make_reference())
+        # The cache takes two passes of a model where it serves, and sharded weights meet in each pass.
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        self.rollout_loss = RolloutLoss(args, self._make_reference(), use_cache=not sharded)
+        batch, group = args.per_device_train_batch_size, args.num_generations
+        if args.share_prefix and batch % group:
+            logger.warning(
+                f"`per_device_train_batch_size` ({batch}) is no multiple of `num_generations` ({group}): rollouts of one "
+                "prompt fall into several batches, and each computes the prompt again. "
+                f"{-(-batch // group) * group} would avoid that."
+            )
         self._meter = LossMeter()
 
     # The reference
@@ -333,7 +342,8 @@ class OnPolicyConsistencyTrainer(DistillationTrainer):
         was_training = self.model.training
         self.model.eval()  # what is sampled is the policy, without its dropout
         try:
-            return super()._generate_single_turn(*args, **kwargs)
+            with self.rollout_loss.sharing.in_generation(self.model):
+                return super()._generate_single_turn(*args, **kwargs)
         finally:
             self.model.train(was_training)
 

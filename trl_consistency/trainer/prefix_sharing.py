@@ -59,6 +59,8 @@ class PrefixSharing:
     row does not take it.
 
     Args:
+        share (`bool`, *optional*, defaults to `True`):
+            Whether to share prompts at all. `False` runs the rows one by one.
         use_cache (`bool`, *optional*, defaults to `True`):
             Whether the cache may be used. It runs the backbone twice a call where the other roads run it once: with
             sharded parameters every process must run it equally often, whatever its rows.
@@ -70,8 +72,8 @@ class PrefixSharing:
             The roads that the model cannot take, and why; known after the first call.
     """
 
-    def __init__(self, use_cache: bool = True, max_mask_entries: int = MAX_MASK_ENTRIES):
-        self.use_cache, self.max_mask_entries = use_cache, max_mask_entries
+    def __init__(self, share: bool = True, use_cache: bool = True, max_mask_entries: int = MAX_MASK_ENTRIES):
+        self.share, self.use_cache, self.max_mask_entries = share, use_cache, max_mask_entries
         self.refused: dict[str, str] | None = None
 
     def __call__(
@@ -101,7 +103,7 @@ class PrefixSharing:
             ConsistencyError: If the model is no decoder with one list of blocks, or has a learned prompt.
         """
         blocks = find_blocks(model)
-        if self.refused is None:
+        if self.share and self.refused is None:
             self.refused = _refused_roads(blocks)
         batch = _Batch.of(prompt_ids, prompt_mask, completion_ids, completion_mask)
         with ExitStack() as stack:
@@ -118,8 +120,54 @@ class PrefixSharing:
         hidden = F.pad(hidden, (0, 0, 0, completion_ids.shape[1] - hidden.shape[1]))
         return CompletionStates(hidden, road, "; ".join(dict.fromkeys(reasons)) or None)
 
+    @contextmanager
+    def in_generation(self, model: Any) -> Iterator[None]:
+        """
+        Within it, `model.generate` computes each distinct prompt once, where the model allows it.
+
+        Args:
+            model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+                The student, in evaluation mode.
+        """
+        generate, overridden = model.generate, "generate" in vars(model)
+
+        def generate_from_cache(
+            input_ids: Tensor, attention_mask: Tensor, generation_config: Any, **inputs: Any
+        ) -> Tensor:
+            if generation_config.use_cache is not False and generation_config.cache_implementation is None:
+                inputs["past_key_values"] = self._prefill(model, input_ids, attention_mask)
+            return generate(
+                input_ids=input_ids, attention_mask=attention_mask, generation_config=generation_config, **inputs
+            )
+
+        model.generate = generate_from_cache
+        try:
+            yield
+        finally:
+            if overridden:
+                model.generate = generate
+            else:
+                del model.generate
+
+    @torch.no_grad()
+    def _prefill(self, model: nn.Module, prompt_ids: Tensor, prompt_mask: Tensor) -> DynamicCache | None:
+        """Keys and values of all but the last tokens, which `generate` runs itself."""
+        prompts, rows = _distinct(prompt_ids, prompt_mask)
+        if not self.share or not self.use_cache or len(prompts) == len(rows) or prompts.shape[1] == 1:
+            return None
+        blocks = find_blocks(model)
+        if self.refused is None:
+            self.refused = _refused_roads(blocks)
+        if "cache" in self.refused:
+            return None
+        cache = _run_prompts(blocks.backbone, prompts.clamp(min=0), (prompts >= 0).long())
+        cache.batch_select_indices(rows)
+        return cache
+
     def _takes_cache(self, blocks: Blocks, batch: "_Batch", reasons: list[str]) -> bool:
-        if not batch.shares:
+        if not self.share:
+            reasons.append("sharing is switched off")
+        elif not batch.shares:
             reasons.append("no prompt of several tokens repeats among these rows")
         elif not self.use_cache:
             reasons.append("the key/value cache is switched off")
@@ -132,7 +180,7 @@ class PrefixSharing:
         return False
 
     def _packing(self, blocks: Blocks, batch: "_Batch", reasons: list[str]) -> "_Packing | None":
-        if not batch.shares:
+        if not self.share or not batch.shares:
             return None
         if self.refused and "packed" in self.refused:
             reasons.append(self.refused["packed"])
@@ -160,6 +208,11 @@ class PrefixSharing:
         return packing
 
 
+def _distinct(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct prompts `[D, P]`, -1 where padded, and which of them each row has, `[B]`."""
+    return torch.where(prompt_mask.bool(), prompt_ids, -1).unique(dim=0, return_inverse=True)
+
+
 @dataclass
 class _Batch:
     """Rows without needless columns, and the prompts that they share."""
@@ -172,7 +225,7 @@ class _Batch:
 
     @classmethod
     def of(cls, prompt_ids: Tensor, prompt_mask: Tensor, completion_ids: Tensor, completion_mask: Tensor) -> "_Batch":
-        prompts, rows = torch.where(prompt_mask.bool(), prompt_ids, -1).unique(dim=0, return_inverse=True)
+        prompts, rows = _distinct(prompt_ids, prompt_mask)
         prompts = prompts[:, (prompts >= 0).any(0)]
         # An empty completion is one of padding: every row has a state to predict its first token from.
         columns = max(int(completion_mask.sum(1).max()), 1)
@@ -280,26 +333,31 @@ def _run_plain(backbone: Any, batch: _Batch) -> Tensor:
     return output.last_hidden_state[:, batch.prompt_ids.shape[1] - 1 :]
 
 
-def _run_cache(backbone: Any, batch: _Batch) -> Tensor:
+def _run_prompts(backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor) -> DynamicCache:
+    """Keys and values of all but the last tokens."""
     cache = DynamicCache(config=backbone.config)
-    # A prompt's last token runs with the completions: then nothing reads what leaves the last block for the prompts,
-    # and the backward pass leaves most of that block out.
-    prompt_mask, positions = batch.prompt_mask[:, :-1], _positions(batch.prompt_mask)
     backbone(
-        input_ids=batch.prompt_ids[:, :-1],
-        attention_mask=prompt_mask,
-        position_ids=positions[:, :-1],
+        input_ids=prompt_ids[:, :-1],
+        attention_mask=prompt_mask[:, :-1],
+        position_ids=_positions(prompt_mask)[:, :-1],
         past_key_values=cache,
         use_cache=True,
     )
+    return cache
+
+
+def _run_cache(backbone: Any, batch: _Batch) -> Tensor:
+    # A prompt's last token runs with the completions: then nothing reads what leaves the last block for the prompts,
+    # and the backward pass leaves most of that block out.
+    cache = _run_prompts(backbone, batch.prompt_ids, batch.prompt_mask)
     cache.batch_select_indices(batch.rows)
     last_ids, last_mask, last_position = (
-        part[batch.rows, -1:] for part in (batch.prompt_ids, batch.prompt_mask, positions)
+        part[batch.rows, -1:] for part in (batch.prompt_ids, batch.prompt_mask, _positions(batch.prompt_mask))
     )
     mask = torch.cat([last_mask, batch.completion_mask[:, :-1]], 1)
     output = backbone(
         input_ids=torch.cat([last_ids, batch.completion_ids[:, :-1]], 1),
-        attention_mask=torch.cat([prompt_mask[batch.rows], mask], 1),
+        attention_mask=torch.cat([batch.prompt_mask[batch.rows, :-1], mask], 1),
         position_ids=last_position + mask.cumsum(-1) - 1,
         past_key_values=cache,
         use_cache=True,

@@ -3,13 +3,18 @@
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from torch import Tensor, nn
 
-from ..objectives.divergence import generalized_divergence, token_log_probs
-from .capture import find_blocks, head_of
+from ..objectives.divergence import generalized_divergence, shared_head_divergence, token_log_probs
+from .capture import Head, head_of
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import Answers, RowLosses
-from .reference import Reference
+from .prefix_sharing import PrefixSharing
+from .reference import GivenReference, Reference
+
+
+logger = get_logger(__name__)
 
 
 Rollouts = dict[str, Any]
@@ -24,10 +29,20 @@ class RolloutLoss:
             The objective and its options.
         reference ([`Reference`]):
             The frozen policy.
+        use_cache (`bool`, *optional*, defaults to `True`):
+            Whether prompts may be shared through the key/value cache, see [`PrefixSharing`].
+
+    Attributes:
+        sharing ([`PrefixSharing`]):
+            How the student computes the prompt of several rollouts once.
     """
 
-    def __init__(self, args: OnPolicyConsistencyConfig, reference: Reference):
+    def __init__(self, args: OnPolicyConsistencyConfig, reference: Reference, use_cache: bool = True):
         self.args, self.reference = args, reference
+        self.sharing = PrefixSharing(args.share_prefix, use_cache)
+        self._reference_sharing = (
+            PrefixSharing(args.share_prefix, use_cache) if isinstance(reference, GivenReference) else self.sharing
+        )
 
     def __call__(self, model: nn.Module, rollouts: Rollouts) -> dict[str, RowLosses]:
         """
@@ -68,40 +83,38 @@ class RolloutLoss:
 
     def _answers(self, model: nn.Module, side: str, rollouts: Rollouts) -> Answers:
         """What a model says at the compared tokens after the clean prompts, or after the student's own prompts."""
-        prompt_ids = rollouts[f"{side}_ids"]
-        input_ids = torch.cat([prompt_ids, rollouts["completion_ids"]], 1)
-        attention_mask = torch.cat([rollouts[f"{side}_mask"], rollouts["completion_mask"]], 1)
-        hidden = (
-            find_blocks(model)
-            .backbone(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                # By default left padding would be counted as text.
-                position_ids=(attention_mask.cumsum(-1) - 1).clamp(min=0),
-                use_cache=False,
-            )
-            .last_hidden_state
+        sharing = self._reference_sharing if side == "clean" else self.sharing
+        states = sharing(
+            model,
+            rollouts[f"{side}_ids"],
+            rollouts[f"{side}_mask"],
+            rollouts["completion_ids"],
+            rollouts["completion_mask"],
         )
-        # A position predicts the token after it: [B, T, H] -> [M, H]
-        return Answers(hidden[:, prompt_ids.shape[1] - 1 : -1][rollouts["loss_mask"].bool()], head_of(model))
+        if self.args.share_prefix and self.args.num_generations > 1 and states.road == "plain":
+            logger.warning_once(f"Prompts are computed once a rollout, which is slow: {states.reason}.")
+        # [B, T, H] -> [M, H]
+        return Answers(states.hidden[rollouts["loss_mask"].bool()], head_of(model))
 
     def _divergence(self, student: Answers, reference: Answers) -> dict[str, Tensor]:
         """`D(π_θ(·|p, y_<t), π_0(·|c, y_<t))`, over the whole vocabulary."""
-        ours, theirs = student.head, reference.head
-        divergence, entropy = generalized_divergence(
-            student.hidden,
-            ours.weight,
-            ours.bias,
-            reference.hidden,
-            theirs.weight,
-            theirs.bias,
-            beta=self.args.beta,
-            temperature=self.args.loss_temperature,
-            student_scale=ours.scale,
-            student_softcap=ours.softcap,
-            reference_scale=theirs.scale,
-            reference_softcap=theirs.softcap,
-        )
+        ours, theirs, options = student.head, reference.head, (self.args.beta, self.args.loss_temperature)
+        if _is_frozen_and_shared(ours, theirs):
+            divergence, entropy = shared_head_divergence(student.hidden, reference.hidden, ours.weight, *options)
+        else:
+            divergence, entropy = generalized_divergence(
+                student.hidden,
+                ours.weight,
+                ours.bias,
+                reference.hidden,
+                theirs.weight,
+                theirs.bias,
+                *options,
+                student_scale=ours.scale,
+                student_softcap=ours.softcap,
+                reference_scale=theirs.scale,
+                reference_softcap=theirs.softcap,
+            )
         return {"loss": divergence, "divergence": divergence.detach(), "entropy": entropy}
 
     def _policy_gradient(self, student: Answers, reference: Answers, rollouts: Rollouts) -> dict[str, Tensor]:
@@ -128,3 +141,10 @@ class RolloutLoss:
         return token_log_probs(
             answers.hidden, head.weight, head.bias, labels, head.scale, head.softcap, self.args.loss_temperature
         )
+
+
+def _is_frozen_and_shared(ours: Head, theirs: Head) -> bool:
+    """Whether [`shared_head_divergence`] serves. On GPUs TRL's fused kernel does."""
+    plain = ours.bias is None and ours.softcap is None and ours.scale == 1
+    one = ours.weight.data_ptr() == theirs.weight.data_ptr()
+    return plain and one and not ours.weight.requires_grad and ours.weight.device.type == "cpu"
