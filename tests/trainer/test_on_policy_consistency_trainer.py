@@ -518,6 +518,15 @@ def test_evaluation_is_the_token_mean_of_its_own_rollouts(tmp_path, batch):
         assert metrics[f"eval_{name}_entropy"] > 0
 
 
+def test_evaluation_leaves_out_what_nothing_was_counted_for(tmp_path):
+    """No rollout comes to an end, and only those that do are compared."""
+    trainer = make_trainer(tmp_path, eval_dataset=uneven_pairs(3), mask_truncated_completions=True)
+    moved(trainer.model)
+    metrics = replay(trainer, lambda ids, number: [5, 6, 7]).evaluate()
+    assert metrics["eval_loss"] == 0
+    assert not {"eval_divergence", "eval_entropy"} & set(metrics)
+
+
 def test_evaluation_does_not_change_the_training(tmp_path):
     runs = []
     for options in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": uneven_pairs(3)}):

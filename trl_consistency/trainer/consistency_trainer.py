@@ -39,7 +39,7 @@ from .checks import (
     refuse_arguments,
 )
 from .consistency_config import ConsistencyConfig
-from .evaluation_by_row import EvaluationMixin
+from .evaluation_by_row import PairEvaluationMixin
 from .loss_meter import LossMeter
 from .paired_loss import PairedLoss, RowLosses
 from .reference import Reference
@@ -59,7 +59,7 @@ logger = get_logger(__name__)
 EvalDataset: TypeAlias = AnyDataset | DatasetDict | IterableDatasetDict | dict[str, AnyDataset]
 
 
-class ConsistencyTrainer(TargetsMixin, EvaluationMixin, SFTTrainer):
+class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
     """
     Trainer for consistency training on pairs of a clean and a perturbed prompt.
 

@@ -16,7 +16,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, PredictionOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput
 from trl import DistillationTrainer
 
 from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
@@ -35,6 +35,7 @@ from .checks import (
     refuse_arguments,
 )
 from .consistency_trainer import EvalDataset, _named
+from .evaluation_by_row import EvaluationMixin, means_of
 from .loss_meter import LossMeter
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class OnPolicyConsistencyTrainer(DistillationTrainer):
+class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
     """
     Trainer for On-Policy Consistency Training (OPCT, [Han et al.,
     2026](https://huggingface.co/papers/2605.21834)) on pairs of a clean and a perturbed prompt.
@@ -486,25 +487,15 @@ class OnPolicyConsistencyTrainer(DistillationTrainer):
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             losses = self._compare(model, inputs)
-        self._eval_names = list(losses)
-        rows = torch.stack([part.float() for of_rows in losses.values() for part in (of_rows.sums, of_rows.counts)], 1)
-        # By row, so that the rows that repeat to fill the last batch of several processes are left out.
-        self._eval_rows.append(self.accelerator.gather_for_metrics(rows).cpu())
+        self._keep_rows(losses)
         of_rows = losses["loss"]
         return of_rows.sums.sum() / of_rows.counts.sum().clamp(min=1), None, None
 
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
-        self._eval_rows: list[Tensor] = []
-        with self._own_random_numbers():
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        # Trainer has averaged the means of batches, which weighs short answers too heavily.
-        totals = torch.cat(self._eval_rows).double().sum(0).unflatten(0, (-1, 2)).tolist()
-        for name, (total, count) in zip(self._eval_names, totals, strict=True):
-            output.metrics[f"{metric_key_prefix}_{name}"] = total / max(count, 1)
-        return output
+    def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
+        return {"loss": 0.0} | means_of(rows)  # an empty loss is 0, as in training
 
     @contextmanager
-    def _own_random_numbers(self) -> Iterator[None]:
+    def _evaluating_set(self) -> Iterator[None]:
         """Evaluations draw the same rollouts from the same policy, and leave those of the training alone."""
         with torch.random.fork_rng():
             torch.manual_seed(self.args.seed + self.accelerator.process_index)
