@@ -10,6 +10,7 @@ from trl_consistency.objectives.divergence import (
     kl_divergence,
     shared_head_divergence,
     token_log_probs,
+    token_log_probs_and_entropy,
 )
 
 
@@ -85,6 +86,18 @@ def test_log_probs_equal_the_definition(rows, logit_scale, softcap, has_bias, dt
     values = token_log_probs(*side, labels, logit_scale, softcap)
     expected = naive_log_softmax(*side, logit_scale, softcap).gather(-1, labels[:, None]).squeeze(-1)
     assert_close_with_gradients(values, expected, side, dtype)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@pytest.mark.parametrize(("logit_scale", "softcap", "has_bias"), HEADS)
+def test_entropy_beside_the_log_probs(logit_scale, softcap, has_bias, temperature):
+    side = make_side(7, 5, has_bias)
+    labels = torch.arange(7)
+    values, entropy = token_log_probs_and_entropy(*side, labels, logit_scale, softcap, temperature)
+    assert torch.equal(values, token_log_probs(*side, labels, logit_scale, softcap, temperature))
+    log_probs = (naive_log_softmax(*side, logit_scale, softcap) / temperature).log_softmax(-1)
+    torch.testing.assert_close(entropy, -(log_probs.exp() * log_probs).sum(-1).float().detach(), rtol=1e-5, atol=1e-6)
+    assert not entropy.requires_grad
 
 
 def test_kl_is_the_forward_one_and_zero_for_equal_sides():

@@ -293,6 +293,16 @@ def test_policy_gradient_is_an_unbiased_estimate_of_the_exact_gradient(tmp_path)
     assert (estimate - exact).norm() / exact.norm() < 1e-4
 
 
+def test_policy_gradient_has_the_entropy_of_the_exact_loss(tmp_path):
+    entropies = []
+    for loss_type in ("divergence", "policy_gradient"):
+        trainer = make_trainer(tmp_path, uneven_pairs(), loss_type=loss_type, max_steps=1)
+        moved(trainer.model)
+        replay(trainer).train()
+        entropies.append(trainer.state.log_history[0]["entropy"])
+    assert entropies[0] == pytest.approx(entropies[1], rel=1e-5)
+
+
 def test_policy_gradient_steps_several_times_on_a_batch_of_rollouts(tmp_path):
     made = []
 

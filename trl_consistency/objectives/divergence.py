@@ -167,10 +167,40 @@ def token_log_probs(
     Returns:
         `torch.Tensor` of shape `(N,)`: In float32, in nats.
     """
+    log_probs, _ = _token_log_probs(hidden, weight, bias, labels, logit_scale, softcap, temperature, ())
+    return log_probs
+
+
+def token_log_probs_and_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    logit_scale: float = 1.0,
+    softcap: float | None = None,
+    temperature: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """As [`token_log_probs`], with the entropy `-Σ_v π(v) log π(v)` of each position, which has no gradient."""
+    log_probs, entropy = _token_log_probs(
+        hidden, weight, bias, labels, logit_scale, softcap, temperature, ("entropy",)
+    )
+    return log_probs, entropy.detach()
+
+
+def _token_log_probs(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    logit_scale: float,
+    softcap: float | None,
+    temperature: float,
+    besides: tuple[str, ...],
+) -> tuple[Tensor, Any]:
     # The kernel rounds the logits to the dtype of the hidden states, or to autocast's: in bfloat16 a logit of 20 is
     # off by up to 0.06, and a difference of two such log-probabilities says little.
     with torch.autocast(hidden.device.type, enabled=False):
-        log_probs, *_ = ChunkedLogProbFunction.apply(
+        log_probs, entropy, *_ = ChunkedLogProbFunction.apply(
             hidden.float(),
             weight,
             bias,
@@ -179,9 +209,9 @@ def token_log_probs(
             min(VOCAB_CHUNK_SIZE, weight.shape[0]),
             softcap,
             logit_scale,
-            (),  # nothing besides the log-probabilities
+            besides,
         )
-    return log_probs
+    return log_probs, entropy
 
 
 def shared_head_divergence(

@@ -6,7 +6,12 @@ import torch
 from accelerate.logging import get_logger
 from torch import Tensor, nn
 
-from ..objectives.divergence import generalized_divergence, shared_head_divergence, token_log_probs
+from ..objectives.divergence import (
+    generalized_divergence,
+    shared_head_divergence,
+    token_log_probs,
+    token_log_probs_and_entropy,
+)
 from .capture import Head, head_of
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import Answers, RowLosses
@@ -119,7 +124,7 @@ class RolloutLoss:
 
     def _policy_gradient(self, student: Answers, reference: Answers, rollouts: Rollouts) -> dict[str, Tensor]:
         """`-ratio · A_t` with `A_t = -(log π_θ(y_t|p, y_<t) - log π_0(y_t|c, y_<t))`, detached."""
-        log_probs = self._log_probs(student, rollouts)
+        log_probs, entropy = token_log_probs_and_entropy(*self._tokens(student, rollouts))
         advantages = self._log_probs(reference, rollouts) - log_probs.detach()
         if "sampling_log_probs" in rollouts:
             sampling_log_probs = rollouts["sampling_log_probs"][rollouts["loss_mask"].bool()]
@@ -127,7 +132,7 @@ class RolloutLoss:
             sampling_log_probs = log_probs.detach()
         ratio = (log_probs - sampling_log_probs).exp()
         loss = -ratio * advantages
-        watched = {"divergence": -advantages, "importance_ratio": ratio.detach()}
+        watched = {"divergence": -advantages, "entropy": entropy, "importance_ratio": ratio.detach()}
         if self.args.clip_range is not None:
             clipped = ratio.clamp(1 - self.args.clip_range, 1 + self.args.clip_range)
             watched["clipped"] = (-clipped * advantages > loss).float()
@@ -136,11 +141,13 @@ class RolloutLoss:
 
     def _log_probs(self, answers: Answers, rollouts: Rollouts) -> Tensor:
         """Of the compared tokens, (M,)."""
+        return token_log_probs(*self._tokens(answers, rollouts))
+
+    def _tokens(self, answers: Answers, rollouts: Rollouts) -> tuple[Any, ...]:
+        """What [`token_log_probs`] takes, for the compared tokens."""
         head = answers.head
         labels = rollouts["completion_ids"][rollouts["loss_mask"].bool()]
-        return token_log_probs(
-            answers.hidden, head.weight, head.bias, labels, head.scale, head.softcap, self.args.loss_temperature
-        )
+        return answers.hidden, head.weight, head.bias, labels, head.scale, head.softcap, self.args.loss_temperature
 
 
 def _is_frozen_and_shared(ours: Head, theirs: Head) -> bool:
