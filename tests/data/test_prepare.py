@@ -75,6 +75,14 @@ def test_the_target_still_to_come_counts_as_length(tokenizer):
         prepare_pairs(pairs, tokenizer, "train", max_length=longest + 10, max_completion_length=11)
 
 
+def test_rollouts_count_as_length_whatever_completion_came_along(tokenizer):
+    pairs = make_pairs(4)
+    prepared = prepare_pairs(pairs, tokenizer, "train", max_completion_length=50, always_generates=True)
+    bare = prepare_pairs(make_pairs(4, completion=False), tokenizer, "train", max_completion_length=50)
+    assert prepared["length"] == bare["length"]
+    assert prepared["completion_ids"] == prepare_pairs(pairs, tokenizer, "train")["completion_ids"]
+
+
 def test_template_that_drops_what_tells_the_prompts_apart():
     template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     user = [{"role": "user", "content": "What?"}]

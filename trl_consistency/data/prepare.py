@@ -48,6 +48,7 @@ def prepare_pairs(
     max_completion_length: int = 0,
     overlong: str = "error",
     num_proc: int | None = None,
+    always_generates: bool = False,
 ) -> AnyDataset:
     """
     Renders both prompts (and the completion, where the data have one) of every row.
@@ -69,6 +70,9 @@ def prepare_pairs(
             `"error"` refuses rows over `max_length`, `"drop"` leaves them out and logs how many.
         num_proc (`int`, *optional*):
             Processes that render.
+        always_generates (`bool`, *optional*, defaults to `False`):
+            Whether a completion is generated for rows that have one, too: `max_completion_length` tokens are then
+            reserved for all.
 
     Returns:
         The data set with the added columns `clean_ids`, `perturbed_ids`, `completion_ids` (if it has completions), each
@@ -89,6 +93,7 @@ def prepare_pairs(
         has_completion="completion" in columns or "completion_ids" in columns,
         chat_template_kwargs=chat_template_kwargs or {},
         max_completion_length=max_completion_length,
+        always_generates=always_generates,
     )
     if isinstance(dataset, IterableDataset):
         check = row_checker(next(iter(dataset)), has_completion="completion" in columns)
@@ -107,6 +112,7 @@ def _render_row(
     has_completion: bool,
     chat_template_kwargs: dict[str, Any],
     max_completion_length: int,
+    always_generates: bool,
 ) -> dict[str, Any]:
     tools = parse_json_column(row.get("tools"))
     kwargs = {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
@@ -130,9 +136,10 @@ def _render_row(
             rendered["completion_ids"] = row.get("completion_ids") or render_completion(
                 processing_class, row["clean_prompt"], row["completion"], tools, kwargs
             )
-            completion_length = len(rendered["completion_ids"])
-            if completion_length == 0:
+            if not rendered["completion_ids"]:
                 rendered["render_fault"] = "`completion` renders to no token at all"
+            if not always_generates:
+                completion_length = len(rendered["completion_ids"])
     except Exception as error:  # templates raise whatever their authors chose; the row is what the user needs
         rendered["render_fault"] = f"the chat template refused it ({type(error).__name__}: {error})"
     rendered["length"] = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + completion_length

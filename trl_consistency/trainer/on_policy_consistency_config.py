@@ -99,6 +99,15 @@ class OnPolicyConsistencyConfig(DistillationConfig):
             Variables of the chat template for all rows, such as `{"enable_thinking": False}`. A row's own
             `chat_template_kwargs` column comes on top.
 
+        > Parameters that control the logging
+
+        log_consistency_metrics (`bool`, *optional*, defaults to `False`):
+            Whether to log, on the pairs of every batch, what [`ConsistencyTrainer`] logs under this option: the
+            cross-entropy of the clean answer on the perturbed prompt, the distance of the activations on the tokens that
+            both prompts end with, and the divergence from the reference on the clean answer. Costs a pass of each
+            model over the distinct pairs and, where the pairs come without a `completion`, the reference's greedy answer
+            to every distinct clean prompt, once.
+
     > [!NOTE]
     > These parameters have default values different from [`~trl.DistillationConfig`]:
     > - `disable_dropout`: Defaults to `True` instead of `False`: the reference has none either.
@@ -183,6 +192,15 @@ class OnPolicyConsistencyConfig(DistillationConfig):
         default=None,
         metadata={
             "help": "Variables of the chat template for all rows. A row's own `chat_template_kwargs` come on top."
+        },
+    )
+
+    # Parameters that control the logging
+    log_consistency_metrics: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether to log, on the pairs of every batch, response cross-entropy, activation distance and KL to the "
+            "reference, at the cost of further passes and of the reference's greedy answers where the pairs have none."
         },
     )
 

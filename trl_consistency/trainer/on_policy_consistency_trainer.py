@@ -16,12 +16,12 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, PredictionOutput
 from trl import DistillationTrainer
 
 from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
 from ..data.pairs import AnyDataset, check_pairs
-from ..data.prepare import columns_of, is_prepared, prepare_pairs
+from ..data.prepare import is_prepared, prepare_pairs
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError, InvalidPairsError
 from .card import build_on_policy_card, describe_data
@@ -41,7 +41,16 @@ from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
 from .reference import GivenReference, Reference
 from .rollout_loss import RolloutLoss, Rollouts
+from .rollout_metrics import (
+    CleanAnswers,
+    PairMetrics,
+    completion_lengths,
+    is_truncated,
+    leave_out_lengths_of_nothing,
+    length_metrics,
+)
 from .rollout_sampler import RolloutSampler
+from .rollout_table import RolloutTable
 from .target_making import adapter_changes_base
 from .upstream import (
     RepeatSampler,
@@ -101,8 +110,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         train_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
             Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages (a last assistant turn is
             continued); `tools` (schemas) and `chat_template_kwargs`, optional, go to the chat template of both sides. A
-            `completion` is not used: the student answers itself. A row with two equal prompts is an anchor: it asks the
-            student to stay where the reference is.
+            `completion` is not trained on, since the student answers itself: the log compares with it. A row with two
+            equal prompts is an anchor: it asks the student to stay where the reference is.
         eval_dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`], [`~datasets.DatasetDict`], [`~datasets.IterableDatasetDict`] or `dict[str, Dataset | IterableDataset]`, *optional*):
             Pairs to evaluate the loss on, with `num_generations_eval` rollouts each: the token-mean over the whole set.
             The rollouts are drawn with the same seed each time.
@@ -221,7 +230,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         self.ref_model: Any = ref_model
         # The cache takes two passes of a model where it serves, and sharded weights meet in each pass.
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        self.rollout_loss = RolloutLoss(args, self._make_reference(), use_cache=not sharded)
+        reference = self._make_reference()
+        self.rollout_loss = RolloutLoss(args, reference, use_cache=not sharded)
         batch, group = args.per_device_train_batch_size, args.num_generations
         if args.share_prefix and batch % group:
             logger.warning(
@@ -229,7 +239,14 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
                 "prompt fall into several batches, and each computes the prompt again. "
                 f"{-(-batch // group) * group} would avoid that."
             )
+        self.clean_answers = CleanAnswers(args, reference, self.accelerator, self._tokenizer, self.eos_token_ids)
+        self.pair_metrics = (
+            PairMetrics(self.model, reference, self._tokenizer.pad_token_id) if args.log_consistency_metrics else None
+        )
+        self._ends = [*self.eos_token_ids, self._tokenizer.pad_token_id]
         self._meter = LossMeter()
+        self.log_completions = False  # the parent's table, which has prompts and completions alone
+        self._tables = {mode: RolloutTable(args, self._tokenizer) for mode in ("train", "eval")}
 
     # The reference
 
@@ -323,18 +340,27 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Rollouts:
         rollouts = super()._generate_and_score_completions([{"prompt": row["perturbed_ids"]} for row in inputs])
         del rollouts["num_items_in_batch"]  # counted before any mask
-        clean_ids = [torch.tensor(row["clean_ids"]) for row in inputs]
-        for name, rows, value in (
-            ("clean_ids", clean_ids, self._tokenizer.pad_token_id),
-            ("clean_mask", [torch.ones_like(ids) for ids in clean_ids], 0),
-        ):
-            padded = pad(rows, padding_value=value, padding_side="left", pad_to_multiple_of=self.pad_to_multiple_of)
-            rollouts[name] = padded.to(self.accelerator.device)
+        leave_out_lengths_of_nothing(self._metrics["train" if self.model.training else "eval"])
         is_anchor = [row["clean_ids"] == row["perturbed_ids"] for row in inputs]
         rollouts["is_anchor"] = torch.tensor(is_anchor, device=self.accelerator.device)
+        rollouts |= self._padded("clean", [row["clean_ids"] for row in inputs], "left")
         rollouts["loss_mask"] = self._loss_mask(rollouts)
-        self._log_masked(rollouts)
+        with self.compute_loss_context_manager():
+            answers = self.clean_answers(self.accelerator.unwrap_model(self.model), inputs)
+        rollouts["equals_answer"] = self.clean_answers.compare(answers, rollouts)
+        if self.args.log_consistency_metrics:
+            rollouts |= self._padded("answer", answers, "right")
         return rollouts
+
+    def _padded(self, name: str, rows: list[list[int]], side: str) -> Rollouts:
+        ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+        parts = {"ids": (ids, self._tokenizer.pad_token_id), "mask": ([torch.ones_like(row) for row in ids], 0)}
+        return {
+            f"{name}_{part}": pad(
+                tensors, padding_value=value, padding_side=side, pad_to_multiple_of=self.pad_to_multiple_of
+            ).to(self.accelerator.device)
+            for part, (tensors, value) in parts.items()
+        }
 
     def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, Any]]:
         return prompts, None, {}  # rendered with the clean ones, by the same function
@@ -353,9 +379,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         mask = rollouts["completion_mask"].clone()
         lengths = mask.sum(1)
         if self.args.mask_truncated_completions:
-            last = rollouts["completion_ids"].gather(1, (lengths - 1).clamp(min=0)[:, None])
-            ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=mask.device)
-            mask = mask * torch.isin(last, ends)
+            mask[is_truncated(rollouts, self._ends)] = 0
         if not self.args.train_on_thinking:
             opening, closing = self.args.thinking_markers
             prompts = (rollouts["prompt_ids"], rollouts["prompt_mask"])
@@ -365,12 +389,6 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
                 start, end = thought_span(prompt, completion_ids, self._tokenizer, (opening, closing))
                 mask[row, start:end] = 0
         return mask
-
-    def _log_masked(self, rollouts: Rollouts) -> None:
-        counts = torch.stack([rollouts["loss_mask"].sum(), rollouts["completion_mask"].sum()])
-        compared, generated = self.accelerator.gather(counts[None]).sum(0).tolist()
-        metrics = self._metrics["train" if self.model.training else "eval"]
-        metrics["completions/compared_ratio"].append(compared / max(generated, 1))
 
     def _split(self, rollouts: Rollouts) -> list[Rollouts]:
         """Micro-batches, each with the number of tokens that its optimizer step compares on all processes."""
@@ -396,8 +414,9 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
+        watched = self._watch(inputs)
         losses = self._compare(model, inputs)
-        self._meter.add(losses, inputs["is_anchor"])
+        self._meter.add(losses | watched, inputs["is_anchor"])
         # DDP averages the gradients over the processes.
         scale = self.accelerator.num_processes / inputs["num_items_in_batch"].clamp(min=1)
         loss = losses["loss"].sums.sum() * scale
@@ -406,7 +425,20 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
     def _compare(self, model: nn.Module, inputs: Rollouts) -> dict[str, RowLosses]:
         unwrapped = self.accelerator.unwrap_model(model)
         # Through the wrapper's forward: without it, DDP's processes would silently drift apart.
-        return self._forward_redirection(model, unwrapped, self.rollout_loss, unwrapped, inputs)
+        losses = self._forward_redirection(model, unwrapped, self.rollout_loss, unwrapped, inputs)
+        self._tables["train" if self.model.training else "eval"].add(inputs, self.rollout_loss.divergence)
+        return losses
+
+    def _watch(self, inputs: Rollouts) -> dict[str, RowLosses]:
+        """What is measured of rollouts beside the loss, without gradients, before the student's pass."""
+        equals = inputs["equals_answer"]
+        watched = {
+            "completions/compared_ratio": RowLosses(inputs["loss_mask"].sum(1), inputs["completion_mask"].sum(1)),
+            "completions/equal_to_clean_ratio": RowLosses((equals == 1).long(), (equals >= 0).long()),
+        }
+        if self.pair_metrics is not None:
+            watched |= self.pair_metrics(self.accelerator.unwrap_model(self.model), inputs)
+        return watched
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if self.model.training:
@@ -416,6 +448,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
                 logs["anchor_share"] = anchor_share
                 logs["anchor_loss"] = of_anchors["loss"]
         super().log(logs, start_time)
+        if self.model.training:
+            self._tables["train"].log("completions", self.state.global_step)
 
     # Training and evaluation
 
@@ -486,13 +520,23 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
+            watched = self._watch(inputs)
             losses = self._compare(model, inputs)
-        self._keep_rows(losses)
+        self._keep_rows(losses | watched | completion_lengths(inputs, self._ends))
         of_rows = losses["loss"]
         return of_rows.sums.sum() / of_rows.counts.sum().clamp(min=1), None, None
 
     def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
-        return {"loss": 0.0} | means_of(rows)  # an empty loss is 0, as in training
+        lengths = length_metrics(rows)
+        return {"loss": 0.0} | means_of(rows) | lengths  # an empty loss is 0, as in training
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        # The parent's means of batches, in whose place are those of the set
+        for name in [name for name in self._metrics["eval"] if name.startswith("completions/")]:
+            del self._metrics["eval"][name]
+        self._tables["eval"].log(f"{metric_key_prefix}_completions", self.state.global_step)
+        return output
 
     @contextmanager
     def _evaluating_set(self) -> Iterator[None]:
@@ -523,17 +567,17 @@ def _prepare(
     args: OnPolicyConsistencyConfig,
     name: str,
 ) -> AnyDataset:
-    """Both prompts of every row as token ids; a completion that came with them would only take up room."""
-    given = [column for column in ("completion", "completion_ids") if column in columns_of(dataset)]
+    """Both prompts of every row as token ids, and the completion where one came with them."""
     with global_then_local_main_first():
         return prepare_pairs(
-            dataset.remove_columns(given),
+            dataset,
             processing_class,
             name,
             chat_template_kwargs=cast(dict[str, Any] | None, args.chat_template_kwargs),
             max_length=args.max_length,
             max_completion_length=args.max_completion_length,
             overlong=args.overlong,
+            always_generates=True,
         )
 
 

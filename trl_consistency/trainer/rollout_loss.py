@@ -48,6 +48,8 @@ class RolloutLoss:
         self._reference_sharing = (
             PrefixSharing(args.share_prefix, use_cache) if isinstance(reference, GivenReference) else self.sharing
         )
+        # Of the last batch's compared tokens, (M,), for the table of rollouts
+        self.divergence = torch.empty(0)
 
     def __call__(self, model: nn.Module, rollouts: Rollouts) -> dict[str, RowLosses]:
         """
@@ -72,6 +74,7 @@ class RolloutLoss:
             values = self._divergence(student, reference)
         else:
             values = self._policy_gradient(student, reference, rollouts)
+        self.divergence = values["divergence"]
         counts = rollouts["loss_mask"].sum(1)
         rows = rollouts["loss_mask"].nonzero()[:, 0]
         return {

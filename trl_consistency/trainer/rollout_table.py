@@ -1,0 +1,179 @@
+"""The table of rollouts: where, token by token, the student departs from the reference."""
+
+import random
+from collections import deque
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import is_rich_available
+
+from .on_policy_consistency_config import OnPolicyConsistencyConfig
+from .rollout_loss import Rollouts
+
+
+SCHEMA = pa.schema(
+    {
+        "step": pa.int64(),
+        "clean_prompt": pa.string(),
+        "perturbed_prompt": pa.string(),
+        "completion": pa.string(),
+        "tokens": pa.list_(pa.string()),
+        "divergence": pa.list_(pa.float32()),
+    }
+)
+PROMPTS = ["clean_prompt", "perturbed_prompt"]
+
+# Tokens are marked from these shares of the highest divergence in sight.
+MARKS = {0.5: "bold white on red", 0.1: "black on yellow"}
+
+
+class RolloutTable:
+    """
+    The latest rollouts, as many as make a batch of them. Each process adds its own, and [`log`] brings them together.
+
+    Args:
+        args ([`OnPolicyConsistencyConfig`]):
+            Says whether and where to log.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Decodes prompts and completions.
+    """
+
+    def __init__(self, args: OnPolicyConsistencyConfig, tokenizer: PreTrainedTokenizerBase):
+        self.args, self.tokenizer = args, tokenizer
+        self._batches: deque[tuple[Rollouts, Tensor]] = deque(maxlen=args.steps_per_generation)
+
+    def add(self, rollouts: Rollouts, divergence: Tensor) -> None:
+        """Adds a micro-batch; `divergence`, of shape (M,), is that of its compared tokens."""
+        if self.args.log_completions:
+            self._batches.append((rollouts, divergence))
+
+    def log(self, name: str, step: int) -> None:
+        """
+        Prints the rollouts, writes them under `output_dir` and sends them to the trackers, as a table called `name`; they
+        are gone afterwards. All processes must call it.
+        """
+        if not self.args.log_completions:
+            return
+        rows = gather_object([row for batch in self._batches for row in self._rows(*batch, step)])
+        self._batches.clear()
+        if rows and PartialState().is_main_process:
+            print_rollouts(rows, f"{name}, step {step}", self.args.num_completions_to_print)
+            file_name = f"{name.replace('/', '_')}_{step:05d}.parquet"
+            write_parquet(rows, Path(self.args.output_dir) / "completions" / file_name)
+            send_to_trackers(rows, name, self.args.report_to, self.args.log_unique_prompts)
+
+    def _rows(self, rollouts: Rollouts, divergence: Tensor, step: int) -> list[dict[str, Any]]:
+        sides = [
+            [
+                ids[mask.bool()].tolist()
+                for ids, mask in zip(rollouts[f"{side}_ids"], rollouts[f"{side}_mask"], strict=True)
+            ]
+            for side in ("clean", "prompt", "completion")
+        ]
+        values = iter(divergence.tolist())
+        rows = []
+        for clean_ids, perturbed_ids, completion_ids, mask in zip(*sides, rollouts["loss_mask"].tolist(), strict=True):
+            texts = self.tokenizer.batch_decode([clean_ids, perturbed_ids, completion_ids], skip_special_tokens=True)
+            # The divergences stand in the order of the tokens that are compared.
+            of_tokens = [next(values) if compared else None for compared in mask[: len(completion_ids)]]
+            row = [step, *texts, token_texts(self.tokenizer, completion_ids), of_tokens]
+            rows.append(dict(zip(SCHEMA.names, row, strict=True)))
+        return rows
+
+
+def token_texts(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
+    """
+    The text that each token adds to what stands before it: what a tokenizer makes of a token alone may lack its space. A
+    piece of a character adds nothing, and the last piece the character.
+    """
+    texts: list[str] = []
+    start = read = 0  # what was read last is decoded again, as context
+    for end in range(1, len(ids) + 1):
+        before, both = (tokenizer.decode(ids[start:stop], clean_up_tokenization_spaces=False) for stop in (read, end))
+        is_piece = both.endswith("\N{REPLACEMENT CHARACTER}") and end - read < 4  # UTF-8 has four bytes at most
+        texts.append("" if is_piece else both[len(before) :])
+        if not is_piece:
+            start, read = read, end
+    return texts
+
+
+def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+
+
+def send_to_trackers(rows: list[dict[str, Any]], name: str, trackers: list[str], unique_prompts: bool) -> None:
+    """Logs a table called `name` to those of Weights & Biases and Trackio that are among `trackers`."""
+    for tracker in {"wandb", "trackio"} & set(trackers):
+        module: Any = import_module(tracker)
+        if tracker == "wandb" and module.run is None:
+            continue
+        frame = pd.DataFrame(rows)
+        if unique_prompts:
+            frame = frame.drop_duplicates(subset=PROMPTS)
+        module.log({name: module.Table(dataframe=frame)})
+
+
+def print_rollouts(rows: list[dict[str, Any]], title: str, num_rows: int | None = None) -> None:
+    """
+    Prints rollouts with the tokens of the highest divergence marked, if `rich` is installed.
+
+    Args:
+        rows (`list[dict[str, Any]]`):
+            Rows of the table.
+        title (`str`):
+            What stands above.
+        num_rows (`int`, *optional*):
+            How many of them to print, drawn at random. `None` prints all.
+    """
+    if not is_rich_available() or (num_rows is not None and num_rows <= 0):
+        return
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    if num_rows is not None and num_rows < len(rows):
+        chosen = random.Random(rows[0]["step"]).sample(range(len(rows)), num_rows)
+        rows = [rows[index] for index in sorted(chosen)]
+    compared = [[value for value in row["divergence"] if value is not None] for row in rows]
+    highest = max((value for values in compared for value in values), default=0.0)
+
+    table = Table(expand=True, show_lines=True, header_style="bold")
+    for column in ("Clean prompt", "Perturbed prompt", "Completion"):
+        table.add_column(column, ratio=1)
+    table.add_column("Divergence")
+    for row, values in zip(rows, compared, strict=True):
+        clean_prompt, perturbed_prompt = (Text(row[side].strip()) for side in PROMPTS)
+        if clean_prompt == perturbed_prompt:
+            perturbed_prompt = Text("the same (anchor)", "dim")
+        completion = Text()
+        for token, value in zip(row["tokens"], row["divergence"], strict=True):
+            completion.append(token, _style(value, highest))
+        numbers = "not compared"
+        if values:
+            numbers = f"mean {sum(values) / len(values):.3f}\nmax  {max(values):.3f}"
+            if _style(max(values), highest):
+                numbers += f"\nat {row['tokens'][row['divergence'].index(max(values))]!r}"
+        table.add_row(clean_prompt, perturbed_prompt, completion, Text(numbers))
+
+    legend = Text("Divergence of a token from the reference, in nats: ")
+    for share, style in MARKS.items():
+        legend.append(f"≥ {share * highest:.3f}", style).append("  ")
+    legend.append("not compared", "dim")
+    table.caption = legend
+    Console().print(Panel(table, title=title, expand=False))
+
+
+def _style(divergence: float | None, highest: float) -> str:
+    if divergence is None:
+        return "dim"
+    return next((style for share, style in MARKS.items() if divergence >= share * highest > 0), "")
