@@ -1,6 +1,7 @@
 """Run by `torchrun` (or plain python, for the one-process rival): trains on made-up rollouts and saves the result."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -31,6 +32,9 @@ def main(directory: str, batch_size: str, adapter: str, loss_type: str) -> None:
             loss_type=loss_type,
             mask_truncated_completions=True,
             anchor_ratio=1 / 3,
+            log_completions=True,
+            num_completions_to_print=0,
+            log_consistency_metrics=loss_type == "divergence",
         ),
         train_dataset=uneven_pairs(16),
         eval_dataset=uneven_pairs(7),
@@ -44,10 +48,17 @@ def main(directory: str, batch_size: str, adapter: str, loss_type: str) -> None:
     weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
     others = trainer.accelerator.gather(weights[None])
     assert all(torch.equal(weights, other) for other in others), "the ranks have drifted apart"
-    eval_loss = trainer.evaluate()["eval_loss"]
-    logged = [entry["divergence"] for entry in trainer.state.log_history if "divergence" in entry]
+    names = re.compile(
+        "divergence|entropy|completions/(mean|max|clipped|compared|equal)|response|reference|activation"
+    )
+    metrics = {name: value for name, value in trainer.evaluate().items() if name == "eval_loss" or names.search(name)}
+    history = [
+        {name: value for name, value in entry.items() if names.match(name)}
+        for entry in trainer.state.log_history
+        if "loss" in entry
+    ]
     if trainer.accelerator.is_main_process:
-        result = {"weights": weights, "eval_loss": eval_loss, "logged": logged}
+        result = {"weights": weights, "metrics": metrics, "logged": history}
         torch.save(result, Path(directory) / "result.pt")
     end_run(trainer)
 
