@@ -2,13 +2,16 @@
 
 import argparse
 import json
+import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .cli import recipes_dir
 from .errors import ConsistencyError
@@ -18,7 +21,9 @@ if TYPE_CHECKING:
     from .evaluation import Rate
 
 # What the report calls a method, and the recipe that trains it.
-RECIPES = {"BCT": "bct", "BCT + anchors": "bct_anchors", "ACT + anchors": "act"}
+RECIPES = {"BCT": "bct", "BCT + anchors": "bct_anchors", "ACT + anchors": "act", "OPCT + anchors": "opct"}
+# Only where several seeds are asked for
+MORE_RECIPES = {"OPCT by policy gradient + anchors": "opct_policy_gradient"}
 
 # What the card of an adapter says above its figures.
 RESULTS_INTRODUCTION = (
@@ -70,14 +75,12 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     # What upstream libraries say to each other about names that will go away is not for whoever runs this.
     warnings.simplefilter("ignore", FutureWarning)
     import torch
-    from peft import AutoPeftModelForCausalLM
+    from tqdm.auto import tqdm
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    from .evaluation import evaluate_pairs, generate_answers, markdown_table
+    from .evaluation import evaluate_pairs, generate_answers
     from .organism import build_organism, load_control_dataset, load_organism_datasets
-    from .scripts import consistency
-    from .trainer.card import add_results
     from .trainer.checks import check_output_dir
 
     logging.disable_progress_bar()  # loading a model of a million parameters needs none
@@ -93,25 +96,73 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     clean_prompts = [row["clean_prompt"] for split in ("test", "test_wordings") for row in datasets[split]]
     answers = generate_answers(model, tokenizer, clean_prompts)
     clean_answers = dict(zip(map(str, clean_prompts), answers, strict=True))
-    results = {"before": [evaluate_pairs(model, tokenizer, datasets, control, clean_answers=clean_answers)]}
+    before = evaluate_pairs(model, tokenizer, datasets, control, clean_answers=clean_answers)
+
+    recipes = RECIPES | MORE_RECIPES if seeds else RECIPES
+    results: dict[str, list[dict[str, Rate]]] = {"before": [before], **{name: [] for name in recipes}}
     histories: dict[str, list[dict[str, float]]] = {}
-    for name, recipe in RECIPES.items():
-        path = recipes_dir() / "quickstart" / f"{recipe}.yaml"
-        results[name] = []
-        for seed in seeds or (None,):
-            adapter_dir = output_dir / (recipe if seed is None else f"{recipe}-seed{seed}")
-            flags = ["--config", str(path), "--output_dir", str(adapter_dir)]
-            flags += [] if seed is None else ["--seed", str(seed)]
-            print(f"\n{name}: trl-consistency consistency {' '.join(flags)}")
-            history = consistency.run(flags).state.log_history
-            if any("eval_activation_distance" in entry for entry in history):
-                histories.setdefault(name, history)
-            model = AutoPeftModelForCausalLM.from_pretrained(adapter_dir)
-            results[name].append(evaluate_pairs(model, tokenizer, datasets, control, clean_answers=clean_answers))
-            table = markdown_table({"before": results["before"][0], name: results[name][-1]})
-            add_results(adapter_dir, f"{RESULTS_INTRODUCTION}\n\n{table}")
+    jobs = [(name, recipe, seed) for name, recipe in recipes.items() for seed in seeds or (None,)]
+    workers = min(len(jobs), os.cpu_count() or 1)
+    print(f"\nTraining with {len(recipes)} recipes, {workers} at a time:")
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        runs = [
+            pool.submit(_train_and_measure, name, recipe, seed, output_dir, before, clean_answers)
+            for name, recipe, seed in jobs
+        ]
+        try:
+            for (name, _, _), run in zip(jobs, tqdm(runs, desc="Training", unit="run"), strict=True):
+                command, history, rates = run.result()
+                tqdm.write(f"{name}: {command}")
+                results[name].append(rates)
+                if any("eval_activation_distance" in entry for entry in history):
+                    histories.setdefault(name, history)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     _write_report(results, histories, output_dir, minutes=(time.monotonic() - start) / 60)
     return results
+
+
+def _train_and_measure(
+    name: str,
+    recipe: str,
+    seed: int | None,
+    output_dir: Path,
+    before: "dict[str, Rate]",
+    clean_answers: Mapping[str, str],
+) -> "tuple[str, list[dict[str, Any]], dict[str, Rate]]":
+    """One run, in a process of its own: its command, its log history, and the rates after it."""
+    adapter_dir = output_dir / (recipe if seed is None else f"{recipe}-seed{seed}")
+    # What several runs at once say goes to a file each.
+    log = os.open(adapter_dir.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    warnings.simplefilter("ignore", FutureWarning)
+    import torch
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoTokenizer
+
+    from .evaluation import evaluate_pairs, markdown_table
+    from .organism import load_control_dataset, load_organism_datasets
+    from .scripts import consistency, on_policy_consistency
+    from .trainer.card import add_results
+
+    torch.set_num_threads(1)
+    flags = ["--config", str(recipes_dir() / "quickstart" / f"{recipe}.yaml"), "--output_dir", str(adapter_dir)]
+    flags += [] if seed is None else ["--seed", str(seed)]
+    on_policy = recipe.startswith("opct")
+    trainer: Any = on_policy_consistency.run(flags) if on_policy else consistency.run(flags)
+    model = AutoPeftModelForCausalLM.from_pretrained(adapter_dir)
+    rates = evaluate_pairs(
+        model,
+        AutoTokenizer.from_pretrained(adapter_dir),
+        load_organism_datasets(),
+        load_control_dataset(),
+        clean_answers=clean_answers,
+    )
+    add_results(adapter_dir, f"{RESULTS_INTRODUCTION}\n\n{markdown_table({'before': before, name: rates})}")
+    command = f"trl-consistency {'on-policy-consistency' if on_policy else 'consistency'} {' '.join(flags)}"
+    return command, trainer.state.log_history, rates
 
 
 def _write_report(
@@ -128,7 +179,8 @@ def _write_report(
     what = "95% interval, and counts" if several == 1 else f"mean and range over {several} seeds"
     plot_results(first, output_dir / "results.png", title="The model organism before and after consistency training")
     plot_training(histories, output_dir / "training.png")
-    methods = "\n".join(f"- {name}: `recipes/quickstart/{recipe}.yaml`" for name, recipe in RECIPES.items())
+    recipes = {name: recipe for name, recipe in (RECIPES | MORE_RECIPES).items() if name in results}
+    methods = "\n".join(f"- {name}: `recipes/quickstart/{recipe}.yaml`" for name, recipe in recipes.items())
     (output_dir / "report.md").write_text(
         "# Quickstart: a model organism before and after consistency training\n\n"
         f"Share of answers, {what}. Held-out questions and requests were never trained on; held-out wordings of the user's "
