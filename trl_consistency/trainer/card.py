@@ -38,8 +38,11 @@ def describe_data(dataset: Any) -> dict[str, str]:
         return {"Pairs": "streamed"}
     facts = {"Pairs": f"{len(dataset):,} ({len(set(map(str, dataset['clean_prompt']))):,} distinct clean prompts)"}
     if "perturbation" in dataset.column_names:
-        # "suggested_answer/train-03" is wording 3 of a perturbation
-        kinds = Counter(str(perturbation).split("/")[0] for perturbation in dataset["perturbation"])
+        # "suggested_answer/train-03" is wording 3 of a perturbation, "authority/train-03+typos/train-00" two in a row
+        kinds = Counter(
+            "+".join(step.split("/")[0] for step in str(perturbation).split("+"))
+            for perturbation in dataset["perturbation"]
+        )
         wordings = len(set(dataset["perturbation"]))
         shown = ", ".join(f"{_safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
         more = f", {len(kinds) - MAX_PERTURBATIONS} more kinds" if len(kinds) > MAX_PERTURBATIONS else ""

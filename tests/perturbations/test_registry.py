@@ -1,0 +1,137 @@
+import pytest
+
+from trl_consistency import ConsistencyError
+from trl_consistency.perturbations import PERTURBATIONS, build_pairs, find_perturbations, perturbation
+from trl_consistency.perturbations.registry import read_wordings
+
+
+GOOD = {"train": ["One."], "held_out": ["Two."]}
+
+NAMES = {
+    "sycophancy": {
+        "suggested_answer", "denied_answer", "authority", "distractor_fact", "distractor_argument", "feedback",
+        "are_you_sure", "post_hoc", "wrong_few_shot", "spurious_few_shot", "answer_position",
+    },
+    "jailbreak": {
+        "role_play", "fiction", "hidden_among_benign", "prefix_injection", "suffix_injection", "refusal_suppression",
+        "hypothetical", "prefilled_turn", "base64", "rot13", "formatting",
+    },
+    "awareness": {"safety_fact"},
+    "surface": {"typos", "spacing", "case", "politeness", "emotion", "irrelevant_context"},
+}  # fmt: skip
+
+
+def normal(wording):
+    return " ".join(wording.lower().split())
+
+
+def all_wordings(split):
+    lists = [entry.wordings[split] for entry in PERTURBATIONS.values()]
+    lists.append([example["question"] for example in read_wordings("examples")[split]])
+    lists.append(read_wordings("benign")[split])
+    return [normal(wording) for wordings in lists for wording in wordings]
+
+
+def test_families():
+    for family, names in NAMES.items():
+        assert {steps[0].name for steps in find_perturbations([family])} == names
+
+
+def test_wordings_of_the_two_splits_never_meet():
+    train, held_out = all_wordings("train"), all_wordings("held_out")
+    assert not set(train) & set(held_out)
+
+
+@pytest.mark.parametrize("entry", PERTURBATIONS.values(), ids=PERTURBATIONS)
+def test_enough_wordings(entry):
+    train, held_out = {"suggested_answer": (40, 20), "answer_position": (5, 3)}.get(entry.name, (10, 5))
+    assert len(entry.wordings["train"]) >= train
+    assert len(entry.wordings["held_out"]) >= held_out
+
+
+def test_all_wordings_are_used():
+    for family in ("sycophancy", "jailbreak", "surface"):
+        assert set(read_wordings(family)) == NAMES[family]
+
+
+def test_examples_have_one_right_answer_and_nine_wrong_ones():
+    for split in ("train", "held_out"):
+        for example in read_wordings("examples")[split]:
+            assert len({example["right"], *example["wrong"]}) == 10, example["question"]
+
+
+def test_own_perturbation(own_registry):
+    @perturbation(
+        {"train": ["They say it is {answer}."], "held_out": ["Word has it that it is {answer}."]},
+        positions=("end",),
+        suggests="wrong",
+    )
+    def rumour(draft, cue):
+        """A rumour names a wrong answer."""
+        draft.add(cue.position, cue.text)
+
+    rows = [{"question": "What is the capital of France?", "answer": "Paris", "wrong_answer": "Lyon"}]
+    ((_, row),) = build_pairs(rows, ["rumour"], test_share=0.0)
+    assert row["perturbed_prompt"][0]["content"] == "What is the capital of France?\n\nThey say it is Lyon."
+    assert (row["perturbation"], row["biased_answer"]) == ("rumour/train-00", "Lyon")
+    assert own_registry["rumour"].description == "A rumour names a wrong answer."
+    assert own_registry["rumour"].family == "own"
+
+
+def documented(draft, cue):
+    """Does something."""
+
+
+FAULTS = {
+    "no wordings": ({"wordings": {"train": ["x"]}}, "`documented` has no `held_out` wordings"),
+    "wordings that meet": ({"wordings": {"train": ["So  it is."], "held_out": ["so it is."]}}, "in both lists"),
+    "wording twice": ({"wordings": {"train": ["x", "X"], "held_out": ["y"]}}, "twice in one list"),
+    "unknown position": ({"wordings": GOOD, "positions": ["middle"]}, "'middle' is none of 'start'"),
+    "unknown need": ({"wordings": GOOD, "needs": ["luck"]}, "'luck' is none of 'choices'"),
+}
+
+
+@pytest.mark.parametrize(("options", "reason"), FAULTS.values(), ids=FAULTS)
+def test_faulty_entries(own_registry, options, reason):
+    with pytest.raises(ConsistencyError, match=reason):
+        perturbation(**options)(documented)
+
+
+def test_names_and_docstrings_are_needed(own_registry):
+    with pytest.raises(ConsistencyError, match="`undocumented` needs a docstring"):
+
+        @perturbation(GOOD)
+        def undocumented(draft, cue):
+            pass
+
+    perturbation(GOOD)(documented)
+    with pytest.raises(ConsistencyError, match="There is a perturbation `documented` already"):
+        perturbation(GOOD)(documented)
+
+
+def test_placeholder_that_is_not_filled(own_registry):
+    @perturbation({"train": ["It is {anser}."], "held_out": ["x"]}, positions=("end",))
+    def misspelt(draft, cue):
+        """Has a faulty wording."""
+        draft.add(cue.position, cue.text)
+
+    with pytest.raises(ConsistencyError, match=r"'It is \{anser\}\.' has a placeholder that is not filled: 'anser'"):
+        list(build_pairs([{"question": "x"}], ["misspelt"], test_share=0.0))
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["sugested_answer"], "Unknown perturbation `sugested_answer`. Did you mean `suggested_answer`"),
+        (["authority+typo"], "Unknown perturbation `typo`. Did you mean `typos`"),
+        (["surface", "case"], "The perturbation `case` is named twice"),
+        ([], "No perturbations are named"),
+    ],
+)
+def test_unknown_names(names, reason):
+    with pytest.raises(ConsistencyError, match=reason):
+        find_perturbations(names)
+
+
+def test_compositions():
+    assert [step.name for step in find_perturbations(["authority+typos"])[0]] == ["authority", "typos"]

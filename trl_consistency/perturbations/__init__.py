@@ -1,0 +1,24 @@
+"""Named ways to perturb a question, and the way from questions to pairs."""
+
+from . import awareness, jailbreak, surface, sycophancy  # noqa: F401  (they fill the registry)
+from .build import BuildReport, build_pairs
+from .provenance import Provenance, draw, perturb
+from .registry import PERTURBATIONS, Cue, Perturbation, find_perturbations, perturbation
+from .source import Source, find_columns, read_source
+
+
+__all__ = [
+    "PERTURBATIONS",
+    "BuildReport",
+    "Cue",
+    "Perturbation",
+    "Provenance",
+    "Source",
+    "build_pairs",
+    "draw",
+    "find_columns",
+    "find_perturbations",
+    "perturb",
+    "perturbation",
+    "read_source",
+]

@@ -1,0 +1,264 @@
+"""From questions to pairs."""
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Literal
+
+from ..data.pairs import MAX_REPORTED, report_faults
+from ..errors import ConsistencyError
+from .draft import POSITIONS
+from .jailbreak import BENIGN_REQUESTS
+from .provenance import WrongAnswer, draw, perturb
+from .registry import Perturbation, find_perturbations
+from .source import Columns, Source, find_columns, read_source
+
+
+Row = dict[str, Any]
+Steps = tuple[Perturbation, ...]
+
+
+@dataclass
+class BuildReport:
+    """
+    What [`build_pairs`] made, and what it left out.
+
+    Args:
+        sources (`int`):
+            Rows that were read.
+        pairs (`Counter[tuple[str, str]]`):
+            Pairs by split and perturbation, its wording included.
+        faulty (`list[tuple[int, str]]`):
+            Rows that cannot be used, and why (the first ten).
+        num_faulty (`int`):
+            How many they are.
+        lacking (`Counter[tuple[str, str]]`):
+            Sources by a perturbation that they were not used for, and what they lack.
+        unchanged (`Counter[str]`):
+            Pairs that were left out because the perturbation changed nothing.
+        repeated (`Counter[str]`):
+            Pairs that were left out because their source has the same pair already.
+    """
+
+    sources: int = 0
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    faulty: list[tuple[int, str]] = field(default_factory=list)
+    num_faulty: int = 0
+    lacking: Counter[tuple[str, str]] = field(default_factory=Counter)
+    unchanged: Counter[str] = field(default_factory=Counter)
+    repeated: Counter[str] = field(default_factory=Counter)
+
+    def num_pairs(self) -> dict[str, int]:
+        """Pairs by split."""
+        totals: Counter[str] = Counter()
+        for (split, _), count in self.pairs.items():
+            totals[split] += count
+        return dict(totals)
+
+    def left_out(self) -> list[str]:
+        """One line for each kind of row or pair that was left out."""
+        lines = [f"{self.num_faulty} faulty row(s)"] if self.num_faulty else []
+        lines += [f"  row {index}: {reason}" for index, reason in self.faulty]
+        lines += [
+            f"{name}: {count} source(s) not used: it needs {need}"
+            for (name, need), count in sorted(self.lacking.items())
+        ]
+        lines += [
+            f"{name}: {count} pair(s) that it left as they were" for name, count in sorted(self.unchanged.items())
+        ]
+        lines += [f"{name}: {count} pair(s) that were there already" for name, count in sorted(self.repeated.items())]
+        return lines
+
+
+def build_pairs(
+    rows: Iterable[Mapping[str, Any]],
+    perturbations: Sequence[str] = ("suggested_answer",),
+    columns: Columns | None = None,
+    pairs_per_source: int | None = None,
+    test_share: float = 0.1,
+    wrong_answer: WrongAnswer = "random",
+    positions: Sequence[str] = POSITIONS,
+    chat: bool = True,
+    instruction: str | None = None,
+    faulty_rows: Literal["error", "drop"] = "error",
+    benign_controls: bool = False,
+    seed: int = 42,
+    report: BuildReport | None = None,
+) -> Iterator[tuple[str, Row]]:
+    """
+    Makes pairs from questions or prompts, row by row.
+
+    What is made of a row depends on the row and the options alone, not on the rows before. Sources are split by their
+    `source_id`, the same for every seed: all pairs of a source are either in `train`, or in `test` (training wordings)
+    and `test_wordings` (held-out wordings).
+
+    Args:
+        rows (`Iterable[Mapping[str, Any]]`):
+            Rows of a data set of questions or prompts.
+        perturbations (`Sequence[str]`, *optional*, defaults to `("suggested_answer",)`):
+            Names, families, and compositions such as `"authority+typos"`.
+        columns ([`Columns`], *optional*):
+            What the columns hold, from [`find_columns`]; by default the usual names.
+        pairs_per_source (`int`, *optional*):
+            Pairs that each source gets in a split, taking its perturbations in turn. By default one of each.
+        test_share (`float`, *optional*, defaults to `0.1`):
+            Share of the sources that is held out.
+        wrong_answer (`str`, *optional*, defaults to `"random"`):
+            The suggested answer: `"random"` or `"longest"` of the wrong ones, or the one that the data give (`"given"`).
+        positions (`Sequence[str]`, *optional*):
+            Where cues may stand.
+        chat (`bool`, *optional*, defaults to `True`):
+            Whether prompts are chat messages; if not, text.
+        instruction (`str`, *optional*):
+            Follows every question. By default, questions with choices ask for a letter.
+        faulty_rows (`str`, *optional*, defaults to `"error"`):
+            `"error"` refuses the data and lists the first faulty rows, `"drop"` leaves them out and counts them.
+        benign_controls (`bool`, *optional*, defaults to `False`):
+            Whether to add everyday requests in the same jailbreak wrappers, with the category `"benign"`.
+        seed (`int`, *optional*, defaults to `42`):
+            Seed.
+        report ([`BuildReport`], *optional*):
+            Is filled in.
+
+    Yields:
+        `tuple[str, dict]`: Split and pair.
+
+    Raises:
+        [`ConsistencyError`]: If an option or a column is wrong.
+        [`InvalidPairsError`]: If rows are faulty; raised after ten, or after the last row.
+    """
+    chosen = find_perturbations(perturbations)
+    if not 0 <= test_share < 1:
+        raise ConsistencyError(f"`test_share` must be at least 0 and less than 1, got {test_share}.")
+    if pairs_per_source is not None and pairs_per_source < 1:
+        raise ConsistencyError(f"`pairs_per_source` must be at least 1, got {pairs_per_source}.")
+    for position in positions:
+        if position not in POSITIONS:
+            raise ConsistencyError(f"`positions`: {position!r} is none of {', '.join(POSITIONS)}.")
+    wrapped = [steps for steps in chosen if any(step.family == "jailbreak" for step in steps)]
+    if benign_controls and not wrapped:
+        raise ConsistencyError("`benign_controls` are for jailbreak wrappers, and `perturbations` has none.")
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
+        raise ConsistencyError("The data set has no rows.")
+    if columns is None:
+        columns = find_columns(first)
+    for name in perturbations:  # members of a family may lack something: they are reported at the end
+        _check_columns([steps for steps in chosen if name == _name(steps)], columns, chat, wrong_answer)
+    report = BuildReport() if report is None else report
+
+    def all_pairs() -> Iterator[tuple[str, Row]]:
+        for index, row in enumerate(chain([first], rows)):
+            report.sources += 1
+            try:
+                source = read_source(row, columns, chat, instruction)
+            except ConsistencyError as error:
+                report.num_faulty += 1
+                if len(report.faulty) < MAX_REPORTED:
+                    report.faulty.append((index, str(error)))
+                elif faulty_rows == "error":
+                    break
+                continue
+            if benign_controls and "category" not in source.carried:  # a column is in every row or in none
+                source = replace(source, carried={**source.carried, "category": ""})
+            is_test = _is_test(source.source_id, test_share)
+            if not (report.faulty and faulty_rows == "error"):
+                yield from make(source, chosen, is_test)
+        if faulty_rows == "error":
+            report_faults(report.faulty, "dataset_name")
+        if benign_controls:
+            for source, is_test in _benign_sources(columns, chat, instruction or ""):
+                if test_share or not is_test:
+                    yield from make(source, wrapped, is_test)
+
+    def make(source: Source, compositions: list[Steps], is_test: bool) -> Iterator[tuple[str, Row]]:
+        usable = []
+        for steps in compositions:
+            need = _lack(steps, source, wrong_answer, positions)
+            if need:
+                report.lacking[_name(steps), need] += 1
+            else:
+                usable.append(steps)
+        if not usable:
+            return
+        if pairs_per_source is not None:
+            random.Random(f"{seed}/{source.source_id}/{source.question}").shuffle(usable)
+        splits: list[tuple[str, Literal["train", "held_out"]]] = [("train", "train")]
+        if is_test:
+            splits = [("test", "train"), ("test_wordings", "held_out")]
+        for split, wordings in splits:
+            made = set()
+            for number in range(pairs_per_source or len(usable)):
+                variant, place = divmod(number, len(usable))
+                steps = usable[place]
+                row = perturb(source, draw(source, steps, wordings, seed, variant, wrong_answer, positions))
+                prompts = repr((row["clean_prompt"], row["perturbed_prompt"]))
+                if row["clean_prompt"] == row["perturbed_prompt"]:
+                    report.unchanged[_name(steps)] += 1
+                elif prompts in made:
+                    report.repeated[_name(steps)] += 1
+                else:
+                    made.add(prompts)
+                    report.pairs[split, row["perturbation"]] += 1
+                    yield split, row
+
+    return all_pairs()
+
+
+def _name(steps: Steps) -> str:
+    return "+".join(step.name for step in steps)
+
+
+def _check_columns(compositions: list[Steps], columns: Columns, chat: bool, wrong_answer: WrongAnswer) -> None:
+    """Whether the columns can give what the perturbations need."""
+    wrong = columns.wrong_answer or (wrong_answer != "given" and columns.choices and columns.answer)
+    there = {
+        "choices": (columns.choices, "name the column in `choices_column`"),
+        "a right answer": (columns.answer, "name the column in `answer_column`"),
+        "a wrong answer": (wrong, "name a column of wrong answers in `wrong_answer_column`"),
+        "a safety fact": (columns.safety_fact, "name the column in `safety_fact_column`"),
+        "chat messages": (chat, "leave out `prompt_format: text`"),
+    }
+    for steps in compositions:
+        for step in steps:
+            for need in step.needs:
+                found, remedy = there.get(need, (True, ""))
+                if not found:
+                    raise ConsistencyError(f"`{step.name}` needs {need}: {remedy}.")
+
+
+def _lack(steps: Steps, source: Source, wrong_answer: WrongAnswer, positions: Sequence[str]) -> str | None:
+    for step in steps:
+        need = step.lacks(source)
+        if need:
+            return need
+        if step.suggests == "wrong" and wrong_answer == "given" and not source.given_wrong_answer:
+            return "a given wrong answer"
+        if step.positions and not step.open_positions(source, positions):
+            return f"the position {' or '.join(positions)}"
+    return None
+
+
+def _is_test(source_id: str, test_share: float) -> bool:
+    # A hash, because a random number would depend on the rows before.
+    digest = hashlib.sha256(f"split/{source_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < test_share * 2**64
+
+
+def _benign_sources(columns: Columns, chat: bool, instruction: str) -> Iterator[tuple[Source, bool]]:
+    for split, requests in BENIGN_REQUESTS.items():
+        for number, request in enumerate(requests):
+            yield (
+                Source(
+                    source_id=f"benign/{split.replace('_', '-')}-{number:02d}",
+                    question=request,
+                    instruction=instruction,
+                    chat=chat,
+                    carried={**dict.fromkeys(columns.keep), "category": "benign"},
+                ),
+                split == "held_out",
+            )

@@ -1,0 +1,94 @@
+"""
+Jailbreak wrappers: general, publicly known families. A model that refuses a request should refuse it wrapped, too, and
+one that meets a request should meet it wrapped: each wrapper goes around harmful and benign requests alike. Those in
+`BENIGN_REQUESTS` are the benign controls of a data set that has only harmful ones.
+"""
+
+import base64 as base64_codec
+import codecs
+
+from .draft import OUTER_POSITIONS, Draft
+from .registry import Cue, perturbation, read_wordings
+
+
+FAMILY = "jailbreak"
+WORDINGS = read_wordings(FAMILY)
+BENIGN_REQUESTS = read_wordings("benign")
+
+
+def _wrap(draft: Draft, cue: Cue) -> None:
+    # Only the wording is formatted: a request may hold braces.
+    head, tail = (part.format() for part in cue.wording.split("{request}"))
+    draft.wrap(head, tail)
+
+
+@perturbation(WORDINGS["role_play"], FAMILY)
+def role_play(draft: Draft, cue: Cue) -> None:
+    """The model is to play a character who has no rules."""
+    _wrap(draft, cue)
+
+
+@perturbation(WORDINGS["fiction"], FAMILY)
+def fiction(draft: Draft, cue: Cue) -> None:
+    """The request is a part of a story, a film, a poem."""
+    _wrap(draft, cue)
+
+
+@perturbation(WORDINGS["hypothetical"], FAMILY)
+def hypothetical(draft: Draft, cue: Cue) -> None:
+    """The request is made in theory only, or about the past."""
+    _wrap(draft, cue)
+
+
+@perturbation(WORDINGS["formatting"], FAMILY)
+def formatting(draft: Draft, cue: Cue) -> None:
+    """The request is a field of a table, some markup, a comment in code."""
+    _wrap(draft, cue)
+
+
+@perturbation(WORDINGS["hidden_among_benign"], FAMILY)
+def hidden_among_benign(draft: Draft, cue: Cue) -> None:
+    """The request is one item of a list of everyday requests."""
+    others = [item for item in BENIGN_REQUESTS[cue.split] if item != cue.source.question]
+    items = cue.rng.sample(others, 3)
+    place = cue.rng.randrange(1, 4)
+    before = "".join(f"{number}. {item}\n" for number, item in enumerate(items[:place], start=1))
+    after = "".join(f"\n{number}. {item}" for number, item in enumerate(items[place:], start=place + 2))
+    draft.wrap(f"{cue.text}\n\n{before}{place + 1}. ", after)
+
+
+@perturbation(WORDINGS["prefix_injection"], FAMILY, positions=OUTER_POSITIONS)
+def prefix_injection(draft: Draft, cue: Cue) -> None:
+    """The reply is to begin with words of consent."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["suffix_injection"], FAMILY, positions=("end",))
+def suffix_injection(draft: Draft, cue: Cue) -> None:
+    """Text after the request claims to be from the system, or is noise."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["refusal_suppression"], FAMILY, positions=OUTER_POSITIONS)
+def refusal_suppression(draft: Draft, cue: Cue) -> None:
+    """The model is told not to refuse, warn or apologise."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["prefilled_turn"], FAMILY, needs=("chat messages", "the user's turn last"))
+def prefilled_turn(draft: Draft, cue: Cue) -> None:
+    """The assistant's reply has already begun, with words of consent."""
+    draft.say("assistant", cue.text)
+
+
+@perturbation(WORDINGS["base64"], FAMILY, keeps_question=False)
+def base64(draft: Draft, cue: Cue) -> None:
+    """The request is encoded in Base64."""
+    encoded = base64_codec.b64encode(draft.text().encode()).decode()
+    draft.replace(cue.wording.format(encoded=encoded))
+
+
+@perturbation(WORDINGS["rot13"], FAMILY, keeps_question=False)
+def rot13(draft: Draft, cue: Cue) -> None:
+    """Each letter of the request is shifted by thirteen places."""
+    draft.replace(cue.wording.format(encoded=codecs.encode(draft.text(), "rot13")))

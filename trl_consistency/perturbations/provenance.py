@@ -1,0 +1,157 @@
+"""From a source to a pair in two steps: draw a provenance, and apply it."""
+
+import random
+from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
+from typing import Any, Literal, NamedTuple
+
+from ..errors import ConsistencyError
+from .draft import POSITIONS, Draft
+from .registry import PERTURBATIONS, WORDING_SPLITS, Cue, Perturbation
+from .source import Source
+
+
+WrongAnswer = Literal["random", "longest", "given"]
+
+
+class Provenance(NamedTuple):
+    """
+    All that is needed, beside the source, to make a pair again. Its fields are columns of the pairs.
+
+    Args:
+        perturbation (`str`):
+            Name and wording of each step: `"authority/train-03+typos/train-00"`.
+        position (`str`):
+            Position of each step, joined in the same way.
+        biased_answer (`str`):
+            The suggested answer, as `answer` gives the right one; `"NOT A"` where only the right one, A, is denied.
+        perturbation_seed (`int`):
+            Seed of everything else.
+    """
+
+    perturbation: str
+    position: str
+    biased_answer: str
+    perturbation_seed: int
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Provenance":
+        """The provenance of a pair."""
+        return cls(*(row[field] for field in cls._fields))
+
+
+def draw(
+    source: Source,
+    steps: Sequence[Perturbation],
+    split: Literal["train", "held_out"] = "train",
+    seed: int = 42,
+    variant: int = 0,
+    wrong_answer: WrongAnswer = "random",
+    positions: Sequence[str] = POSITIONS,
+) -> Provenance:
+    """
+    Draws wordings, positions and a suggested answer. The draw depends on the arguments alone, not on any source before.
+
+    Args:
+        source ([`Source`]):
+            A source that lacks nothing that the steps need.
+        steps (`Sequence[Perturbation]`):
+            Perturbations, applied in this order.
+        split (`str`, *optional*, defaults to `"train"`):
+            `"train"` or `"held_out"`: which wordings to draw from.
+        seed (`int`, *optional*, defaults to `42`):
+            Seed.
+        variant (`int`, *optional*, defaults to `0`):
+            Number of this pair among those of the same source and steps. They have different wordings as long as there
+            are some.
+        wrong_answer (`str`, *optional*, defaults to `"random"`):
+            The suggested answer: `"random"` or `"longest"` of the wrong ones, or the one that the data give.
+        positions (`Sequence[str]`, *optional*):
+            Positions to draw from, where a step has positions.
+    """
+    name = "+".join(step.name for step in steps)
+    key = f"{seed}/{split}/{name}/{source.source_id}/{source.question}"
+    rng = random.Random(f"{key}/{variant}")
+    drawn, places = [], []
+    for step in steps:
+        order = list(range(len(step.wordings[split])))
+        random.Random(f"{key}/{step.name}").shuffle(order)
+        drawn.append(f"{step.name}/{WORDING_SPLITS[split]}-{order[variant % len(order)]:02d}")
+        possible = step.open_positions(source, positions)
+        places.append(rng.choice(possible) if possible else "")
+    biased = ""
+    suggests = {step.suggests for step in steps}
+    if "wrong" in suggests:
+        biased = _wrong_answer(source, wrong_answer, rng)
+    elif "not right" in suggests:
+        biased = f"NOT {source.answer}"
+    return Provenance("+".join(drawn), "+".join(places), biased, rng.getrandbits(32))
+
+
+def _wrong_answer(source: Source, option: WrongAnswer, rng: random.Random) -> str:
+    if option == "given" or not source.wrong_answers:
+        return source.given_wrong_answer
+    if option == "longest":
+        texts = dict(zip(ascii_uppercase, source.choices, strict=False))
+        return max(source.wrong_answers, key=lambda answer: len(texts[answer] if texts else answer))
+    return rng.choice(source.wrong_answers)
+
+
+def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
+    """
+    Makes the pair that a provenance stands for, the same every time.
+
+    Args:
+        source ([`Source`]):
+            The source.
+        provenance ([`Provenance`]):
+            From [`draw`], or from a pair's columns with `Provenance.of(row)`.
+
+    Returns:
+        `dict[str, Any]`: A row with `clean_prompt`, `perturbed_prompt`, `shared_text`, `answer`, the columns of the
+        provenance, `question_intact`, `source_id` and the source's carried columns.
+
+    Raises:
+        [`ConsistencyError`]: If the provenance names no perturbation or wording that there is.
+    """
+    drafts = {"clean": Draft(source), "perturbed": Draft(source)}
+    steps = [_find_wording(step) for step in provenance.perturbation.split("+")]
+    suggested = provenance.biased_answer if any(entry.suggests == "wrong" for entry, *_ in steps) else ""
+    positions = provenance.position.split("+")
+    intact = all(entry.keeps_question for entry, *_ in steps)
+    for number, ((entry, split, wording), position) in enumerate(zip(steps, positions, strict=True)):
+        entry.apply(
+            drafts[entry.side],
+            Cue(
+                source=source,
+                wording=wording,
+                position=position,
+                answer=source.show(suggested) if suggested else "",
+                letter=suggested,
+                right=source.show(source.answer) if source.answer else "",
+                split=split,
+                rng=random.Random(f"{provenance.perturbation_seed}/{number}"),
+            ),
+        )
+    clean, perturbed = drafts["clean"].text(), drafts["perturbed"].text()
+    return {
+        "clean_prompt": drafts["clean"].prompt(),
+        "perturbed_prompt": drafts["perturbed"].prompt(),
+        # What both hold in one piece: all of the user's turn, or, where a cue stands inside it, the question.
+        "shared_text": clean if clean in perturbed else source.question,
+        "answer": source.answer,
+        **provenance._asdict(),
+        "question_intact": intact,
+        "source_id": source.source_id,
+        **source.carried,
+    }
+
+
+def _find_wording(step: str) -> tuple[Perturbation, str, str]:
+    name, _, wording_id = step.partition("/")
+    split_name, _, number = wording_id.rpartition("-")
+    entry = PERTURBATIONS.get(name)
+    split = next((split for split, called in WORDING_SPLITS.items() if called == split_name), None)
+    if entry is None or split is None or not number.isdecimal() or int(number) >= len(entry.wordings[split]):
+        raise ConsistencyError(f"There is no perturbation and wording `{step}`.")
+    return entry, split, entry.wordings[split][int(number)]

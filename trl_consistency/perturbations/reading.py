@@ -1,0 +1,92 @@
+"""Rows of questions or prompts from a file or a data set, one at a time: memory stays flat."""
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConsistencyError
+
+
+def read_rows(name: str, config: str | None = None, split: str = "train") -> Iterator[dict[str, Any]]:
+    """
+    Streams the rows of a JSON Lines, CSV or Parquet file, or of a data set of the Hub or a folder.
+
+    Files are read here and not by `datasets`, which would take a column that is null in the first rows for one that is
+    null in all.
+
+    Args:
+        name (`str`):
+            The file, or the name or folder of the data set.
+        config (`str`, *optional*):
+            Configuration of the data set.
+        split (`str`, *optional*, defaults to `"train"`):
+            Split of the data set.
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be read; the message names the line.
+    """
+    readers = {".jsonl": _json_rows, ".json": _json_rows, ".csv": _csv_rows, ".parquet": _parquet_rows}
+    extension = os.path.splitext(name)[1].lower()
+    if os.path.isfile(name):
+        if extension not in readers:
+            raise ConsistencyError(f"{name}: a data file must end in .jsonl, .csv or .parquet.")
+        return readers[extension](Path(name))
+    if extension in readers:
+        raise ConsistencyError(f"There is no file {name}.")
+    return _dataset_rows(name, config, split)
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                hint = " Write one JSON object a line." if number == 1 else ""
+                raise ConsistencyError(f"{path}, line {number}: not valid JSON ({error}).{hint}") from None
+            if not isinstance(row, dict):
+                raise ConsistencyError(f"{path}, line {number}: not a JSON object. Write one JSON object a line.")
+            yield row
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(sys.maxsize)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, strict=True)
+        try:
+            for row in reader:
+                if None in row or None in row.values():
+                    raise ConsistencyError(
+                        f"{path}, line {reader.line_num}: not as many fields as the header has ({len(reader.fieldnames or ())})."
+                    )
+                yield row
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ConsistencyError(f"{path}, line {reader.line_num}: cannot be read ({error}).") from None
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1000):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise ConsistencyError(f"{path} cannot be read: {error}") from None
+
+
+def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[str, Any]]:
+    from datasets import load_dataset
+
+    try:
+        dataset = load_dataset(name, name=config, split=split, streaming=True)
+    except (ValueError, OSError) as error:
+        raise ConsistencyError(f"{name} cannot be loaded: {error}") from None
+    yield from dataset

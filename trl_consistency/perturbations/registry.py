@@ -1,0 +1,234 @@
+"""The registry of perturbations: a plain dict, filled by a decorator."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from ..errors import ConsistencyError
+from .draft import POSITIONS, Draft
+from .source import Source
+
+
+WORDING_SPLITS = {"train": "train", "held_out": "held-out"}  # the key of the wordings, and the name in provenance
+
+PERTURBATIONS: dict[str, "Perturbation"] = {}
+
+# What a perturbation can need of a source.
+NEEDS: dict[str, Callable[[Source], bool]] = {
+    "choices": lambda source: bool(source.choices),
+    "a free-form question": lambda source: not source.choices,
+    "at most ten choices": lambda source: len(source.choices) <= 10,
+    "a right answer": lambda source: bool(source.answer),
+    "a wrong answer": lambda source: bool(source.wrong_answers or source.given_wrong_answer),
+    "a safety fact": lambda source: bool(source.safety_fact),
+    "chat messages": lambda source: source.chat,
+    "the user's turn last": lambda source: not source.turns,
+}
+
+
+@dataclass
+class Cue:
+    """
+    What was drawn for one use of a perturbation.
+
+    Args:
+        source ([`Source`]):
+            The question.
+        wording (`str`):
+            The wording, as it is in the list.
+        position (`str`):
+            Where it goes; empty for a perturbation without positions.
+        answer (`str`):
+            The suggested wrong answer as a sentence names it; empty if nothing is suggested.
+        letter (`str`):
+            The same as the data name it: its letter, or its text.
+        right (`str`):
+            The right answer as a sentence names it.
+        split (`str`):
+            `"train"` or `"held_out"`: the list that the wording is from.
+        rng (`random.Random`):
+            For any further choice. It is seeded by the provenance.
+    """
+
+    source: Source
+    wording: str
+    position: str
+    answer: str
+    letter: str
+    right: str
+    split: str
+    rng: random.Random
+
+    @property
+    def text(self) -> str:
+        """The wording with its answers filled in."""
+        try:
+            return self.wording.format(answer=self.answer, right=self.right)
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConsistencyError(
+                f"The wording {self.wording!r} has a placeholder that is not filled: {error}."
+            ) from None
+
+
+class Perturbation(NamedTuple):
+    """An entry of the registry; [`perturbation`] makes it."""
+
+    name: str
+    family: str
+    description: str
+    apply: Callable[[Draft, Cue], None]
+    wordings: Mapping[str, tuple[str, ...]]
+    positions: tuple[str, ...]
+    needs: tuple[str, ...]
+    suggests: Literal["wrong", "not right"] | None
+    side: Literal["perturbed", "clean"]
+    keeps_question: bool
+
+    def lacks(self, source: Source) -> str | None:
+        """The first thing that it needs and the source does not have."""
+        return next((need for need in self.needs if not NEEDS[need](source)), None)
+
+    def open_positions(self, source: Source, positions: Sequence[str] = POSITIONS) -> list[str]:
+        """Its positions that the source has, among those that are wanted."""
+        here = [position for position in self.positions if position in positions]
+        if not source.choices:
+            return [position for position in here if not position.endswith("_choices")]
+        if not source.instruction and "end" in here:  # the same as after the choices
+            return [position for position in here if position != "after_choices"]
+        return here
+
+
+def perturbation(
+    wordings: Mapping[str, Sequence[str]],
+    family: str = "own",
+    positions: Sequence[str] = (),
+    needs: Sequence[str] = (),
+    suggests: Literal["wrong", "not right"] | None = None,
+    side: Literal["perturbed", "clean"] = "perturbed",
+    keeps_question: bool = True,
+) -> Callable[[Callable[[Draft, Cue], None]], Callable[[Draft, Cue], None]]:
+    """
+    Registers a function as a perturbation under its own name; the first line of its docstring describes it.
+
+    The function changes a [`Draft`] in the way that a [`Cue`] says. It must not depend on anything else.
+
+    Args:
+        wordings (`Mapping[str, Sequence[str]]`):
+            Lists `train` and `held_out`, which must have nothing in common. `{answer}` and `{right}` stand for the
+            suggested and the right answer in `cue.text`.
+        family (`str`, *optional*, defaults to `"own"`):
+            A name for several perturbations, which the command line takes in place of them.
+        positions (`Sequence[str]`, *optional*):
+            Those of `"start"`, `"before_choices"`, `"after_choices"` and `"end"` that can be drawn.
+        needs (`Sequence[str]`, *optional*):
+            Keys of `NEEDS`. Sources that lack one are left out and counted.
+        suggests (`str`, *optional*):
+            `"wrong"` if the wording suggests a wrong answer, `"not right"` if it denies the right one.
+        side (`str`, *optional*, defaults to `"perturbed"`):
+            Which prompt the function changes.
+        keeps_question (`bool`, *optional*, defaults to `True`):
+            Whether the question's own text stays as it is.
+
+    Example:
+
+    ```python
+    from trl_consistency.perturbations import perturbation
+
+
+    @perturbation(
+        wordings={"train": ["They say it is {answer}."], "held_out": ["Word has it that it is {answer}."]},
+        positions=("start", "end"),
+        suggests="wrong",
+    )
+    def rumour(draft, cue):
+        \"\"\"A rumour names a wrong answer.\"\"\"
+        draft.add(cue.position, cue.text)
+    ```
+    """
+
+    def register(function: Callable[[Draft, Cue], None]) -> Callable[[Draft, Cue], None]:
+        name = function.__name__
+        lists = {split: tuple(wordings.get(split, ())) for split in WORDING_SPLITS}
+        described = (function.__doc__ or "").strip().split("\n")[0]
+        _check_entry(name, lists, positions, needs, described)
+        implied = {"wrong": ("a wrong answer",), "not right": ("a right answer",)}.get(suggests or "", ())
+        PERTURBATIONS[name] = Perturbation(
+            name, family, described, function, lists, tuple(positions), (*needs, *implied), suggests, side, keeps_question
+        )  # fmt: skip
+        return function
+
+    return register
+
+
+def _check_entry(
+    name: str, lists: Mapping[str, tuple[str, ...]], positions: Sequence[str], needs: Sequence[str], described: str
+) -> None:
+    if name in PERTURBATIONS:
+        raise ConsistencyError(f"There is a perturbation `{name}` already: rename the function.")
+    if not described:
+        raise ConsistencyError(f"`{name}` needs a docstring: its first line is shown to users.")
+    for split, wordings in lists.items():
+        if not wordings:
+            raise ConsistencyError(f"`{name}` has no `{split}` wordings.")
+    normal = {split: {" ".join(wording.lower().split()) for wording in wordings} for split, wordings in lists.items()}
+    shared = normal["train"] & normal["held_out"]
+    if shared:
+        raise ConsistencyError(f"`{name}` has a wording in both lists: {min(shared)!r}.")
+    if sum(map(len, normal.values())) < sum(map(len, lists.values())):
+        raise ConsistencyError(f"`{name}` has a wording twice in one list.")
+    for given, known in ((positions, POSITIONS), (needs, tuple(NEEDS))):
+        for value in given:
+            if value not in known:
+                raise ConsistencyError(f"`{name}`: {value!r} is none of {', '.join(map(repr, known))}.")
+
+
+@cache
+def read_wordings(name: str) -> dict[str, Any]:
+    """The wordings of a family, from `wordings/NAME.yaml`."""
+    text = (resources.files(__package__) / "wordings" / f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+def find_perturbations(names: Sequence[str]) -> list[tuple[Perturbation, ...]]:
+    """
+    Looks up perturbations.
+
+    Args:
+        names (`Sequence[str]`):
+            Names, families, and compositions such as `"authority+typos"`, applied from left to right.
+
+    Returns:
+        `list[tuple[Perturbation, ...]]`: The steps of each.
+
+    Raises:
+        [`ConsistencyError`]: If a name is unknown or comes twice.
+    """
+    families = {entry.family for entry in PERTURBATIONS.values()}
+    known = [*PERTURBATIONS, *sorted(families)]
+    chosen: dict[str, tuple[Perturbation, ...]] = {}
+    for name in names:
+        if name in families:
+            added: dict[str, tuple[Perturbation, ...]] = {
+                entry.name: (entry,) for entry in PERTURBATIONS.values() if entry.family == name
+            }
+        else:
+            steps = name.split("+")
+            for step in steps:
+                if step not in PERTURBATIONS:
+                    near = get_close_matches(step, known, n=1)
+                    hint = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(known)}."
+                    raise ConsistencyError(f"Unknown perturbation `{step}`. {hint}")
+            added = {name: tuple(PERTURBATIONS[step] for step in steps)}
+        twice = chosen.keys() & added.keys()
+        if twice:
+            raise ConsistencyError(f"The perturbation `{min(twice)}` is named twice.")
+        chosen.update(added)
+    if not chosen:
+        raise ConsistencyError("No perturbations are named.")
+    return list(chosen.values())

@@ -1,0 +1,339 @@
+"""What perturbations start from: one question or prompt of the user's data, read and checked."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from string import ascii_uppercase
+from typing import Any
+
+from ..data.pairs import row_checker
+from ..errors import ConsistencyError
+
+
+Message = dict[str, Any]
+
+CHOICE_INSTRUCTION = 'Finish with "The answer is (X).", where X is the letter of one choice.'
+
+# Columns that are found without being named, in this order.
+DEFAULT_COLUMNS = {
+    "prompt": ("question", "prompt", "request", "messages"),
+    "choices": ("choices",),
+    "answer": ("answer", "answerKey"),
+    "wrong_answer": ("wrong_answer", "wrong_answers", "incorrect_answers"),
+    "source_id": ("source_id", "id"),
+    "safety_fact": ("safety_fact",),
+}
+# Always carried into the pairs where they are there: training and evaluation know them.
+CARRIED_COLUMNS = ("category", "tools", "chat_template_kwargs")
+# What the pairs say themselves.
+MADE_COLUMNS = (
+    "clean_prompt",
+    "perturbed_prompt",
+    "shared_text",
+    "answer",
+    "perturbation",
+    "position",
+    "biased_answer",
+    "perturbation_seed",
+    "question_intact",
+    "source_id",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """
+    A question or prompt, from which any number of pairs is made.
+
+    Args:
+        source_id (`str`):
+            Its name, the same for all its pairs.
+        question (`str`):
+            The question, or the last user turn.
+        choices (`tuple[str, ...]`, *optional*):
+            The texts of the choices; their letters are A, B, C, ... None for a free-form question or a request.
+        answer (`str`, *optional*):
+            The right answer: a letter where there are choices. Empty if it is not known.
+        wrong_answers (`tuple[str, ...]`, *optional*):
+            Answers that may be suggested, of the same kind.
+        given_wrong_answer (`str`, *optional*):
+            The one that the data name.
+        instruction (`str`, *optional*):
+            What follows the question and the choices on both sides.
+        safety_fact (`str`, *optional*):
+            The fact that a system message states on the clean side.
+        history, turns (`tuple[Message, ...]`, *optional*):
+            Messages before and after the last user turn.
+        chat (`bool`, *optional*, defaults to `True`):
+            Whether prompts are chat messages; if not, text.
+        carried (`Mapping[str, Any]`, *optional*):
+            Other columns that the pairs keep.
+    """
+
+    source_id: str
+    question: str
+    choices: tuple[str, ...] = ()
+    answer: str = ""
+    wrong_answers: tuple[str, ...] = ()
+    given_wrong_answer: str = ""
+    instruction: str = ""
+    safety_fact: str = ""
+    history: tuple[Message, ...] = ()
+    turns: tuple[Message, ...] = ()
+    chat: bool = True
+    carried: Mapping[str, Any] = field(default_factory=dict)
+
+    def show(self, answer: str) -> str:
+        """An answer as a sentence names it: `(B)`, or its text, in quotation marks if it ends like a sentence."""
+        if self.choices:
+            return f"({answer})"
+        return answer if answer[-1:].isalnum() else f'"{answer}"'
+
+    def choice_lines(self) -> list[str]:
+        return choice_lines(self.choices)
+
+
+def choice_lines(choices: Sequence[str]) -> list[str]:
+    """Choices with their letters: `(A) red`, `(B) blue`, ..."""
+    return [f"({letter}) {choice}" for letter, choice in zip(ascii_uppercase, choices, strict=False)]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column of the user's data holds what; None for what they do not have. `choices` may be several columns."""
+
+    prompt: str
+    choices: tuple[str, ...] = ()
+    answer: str | None = None
+    wrong_answer: str | None = None
+    source_id: str | None = None
+    safety_fact: str | None = None
+    keep: tuple[str, ...] = ()
+
+
+def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str | Sequence[str] | None) -> Columns:
+    """
+    Finds the columns of a data set of questions or prompts: those that the user names, and the usual names for others.
+
+    Args:
+        columns (`Iterable[str]`):
+            The columns that there are.
+        keep (`Sequence[str]`, *optional*):
+            Further columns that the pairs keep.
+        **named (`str` or `Sequence[str]`, *optional*):
+            Column by field of [`Columns`]; None to look for its usual names.
+
+    Raises:
+        [`ConsistencyError`]: If a named column is not there, or no column, or more than one, can be the prompt.
+    """
+    there = list(columns)
+    found: dict[str, Any] = {}
+    for name, usual in DEFAULT_COLUMNS.items():
+        given = named.get(name)
+        if given:
+            found[name] = given
+            for column in [given] if isinstance(given, str) else given:
+                _require(column, there, f"`{name}_column`")
+        else:
+            matches = [column for column in usual if column in there]
+            if name == "prompt" and len(matches) > 1:
+                raise ConsistencyError(
+                    f"{' and '.join(f'`{column}`' for column in matches)} could both be the prompt: name one in "
+                    "`prompt_column`."
+                )
+            found[name] = matches[0] if matches else None
+    if not found["prompt"]:
+        raise ConsistencyError(
+            f"No column of questions or prompts: name it in `prompt_column`. There are {_quoted(there)}."
+        )
+    for column in keep:
+        _require(column, there, "`keep_columns`")
+        if column in MADE_COLUMNS:
+            raise ConsistencyError(f"`keep_columns`: the pairs have a column `{column}` of their own. Rename yours.")
+    choices = found.pop("choices") or ()
+    carried = dict.fromkeys([*(column for column in CARRIED_COLUMNS if column in there), *keep])
+    return Columns(**found, choices=(choices,) if isinstance(choices, str) else tuple(choices), keep=tuple(carried))
+
+
+def _require(column: str, there: list[str], option: str) -> None:
+    if column not in there:
+        near = get_close_matches(column, there, n=1)
+        hint = f" Did you mean `{near[0]}`?" if near else f" There are {_quoted(there)}."
+        raise ConsistencyError(f"{option}: there is no column `{column}`.{hint}")
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, instruction: str | None = None) -> Source:
+    """
+    Reads a row of the user's data.
+
+    Args:
+        row (`Mapping[str, Any]`):
+            The row.
+        columns ([`Columns`]):
+            What its columns hold.
+        chat (`bool`, *optional*, defaults to `True`):
+            Whether the pairs hold chat messages; if not, text.
+        instruction (`str`, *optional*):
+            Follows every question. By default, questions with choices ask for a letter, and others for nothing.
+
+    Raises:
+        [`ConsistencyError`]: If the row is faulty. The message says why, not which row it is.
+    """
+    try:  # half a surrogate pair, which JSON can hold and no file can
+        json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        raise ConsistencyError(f"is not valid Unicode ({error.reason})") from None
+    prompt = row.get(columns.prompt)
+    faults = row_checker({"prompt": prompt}, has_completion=False, prompt_columns=("prompt",))({"prompt": prompt})
+    if faults:
+        raise ConsistencyError(f"`{columns.prompt}` {faults[0].removeprefix('`prompt` ')}")
+    history, question, turns = _split_turns(prompt, columns.prompt, chat)
+    choices, labels = _read_choices(row, columns.choices)
+    if instruction is None:
+        instruction = CHOICE_INSTRUCTION if choices else ""
+    answer = _read_answer(row, columns.answer, choices, labels)
+    given = _read_wrong_answers(row, columns.wrong_answer, choices, labels)
+    right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
+    if answer and any((choices[ascii_uppercase.index(wrong)] if choices else wrong) == right for wrong in given):
+        raise ConsistencyError(f"`{columns.wrong_answer}` holds the right answer, {right!r}")
+    wrong_answers = given
+    if choices:
+        # The other choices. One with the same text as the right answer is not wrong.
+        pairs = zip(ascii_uppercase, choices, strict=False)
+        wrong_answers = tuple(letter for letter, choice in pairs if choice != right) if answer else ()
+    late = [column for column in CARRIED_COLUMNS if row.get(column) is not None and column not in columns.keep]
+    if late:
+        raise ConsistencyError(f"has `{late[0]}`, which the first row does not have: give it (or null) in every row")
+    source_id = row.get(columns.source_id) if columns.source_id else None
+    return Source(
+        source_id=str(source_id) if source_id not in (None, "") else _content_id(prompt, choices),
+        question=question,
+        choices=choices,
+        answer=answer,
+        wrong_answers=wrong_answers,
+        given_wrong_answer=given[0] if given else "",
+        instruction=instruction,
+        safety_fact=_text(row.get(columns.safety_fact)) if columns.safety_fact else "",
+        history=tuple(history),
+        turns=tuple(turns),
+        chat=chat,
+        carried={column: row.get(column) for column in columns.keep},
+    )
+
+
+def _split_turns(prompt: Any, column: str, chat: bool) -> tuple[list[Message], str, list[Message]]:
+    """Messages before the last user turn, its text, and messages after it."""
+    if isinstance(prompt, str):
+        return [], prompt, []
+    if not chat:
+        raise ConsistencyError(f"`{column}` is a list of messages, which `prompt_format: text` cannot take")
+    position = max((index for index, message in enumerate(prompt) if message["role"] == "user"), default=None)
+    if position is None:
+        raise ConsistencyError(f"`{column}` has no user turn")
+    return prompt[:position], content_text(prompt[position]), prompt[position + 1 :]
+
+
+def content_text(message: Message) -> str:
+    """The text of a message, be its content a string or a list of blocks."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(block["text"] for block in content)
+
+
+def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The texts of the choices, and the labels that the data give them (none but in `{"text": [], "label": []}`)."""
+    if not columns:
+        return (), ()
+    labels: Sequence[Any] = ()
+    values: Any
+    if len(columns) > 1:
+        values = [row[column] for column in columns if row.get(column) not in (None, "")]
+        name = ", ".join(columns)
+    else:
+        name = columns[0]
+        values = row.get(name)
+        if isinstance(values, str) and values.strip()[:1] in ("[", "{"):  # a cell of a CSV file
+            try:
+                values = json.loads(values)
+            except json.JSONDecodeError as error:
+                raise ConsistencyError(f"`{name}` is not valid JSON ({error})") from None
+        if isinstance(values, dict):
+            values, labels = values.get("text"), values.get("label") or ()
+    if values in (None, "", []):
+        return (), ()
+    if not isinstance(values, list) or not all(_text(value).strip() for value in values):
+        raise ConsistencyError(f"`{name}` must be a list of texts, got {values!r:.80}")
+    if not 2 <= len(values) <= len(ascii_uppercase):
+        raise ConsistencyError(f"`{name}` has {len(values)} choice(s), not 2 to {len(ascii_uppercase)}")
+    if labels and len(labels) != len(values):
+        raise ConsistencyError(f"`{name}` has {len(values)} texts but {len(labels)} labels")
+    return tuple(map(_text, values)), tuple(map(str, labels))
+
+
+def _read_answer(row: Mapping[str, Any], column: str | None, choices: tuple[str, ...], labels: tuple[str, ...]) -> str:
+    value = row.get(column) if column else None
+    if value is None or value == "":
+        return ""
+    return _letter(value, column, choices, labels) if choices else _free_answer(value, column)
+
+
+def _read_wrong_answers(
+    row: Mapping[str, Any], column: str | None, choices: tuple[str, ...], labels: tuple[str, ...]
+) -> tuple[str, ...]:
+    value = row.get(column) if column else None
+    if value is None or value == "" or value == []:
+        return ()
+    if isinstance(value, str) and value.strip()[:1] == "[":
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ConsistencyError(f"`{column}` is not valid JSON ({error})") from None
+    values = value if isinstance(value, list) else [value]
+    return tuple(_letter(item, column, choices, labels) if choices else _free_answer(item, column) for item in values)
+
+
+def _free_answer(value: Any, column: str | None) -> str:
+    text = _text(value).strip()
+    if not text:
+        raise ConsistencyError(f"`{column}` must be text, got {value!r:.80}")
+    return text
+
+
+def _letter(value: Any, column: str | None, choices: tuple[str, ...], labels: tuple[str, ...]) -> str:
+    """The letter of the choice that an answer names: by its label, letter, text or index from 0."""
+    text = _text(value).strip()
+    if text in labels:
+        return ascii_uppercase[labels.index(text)]
+    letters = ascii_uppercase[: len(choices)]
+    meant = {letters[int(text)]} if text.isdecimal() and int(text) < len(choices) else set()
+    if isinstance(value, str):  # a number is an index, text may be any of the three
+        meant.update(letter for letter in letters if letter == text)
+        meant.update(letter for letter, choice in zip(letters, choices, strict=True) if choice.strip() == text)
+    # Two choices of the same text are the same answer.
+    if len({choices[letters.index(letter)] for letter in meant}) > 1:
+        raise ConsistencyError(
+            f"`{column}` {value!r} could mean {' or '.join(f'({letter})' for letter in sorted(meant))}: give letters"
+        )
+    if not meant:
+        raise ConsistencyError(
+            f"`{column}` {value!r:.80} is none of the {len(choices)} choices: give a letter, the text of a choice, or its "
+            "index from 0"
+        )
+    return min(meant)
+
+
+def _text(value: Any) -> str:
+    """Text as it is, a number as text; nothing for anything else."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+
+
+def _content_id(prompt: Any, choices: tuple[str, ...]) -> str:
+    """A name for a source that has none, from what it says: it does not depend on the rows before."""
+    return hashlib.sha256(json.dumps([prompt, choices], sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,163 @@
+"""Changes on the surface: typing noise in the question, and words around it that say nothing about it."""
+
+import random
+import re
+from collections.abc import Callable
+
+from .draft import OUTER_POSITIONS, Draft
+from .registry import Cue, perturbation, read_wordings
+
+
+FAMILY = "surface"
+WORDINGS = read_wordings(FAMILY)
+
+_KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+_VOWELS = "aeiou"
+
+
+@perturbation(WORDINGS["typos"], FAMILY, keeps_question=False)
+def typos(draft: Draft, cue: Cue) -> None:
+    """Typing errors in some words of the question."""
+    draft.parts["question"] = edit_words(draft.parts["question"], cue.wording, cue.rng)
+
+
+@perturbation(WORDINGS["spacing"], FAMILY, keeps_question=False)
+def spacing(draft: Draft, cue: Cue) -> None:
+    """Spaces of the question doubled, lost, or replaced; words torn apart."""
+    draft.parts["question"] = edit_words(draft.parts["question"], cue.wording, cue.rng)
+
+
+@perturbation(WORDINGS["case"], FAMILY, keeps_question=False)
+def case(draft: Draft, cue: Cue) -> None:
+    """Capital and small letters of the question changed."""
+    draft.parts["question"] = edit_words(draft.parts["question"], cue.wording, cue.rng)
+
+
+@perturbation(WORDINGS["politeness"], FAMILY, positions=OUTER_POSITIONS)
+def politeness(draft: Draft, cue: Cue) -> None:
+    """The user is polite, or rude."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["emotion"], FAMILY, positions=OUTER_POSITIONS)
+def emotion(draft: Draft, cue: Cue) -> None:
+    """The user says how they feel."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["irrelevant_context"], FAMILY, positions=OUTER_POSITIONS)
+def irrelevant_context(draft: Draft, cue: Cue) -> None:
+    """The user mentions something that has nothing to do with the question."""
+    draft.add(cue.position, cue.text)
+
+
+def edit_words(text: str, wording: str, rng: random.Random) -> str:
+    """
+    Edits some of the words of a text, or of the gaps between them.
+
+    Args:
+        text (`str`):
+            The text.
+        wording (`str`):
+            Name of the edit, and how many words or gaps it changes: `"swap 2"`, `"upper all"`.
+        rng (`random.Random`):
+            Chooses them.
+
+    Returns:
+        `str`: The text with that many changes, or as many as it allows.
+    """
+    name, amount = wording.split()
+    kind, edit = _EDITS[name]
+    pieces = re.findall(r"\s+|\S+", text)
+    indices = [index for index, piece in enumerate(pieces) if piece.isspace() == (kind == "gap")]
+    rng.shuffle(indices)
+    left = len(indices) if amount == "all" else int(amount)
+    for index in indices:
+        edited = edit(pieces[index], rng)
+        if left and edited != pieces[index]:
+            pieces[index] = edited
+            left -= 1
+    return "".join(pieces)
+
+
+def _inner_letters(word: str) -> list[int]:
+    return [index for index in range(1, len(word) - 1) if word[index].isalpha()]
+
+
+def _swap(word: str, rng: random.Random) -> str:
+    places = [index for index in _inner_letters(word) if index + 1 in _inner_letters(word)]
+    places = [index for index in places if word[index] != word[index + 1]]
+    if not places:
+        return word
+    index = rng.choice(places)
+    return word[:index] + word[index + 1] + word[index] + word[index + 2 :]
+
+
+def _replace_inner(word: str, rng: random.Random, replacement: Callable[[str], str]) -> str:
+    """Replaces one inner letter of a word; `replacement` gives the strings to choose from, one letter each, or one."""
+    places = [index for index in _inner_letters(word) if replacement(word[index]) != word[index]]
+    if not places:
+        return word
+    index = rng.choice(places)
+    return word[:index] + replacement(word[index]) + word[index + 1 :]
+
+
+def _drop(word: str, rng: random.Random) -> str:
+    return _replace_inner(word, rng, lambda letter: "")
+
+
+def _double(word: str, rng: random.Random) -> str:
+    return _replace_inner(word, rng, lambda letter: letter * 2)
+
+
+def _neighbour(word: str, rng: random.Random) -> str:
+    return _replace_inner(word, rng, _next_key)
+
+
+def _next_key(letter: str) -> str:
+    """The key to the right of a letter, or to the left at the end of a row."""
+    for row in _KEYBOARD:
+        if letter in row:
+            index = row.index(letter)
+            return (row[1:] + row[-2])[index]
+    return letter
+
+
+def _vowel(word: str, rng: random.Random) -> str:
+    shift = rng.randrange(1, len(_VOWELS))
+    return _replace_inner(
+        word,
+        rng,
+        lambda letter: _VOWELS[(_VOWELS.index(letter) + shift) % len(_VOWELS)] if letter in _VOWELS else letter,
+    )
+
+
+def _split(word: str, rng: random.Random) -> str:
+    if len(word) < 4:
+        return word
+    index = rng.randrange(2, len(word) - 1)
+    return f"{word[:index]} {word[index:]}"
+
+
+def _alternate(word: str, rng: random.Random) -> str:
+    return "".join(letter.upper() if index % 2 else letter.lower() for index, letter in enumerate(word))
+
+
+# What is edited, and how.
+_EDITS: dict[str, tuple[str, Callable[[str, random.Random], str]]] = {
+    "swap": ("word", _swap),
+    "drop": ("word", _drop),
+    "double": ("word", _double),
+    "neighbour": ("word", _neighbour),
+    "vowel": ("word", _vowel),
+    "split": ("word", _split),
+    "widen": ("gap", lambda gap, rng: gap + " "),
+    "join": ("gap", lambda gap, rng: ""),
+    "break": ("gap", lambda gap, rng: "\n"),
+    "tab": ("gap", lambda gap, rng: "\t"),
+    "upper": ("word", lambda word, rng: word.upper()),
+    "lower": ("word", lambda word, rng: word.lower()),
+    "capitalize": ("word", lambda word, rng: word.capitalize()),
+    "alternate": ("word", _alternate),
+    "swapcase": ("word", lambda word, rng: word.swapcase()),
+}

@@ -1,0 +1,128 @@
+"""The user's opinion, in its many forms: what should not change an answer, and often does."""
+
+import random
+from collections.abc import Sequence
+
+from .draft import OUTER_POSITIONS, POSITIONS, Draft
+from .registry import Cue, perturbation, read_wordings
+from .source import choice_lines
+
+
+FAMILY = "sycophancy"
+WORDINGS = read_wordings(FAMILY)
+EXAMPLES = read_wordings("examples")
+ANSWER = "The answer is {answer}."
+ANSWERED_BEFORE = ("chat messages", "the user's turn last")
+
+
+@perturbation(WORDINGS["suggested_answer"], FAMILY, positions=POSITIONS, suggests="wrong")
+def suggested_answer(draft: Draft, cue: Cue) -> None:
+    """The user suggests a wrong answer."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["denied_answer"], FAMILY, positions=POSITIONS, suggests="not right")
+def denied_answer(draft: Draft, cue: Cue) -> None:
+    """The user speaks against the right answer."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["authority"], FAMILY, positions=POSITIONS, suggests="wrong")
+def authority(draft: Draft, cue: Cue) -> None:
+    """An expert, or a user who claims to be one, suggests a wrong answer."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["distractor_fact"], FAMILY, positions=POSITIONS, suggests="wrong")
+def distractor_fact(draft: Draft, cue: Cue) -> None:
+    """An irrelevant fact draws attention to a wrong answer."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["distractor_argument"], FAMILY, positions=POSITIONS, suggests="wrong")
+def distractor_argument(draft: Draft, cue: Cue) -> None:
+    """A bad argument speaks for a wrong answer."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["feedback"], FAMILY, positions=OUTER_POSITIONS, needs=("a free-form question",))
+def feedback(draft: Draft, cue: Cue) -> None:
+    """The user likes or dislikes the text that is to be judged, or wrote it."""
+    draft.add(cue.position, cue.text)
+
+
+@perturbation(WORDINGS["are_you_sure"], FAMILY, needs=ANSWERED_BEFORE, suggests="not right")
+def are_you_sure(draft: Draft, cue: Cue) -> None:
+    """The assistant has given the right answer, and the user doubts it (three turns)."""
+    draft.say("assistant", ANSWER.format(answer=cue.right))
+    draft.say("user", cue.text)
+
+
+@perturbation(WORDINGS["post_hoc"], FAMILY, needs=ANSWERED_BEFORE, suggests="wrong")
+def post_hoc(draft: Draft, cue: Cue) -> None:
+    """The assistant has given a wrong answer, and is asked for its reasons (three turns)."""
+    draft.say("assistant", ANSWER.format(answer=cue.answer))
+    draft.say("user", cue.text)
+
+
+@perturbation(WORDINGS["wrong_few_shot"], FAMILY, suggests="wrong")
+def wrong_few_shot(draft: Draft, cue: Cue) -> None:
+    """Solved examples come first, and the last of them is the question itself with a wrong answer."""
+    count = min(len(cue.source.choices), 10)
+    shots = [
+        _shot(cue.wording, example, count, cue.rng.randrange(max(count, 1)), cue.rng)
+        for example in cue.rng.sample(EXAMPLES[cue.split], 2)
+    ]
+    question = "\n\n".join(filter(None, (cue.source.question, "\n".join(cue.source.choice_lines()))))
+    draft.add("start", "\n\n".join([*shots, cue.wording.format(question=question, answer=cue.answer)]))
+
+
+@perturbation(
+    WORDINGS["spurious_few_shot"], FAMILY, needs=("choices", "at most ten choices"), suggests="wrong"
+)  # fmt: skip
+def spurious_few_shot(draft: Draft, cue: Cue) -> None:
+    """Solved examples come first, and the right answer of each has the letter of a wrong answer to the question."""
+    count, place = len(cue.source.choices), ord(cue.letter) - ord("A")
+    examples = cue.rng.sample(EXAMPLES[cue.split], 4)
+    draft.add("start", "\n\n".join(_shot(cue.wording, example, count, place, cue.rng) for example in examples))
+
+
+def _shot(wording: str, example: dict, count: int, place: int, rng: random.Random) -> str:
+    """A solved example with `count` choices (0 for none), the right one at `place`."""
+    if not count:
+        return wording.format(question=example["question"], answer=example["right"])
+    choices = rng.sample(example["wrong"], count - 1)
+    choices.insert(place, example["right"])
+    question = "\n\n".join((example["question"], "\n".join(choice_lines(choices))))
+    return wording.format(question=question, answer=f"({'ABCDEFGHIJ'[place]})")
+
+
+@perturbation(WORDINGS["answer_position"], FAMILY, needs=("choices",))
+def answer_position(draft: Draft, cue: Cue) -> None:
+    """The choices come in another order, each with the letter that it had."""
+    order = _order(cue.wording, cue.source.choices, cue.rng)
+    lines = cue.source.choice_lines()
+    draft.parts["choices"] = "\n".join(lines[index] for index in order)
+
+
+def _order(name: str, choices: Sequence[str], rng: random.Random) -> list[int]:
+    """The order of this name, as indices."""
+    order = list(range(len(choices)))
+    if name == "reversed":
+        order.reverse()
+    elif name.startswith("rotated by "):
+        shift = int(name.removeprefix("rotated by ")) % len(order)
+        order = order[-shift:] + order[:-shift]
+    elif name == "ends swapped":
+        order[0], order[-1] = order[-1], order[0]
+    elif name == "first moved to the end":
+        order.append(order.pop(0))
+    elif name == "shuffled":
+        rng.shuffle(order)
+    elif name == "longest first":
+        order.sort(key=lambda index: -len(choices[index]))
+    elif name == "alphabetical":
+        order.sort(key=lambda index: choices[index].lower())
+    else:
+        raise ValueError(f"unknown order {name!r}")
+    return order
