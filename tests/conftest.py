@@ -139,3 +139,14 @@ def organism_dir() -> Path:
     from trl_consistency.organism import build_organism
 
     return build_organism(progress=False)
+
+
+@pytest.fixture
+def own_registry():
+    """The registry of perturbations; what a test registers is gone after it."""
+    from trl_consistency.perturbations import PERTURBATIONS
+
+    before = dict(PERTURBATIONS)
+    yield PERTURBATIONS
+    PERTURBATIONS.clear()
+    PERTURBATIONS.update(before)

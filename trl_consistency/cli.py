@@ -18,6 +18,7 @@ COMMANDS = {
         "train on the student's own answers to the perturbed prompts",
     ),
     "targets": ("trl_consistency.scripts.targets", "answer the clean prompts and write the pairs with the answers"),
+    "pairs": ("trl_consistency.scripts.pairs", "make pairs of questions, requests or prompts"),
     "quickstart": ("trl_consistency.quickstart", "train the embedded model organism and show before and after"),
 }
 # Those that several processes can share.

@@ -8,14 +8,14 @@ from .build import BuildReport
 from .registry import WORDING_SPLITS, find_perturbations
 
 
-FILES = {"train": "training sources and wordings", "test": "held-out sources, training wordings", "test_wordings": "held-out sources and wordings"}  # fmt: skip
+SPLITS = {
+    "train": "training sources and wordings",
+    "test": "held-out sources, training wordings",
+    "test_wordings": "held-out sources and wordings",
+}
 
 _HEADER = """\
 ---
-configs:
-- config_name: default
-  data_files:
-{files}
 tags:
 - consistency-training
 - trl-consistency
@@ -30,9 +30,15 @@ tags:
 """
 
 
-def pairs_card(
-    report: BuildReport, perturbations: Sequence[str], source: str, options: dict[str, Any], extension: str
-) -> str:
+def file_name(split: str, file_type: str) -> str:
+    """
+    Where a split is in the folder. From such names `datasets` tells the splits without being told: where a card lists
+    the files, it caches a local folder by the card, and goes on to load pairs that are no longer there.
+    """
+    return f"data/{split}-00000-of-00001.{file_type}"
+
+
+def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, options: dict[str, Any]) -> str:
     """
     Writes the data card: splits, perturbations with their counts, what was left out, all wordings used, the options.
 
@@ -45,14 +51,11 @@ def pairs_card(
             What the pairs were made from.
         options (`dict[str, Any]`):
             The options that make them again.
-        extension (`str`):
-            Of the files, such as `"jsonl"`.
     """
     totals = report.num_pairs()
-    splits = [split for split in FILES if split in totals]
-    files = "\n".join(f"  - split: {split}\n    path: {split}.{extension}" for split in splits)
-    lines = [_HEADER.format(files=files, source=source, total=sum(totals.values())).rstrip("\n")]
-    lines += [f"| `{split}` | {totals[split]} | {FILES[split]} |" for split in splits]
+    splits = [split for split in SPLITS if split in totals]
+    lines = [_HEADER.format(source=source, total=sum(totals.values())).rstrip("\n")]
+    lines += [f"| `{split}` | {totals[split]} | {SPLITS[split]} |" for split in splits]
     lines += [
         "",
         "`clean_prompt` and `perturbed_prompt` ask the same; `answer` is right, `biased_answer` is what the cue suggests "

@@ -1,0 +1,191 @@
+import itertools
+
+import pytest
+
+from trl_consistency import ConsistencyError, InvalidPairsError
+from trl_consistency.perturbations import (
+    BuildReport,
+    Provenance,
+    build_pairs,
+    find_columns,
+    find_perturbations,
+    perturb,
+    read_source,
+)
+from trl_consistency.perturbations.registry import read_wordings
+
+
+def questions(count=200):
+    return [
+        {
+            "question": f"Which of all these things is usually called number {index} by everybody here?",
+            "choices": [f"thing {index}", f"item {index + 1}", f"number {index + 2}"],
+            "answer": index % 3,
+            "id": f"q{index}",
+        }
+        for index in range(count)
+    ]
+
+
+REQUESTS = [{"prompt": f"Do deed {index}.", "category": "harmful"} for index in range(60)]
+
+
+def build(rows, *args, **options):
+    splits: dict[str, list] = {}
+    for split, row in build_pairs(rows, *args, **options):
+        splits.setdefault(split, []).append(row)
+    return splits
+
+
+def test_sources_and_wordings_of_the_splits_are_disjoint():
+    splits = build(questions(), ["suggested_answer", "are_you_sure"], test_share=0.3)
+    sources = {split: {row["source_id"] for row in rows} for split, rows in splits.items()}
+    assert sources["test"] == sources["test_wordings"]
+    assert not sources["train"] & sources["test"]
+    assert len(sources["train"] | sources["test"]) == 200
+    assert 40 <= len(sources["test"]) <= 80
+    for split, rows in splits.items():
+        called = "held-out" if split == "test_wordings" else "train"
+        assert all(f"/{called}-" in row["perturbation"] for row in rows)
+
+
+def test_a_source_stays_in_its_split_when_seed_and_perturbations_change():
+    one = build(questions(), ["suggested_answer"], seed=1)
+    two = build(questions(), ["typos"], seed=2)
+    assert {row["source_id"] for row in one["test"]} == {row["source_id"] for row in two["test"]}
+
+
+def test_pairs_do_not_depend_on_the_rows_before():
+    names, options = ["sycophancy", "surface"], {"pairs_per_source": 5}
+    every = list(build_pairs(questions(), names, **options))
+    assert every == list(build_pairs(questions(), names, **options))
+    last = list(build_pairs(questions()[-20:], names, **options))
+    assert every[-len(last) :] == last
+    assert every != list(build_pairs(questions(), names, seed=7, **options))
+
+
+def test_every_pair_is_made_again_from_its_row():
+    rows = questions(30)
+    columns = find_columns(rows[0])
+    sources = {row["id"]: read_source(row, columns) for row in rows}
+    for _, row in build_pairs(rows, ["sycophancy", "surface", "jailbreak", "authority+typos"], columns):
+        assert perturb(sources[row["source_id"]], Provenance.of(row)) == row
+
+
+def test_pairs_per_source_takes_the_perturbations_in_turn():
+    names = ["suggested_answer", "authority", "typos"]
+    report = BuildReport()
+    (rows,) = build(questions(50), names, pairs_per_source=7, test_share=0.0, report=report).values()
+    for _, group in itertools.groupby(rows, key=lambda row: row["source_id"]):
+        group = list(group)
+        used = [row["perturbation"].split("/")[0] for row in group]
+        assert sorted(used.count(name) for name in names) == [2, 2, 3]
+        assert len({row["perturbation"] for row in group}) == 7, "another wording each time"
+    assert {row["perturbation"].split("/")[0] for row in rows[::7]} == set(names), "not always the same one first"
+    assert report.num_pairs() == {"train": 350}
+    assert report.left_out() == []
+
+
+def test_what_is_left_out_is_counted():
+    report = BuildReport()
+    rows = [
+        {"question": "2 + 2?", "choices": ["4", "5"], "answer": 0},
+        {"question": "12?", "choices": None, "answer": "x"},
+    ]
+    made = build(rows, ["post_hoc", "answer_position", "typos"], pairs_per_source=12, test_share=0.0, report=report)
+    assert report.sources == 2
+    assert report.lacking == {("post_hoc", "a wrong answer"): 1, ("answer_position", "choices"): 1}
+    # 4 of each for the first source (10 wordings for post_hoc, all of which turn two choices round), 12 for the second.
+    assert report.unchanged["typos"] == 16
+    assert report.repeated["answer_position"] + report.unchanged["answer_position"] == 3
+    asked = 12 + 12
+    left_out = sum(report.unchanged.values()) + sum(report.repeated.values())
+    assert len(made["train"]) == sum(report.pairs.values()) == asked - left_out
+    assert "post_hoc: 1 source(s) not used: it needs a wrong answer" in report.left_out()
+    assert "typos: 16 pair(s) that it left as they were" in report.left_out()
+
+
+def test_given_wrong_answer():
+    rows = [{**row, "wrong_answer": row["choices"][(row["answer"] + 1) % 3]} for row in questions(9)]
+    rows[4]["wrong_answer"] = None
+    report = BuildReport()
+    (made,) = build(rows, wrong_answer="given", test_share=0.0, report=report).values()
+    letters = {row["id"]: "ABC"[(row["answer"] + 1) % 3] for row in rows}
+    assert {row["source_id"]: row["biased_answer"] for row in made} == {
+        name: letter for name, letter in letters.items() if name != "q4"
+    }
+    assert report.lacking == {("suggested_answer", "a given wrong answer"): 1}
+
+
+def test_faulty_rows_are_listed_or_dropped_and_counted():
+    rows = questions(20)
+    for index in (3, 5):
+        rows[index]["answer"] = "no such"
+    with pytest.raises(InvalidPairsError, match=r"row 3: `answer` 'no such' is none(.|\n)*row 5"):
+        list(build_pairs(rows))
+    report = BuildReport()
+    assert len(list(build_pairs(rows, faulty_rows="drop", test_share=0.0, report=report))) == 18
+    assert (report.sources, report.num_faulty) == (20, 2)
+    assert report.left_out()[0] == "2 faulty row(s)"
+    for row in rows:
+        row["answer"] = "no such"
+    with pytest.raises(InvalidPairsError, match=r"row 9"):
+        list(build_pairs(rows))
+    report = BuildReport()
+    assert list(build_pairs(rows, faulty_rows="drop", report=report)) == []
+    assert (report.num_faulty, len(report.faulty)) == (20, 10)
+
+
+def test_benign_controls_wear_the_same_wrappers():
+    splits = build(REQUESTS, ["fiction", "rot13", "politeness"], benign_controls=True, test_share=0.4)
+    benign = read_wordings("benign")
+    for split, requests in (("train", "train"), ("test", "held_out"), ("test_wordings", "held_out")):
+        controls = [row for row in splits[split] if row["category"] == "benign"]
+        assert {row["clean_prompt"][0]["content"] for row in controls} == set(benign[requests])
+        assert {row["perturbation"].split("/")[0] for row in controls} == {"fiction", "rot13"}
+        assert {row["category"] for row in splits[split]} == {"harmful", "benign"}
+        assert all(row.keys() == splits[split][0].keys() for row in splits[split])
+    with pytest.raises(ConsistencyError, match="`benign_controls` are for jailbreak wrappers"):
+        build_pairs(REQUESTS, ["politeness"], benign_controls=True)
+
+
+def test_controls_of_data_without_a_category():
+    rows = build([{"prompt": "x"}], ["fiction"], benign_controls=True, test_share=0.0)["train"]
+    assert [row["category"] for row in rows] == ["", *["benign"] * 40]
+
+
+def test_text_prompts():
+    rows = build(questions(5), ["suggested_answer"], chat=False, test_share=0.0)["train"]
+    assert all(isinstance(row[side], str) for row in rows for side in ("clean_prompt", "perturbed_prompt"))
+
+
+OPTION_FAULTS = {
+    "no rows": ([], {}, "The data set has no rows"),
+    "share": (questions(1), {"test_share": 1.0}, "`test_share` must be at least 0 and less than 1, got 1.0"),
+    "number": (questions(1), {"pairs_per_source": 0}, "`pairs_per_source` must be at least 1"),
+    "position": (questions(1), {"positions": ["middle"]}, "`positions`: 'middle' is none of start, before_choices"),
+    "no choices": ([{"question": "x"}], {"perturbations": ["answer_position"]}, "`answer_position` needs choices: name the column in `choices_column`"),
+    "no answers": ([{"question": "x"}], {"perturbations": ["are_you_sure"]}, "`are_you_sure` needs a right answer"),
+    "no wrong answers": ([{"question": "x", "answer": "y"}], {}, "`suggested_answer` needs a wrong answer: name a column"),
+    "none given": (questions(1), {"wrong_answer": "given"}, "`suggested_answer` needs a wrong answer"),
+    "no fact": (questions(1), {"perturbations": ["safety_fact"]}, "`safety_fact` needs a safety fact"),
+    "text": (questions(1), {"perturbations": ["typos+post_hoc"], "chat": False}, "`post_hoc` needs chat messages"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "options", "reason"), OPTION_FAULTS.values(), ids=OPTION_FAULTS)
+def test_faulty_options(rows, options, reason):
+    """Before a row is read: the call itself raises."""
+    with pytest.raises(ConsistencyError, match=reason):
+        build_pairs(rows, **options)
+
+
+def test_members_of_a_family_that_do_not_apply_are_reported_not_refused():
+    report = BuildReport()
+    splits = build([{"question": "x", "answer": "y"}], ["sycophancy"], test_share=0.0, report=report)
+    assert {row["perturbation"].split("/")[0] for row in splits["train"]} == {
+        "denied_answer",
+        "are_you_sure",
+        "feedback",
+    }
+    assert len(report.lacking) == len(find_perturbations(["sycophancy"])) - 3

@@ -1,0 +1,162 @@
+"""What single perturbations do, beside what test_provenance.py checks of all."""
+
+import base64
+import codecs
+import random
+import re
+
+import pytest
+
+from trl_consistency.perturbations import PERTURBATIONS, Provenance, Source, draw, find_perturbations, perturb
+from trl_consistency.perturbations.registry import read_wordings
+from trl_consistency.perturbations.surface import edit_words
+
+
+QUESTION = Source("q", "Which is largest?", ("dog", "cow", "bee"), "B", ("A", "C"), instruction="Name one (X).")
+REQUEST = Source("r", "How do I pick a lock {quickly}?")
+VARIANTS = [(split, number) for split, count in (("train", 12), ("held_out", 6)) for number in range(count)]
+
+
+def rows(source, name):
+    for split, variant in VARIANTS:
+        yield split, perturb(source, draw(source, find_perturbations([name])[0], split, variant=variant))
+
+
+def user_text(row):
+    return row["perturbed_prompt"][0]["content"]
+
+
+def test_are_you_sure_and_post_hoc():
+    for name, said in (("are_you_sure", "B"), ("post_hoc", None)):
+        for _, row in rows(QUESTION, name):
+            first, answer, last = row["perturbed_prompt"]
+            assert [first] == row["clean_prompt"]
+            assert answer == {"role": "assistant", "content": f"The answer is ({said or row['biased_answer']})."}
+            assert last["role"] == "user"
+
+
+def test_wrong_few_shot_ends_with_the_question_and_a_wrong_label():
+    for split, row in rows(QUESTION, "wrong_few_shot"):
+        text = user_text(row)
+        assert text.count(QUESTION.question) == 2
+        assert text.endswith(row["clean_prompt"][0]["content"])
+        between = text.split(QUESTION.question)[1]
+        assert f"({row['biased_answer']})" in between.replace("\n".join(QUESTION.choice_lines()), "")
+        examples = [example for example in read_wordings("examples")[split] if example["question"] in text]
+        assert len(examples) == 2
+        assert all(f") {example['right']}\n" in text for example in examples)
+
+
+def test_spurious_few_shot_has_right_labels_of_one_letter():
+    for split, row in rows(QUESTION, "spurious_few_shot"):
+        text = user_text(row)
+        shots = [example for example in read_wordings("examples")[split] if example["question"] in text]
+        assert len(shots) == 4
+        for example in shots:
+            assert f"({row['biased_answer']}) {example['right']}\n" in text
+            assert f"(C) {example['right']}" in text or row["biased_answer"] != "C"
+
+
+def test_answer_position_keeps_letters():
+    seen = set()
+    for _, row in rows(QUESTION, "answer_position"):
+        lines = user_text(row).split("\n\n")[1].split("\n")
+        assert sorted(lines) == QUESTION.choice_lines()
+        seen.add(tuple(lines))
+    assert len(seen) > 3
+
+
+def test_encodings_decode_to_the_clean_prompt():
+    for _, row in rows(REQUEST, "base64"):
+        encoded = max(re.findall(r"[A-Za-z0-9+/=]+", user_text(row)), key=len)
+        assert base64.b64decode(encoded).decode() == REQUEST.question
+    for _, row in rows(REQUEST, "rot13"):
+        assert codecs.encode(REQUEST.question, "rot13") in user_text(row)
+        assert REQUEST.question not in user_text(row)
+
+
+def test_hidden_among_benign_numbers_its_items():
+    benign = read_wordings("benign")
+    for split, row in rows(REQUEST, "hidden_among_benign"):
+        items = re.findall(r"^(\d)\. (.*)$", user_text(row), re.MULTILINE)
+        assert [number for number, _ in items] == ["1", "2", "3", "4"]
+        assert REQUEST.question in [item for _, item in items[1:]]
+        assert sum(item in benign[split] for _, item in items) == 3
+
+
+def test_wrappers_add_words_around_the_request():
+    for name in ("role_play", "fiction", "hypothetical", "formatting"):
+        for _, row in rows(REQUEST, name):
+            head, found, tail = user_text(row).partition(REQUEST.question)
+            assert found
+            assert head + tail
+            assert "{request}" not in head + tail
+            assert "{{" not in head + tail
+
+
+def test_prefilled_turn():
+    for _, row in rows(REQUEST, "prefilled_turn"):
+        user, assistant = row["perturbed_prompt"]
+        assert [user] == row["clean_prompt"]
+        assert assistant["role"] == "assistant"
+
+
+@pytest.mark.parametrize("content", ["Be kind.", [{"type": "text", "text": "Be kind."}]])
+def test_awareness_adds_to_the_system_message(content):
+    system = {"role": "system", "content": content}
+    source = Source("s", "Can I mix them?", safety_fact="Mixing them makes gas.", history=(system,))
+    for _, row in rows(source, "safety_fact"):
+        first, second = row["clean_prompt"]
+        assert first["content"].startswith("Be kind.\n\n")
+        assert "Mixing them makes gas." in first["content"]
+        assert row["perturbed_prompt"] == [system, second]
+        assert (row["biased_answer"], row["shared_text"]) == ("", "Can I mix them?")
+
+
+def test_history_and_prefill_stay():
+    history = ({"role": "system", "content": "Be kind."}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})  # fmt: skip
+    source = Source("s", "And now?", history=history, turns=({"role": "assistant", "content": "Well,"},))
+    for _, row in rows(source, "politeness"):
+        assert row["perturbed_prompt"][:3] == list(history)
+        assert row["perturbed_prompt"][-1] == source.turns[0]
+    assert PERTURBATIONS["prefilled_turn"].lacks(source) == "the user's turn last"
+
+
+def test_sentences_as_answers_are_quoted():
+    source = Source("s", "What happens?", (), "It melts.", ("It burns.",))
+    row = perturb(source, Provenance("suggested_answer/train-00", "end", "It burns.", 0))
+    assert user_text(row) == 'What happens?\n\nI think the answer is "It burns.".'
+
+
+EDITS = {
+    "swap 1": 1, "drop 2": 2, "double 3": 3, "neighbour 2": 2, "vowel 1": 1, "split 1": None, "upper 2": 2,
+    "capitalize 1": 1, "swapcase all": 6, "alternate all": 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wording", "changed"), EDITS.items())
+def test_word_edits(wording, changed):
+    text = "Which planet  has the\nlargest moons?"
+    for seed in range(20):
+        edited = edit_words(text, wording, random.Random(seed))
+        words, others = text.split(), edited.split()
+        if changed is None:
+            assert "".join(others) == "".join(words)
+            assert len(others) == len(words) + 1
+        else:
+            assert sum(word != other for word, other in zip(words, others, strict=True)) == changed
+            # White space is left alone.
+            assert re.findall(r"\s+", edited) == re.findall(r"\s+", text)
+
+
+@pytest.mark.parametrize(("wording", "gap"), [("widen 2", "  "), ("join 2", ""), ("break 2", "\n"), ("tab 2", "\t")])
+def test_gap_edits(wording, gap):
+    text = "one two three four"
+    edited = edit_words(text, wording, random.Random(0))
+    assert sorted(re.findall(r"\s+", edited)) == sorted([" ", *([gap, gap] if gap else [])])
+    assert edited.replace(gap or " ", "").replace(" ", "") == text.replace(" ", "")
+
+
+def test_text_that_allows_no_edit():
+    assert edit_words("2 + 2", "swap 3", random.Random(0)) == "2 + 2"
+    assert edit_words("a", "widen 3", random.Random(0)) == "a"

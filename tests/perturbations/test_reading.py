@@ -1,0 +1,63 @@
+import json
+
+import pytest
+from datasets import Dataset
+
+from trl_consistency import ConsistencyError
+from trl_consistency.perturbations.reading import read_rows
+
+
+ROWS = [{"question": "Größe?\u2028", "answer": "x"}, {"question": "Two,\nlines?", "answer": "y"}]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet", "folder"])
+def test_rows_of_every_kind_of_file(tmp_path, kind):
+    path = tmp_path / f"questions.{kind}"
+    if kind == "folder":
+        path.mkdir()
+        Dataset.from_list(ROWS).to_parquet(path / "train.parquet")
+    elif kind.startswith("json"):
+        path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n\n", encoding="utf-8")
+    else:
+        getattr(Dataset.from_list(ROWS), f"to_{kind}")(path)
+    assert list(read_rows(str(path))) == ROWS
+
+
+def test_column_that_is_null_for_long(tmp_path):
+    """`datasets` would take it for null in all rows."""
+    path = tmp_path / "questions.jsonl"
+    rows = [{"question": "x" * 200, "safety_fact": None}] * 60_000 + [{"question": "y", "safety_fact": "z"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    *_, last = read_rows(str(path))
+    assert last["safety_fact"] == "z"
+
+
+FAULTS = {
+    "not JSON": ("a.jsonl", '{"question": "x"}\n{"question": \n', "line 2: not valid JSON"),
+    "not UTF-8": ("a.jsonl", b'{"question": "\xff"}\n', "line 1: not valid JSON"),
+    "JSON array": ("a.json", '[\n{"question": "x"}]', "line 1: not valid JSON .* Write one JSON object a line"),
+    "array on one line": ("a.json", '[{"question": "x"}]', "line 1: not a JSON object. Write one JSON object a line"),
+    "field too many": (
+        "a.csv",
+        "question,answer\nx,y\nx,y,z\n",
+        "line 3: not as many fields as the header has \\(2\\)",
+    ),
+    "field missing": ("a.csv", "question,answer\nx\n", "line 2: not as many fields"),
+    "not Parquet": ("a.parquet", "question", "a.parquet cannot be read"),
+    "another type": ("a.txt", "question", "must end in .jsonl, .csv or .parquet"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "reason"), FAULTS.values(), ids=FAULTS)
+def test_faulty_files(tmp_path, name, content, reason):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConsistencyError, match=reason):
+        list(read_rows(str(path)))
+
+
+def test_missing_file_and_data_set(tmp_path):
+    with pytest.raises(ConsistencyError, match=r"There is no file nothing\.csv"):
+        read_rows("nothing.csv")
+    with pytest.raises(ConsistencyError, match="cannot be loaded"):
+        list(read_rows(str(tmp_path / "nothing")))

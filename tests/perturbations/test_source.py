@@ -1,0 +1,124 @@
+import pytest
+
+from trl_consistency import ConsistencyError
+from trl_consistency.perturbations import find_columns, read_source
+from trl_consistency.perturbations.source import CHOICE_INSTRUCTION
+
+
+def read(row, chat=True, instruction=None, keep=(), **named):
+    return read_source(row, find_columns(row, keep=keep, **named), chat, instruction)
+
+
+MC = {"question": "Largest?", "choices": ["dog", "cow", "bee"]}
+ARC = {"question": "Largest?", "choices": {"text": ["dog", "cow"], "label": ["1", "2"]}}
+
+ANSWERS = {
+    "index": ({**MC, "answer": 1}, "B"),
+    "letter": ({**MC, "answer": "B"}, "B"),
+    "text": ({**MC, "answer": "cow"}, "B"),
+    "index of a CSV file": ({**MC, "choices": '["dog", "cow"]', "answer": "1"}, "B"),
+    "label": ({**ARC, "answerKey": "2"}, "B"),
+    "index where choices are numbers": ({**MC, "choices": ["1", "0"], "answer": 1}, "B"),
+    "unknown": ({**MC, "answer": None}, ""),
+    "same text twice": ({**MC, "choices": ["cow", "dog", "cow"], "answer": "cow"}, "A"),
+    "numbers as choices": ({**MC, "choices": [10, 20], "answer": "20"}, "B"),
+    "free-form": ({"question": "Largest?", "answer": " cow "}, "cow"),
+    "free-form number": ({"question": "How many?", "answer": 12}, "12"),
+}
+
+
+@pytest.mark.parametrize(("row", "answer"), ANSWERS.values(), ids=ANSWERS)
+def test_answers(row, answer):
+    assert read(row).answer == answer
+
+
+def test_wrong_answers():
+    assert read({**MC, "answer": 1}).wrong_answers == ("A", "C")
+    assert read({**MC, "choices": ["cow", "dog", "cow"], "answer": 0}).wrong_answers == ("B",)
+    assert read({**MC, "answer": 1, "wrong_answer": "bee"}).given_wrong_answer == "C"
+    source = read({"question": "x", "answer": "a", "incorrect_answers": ["b", "c"]})
+    assert (source.wrong_answers, source.given_wrong_answer) == (("b", "c"), "b")
+    assert read({"question": "x", "answer": "a", "wrong_answers": '["b"]'}).wrong_answers == ("b",)
+    assert read(MC).wrong_answers == ()
+
+
+FAULTS = {
+    "no question": ({"question": None}, "`question` is missing"),
+    "blank": ({"question": " "}, "`question` is empty or blank"),
+    "role": ({"messages": [{"role": "usr", "content": "x"}]}, "`messages` message 0 has the role `usr`: did you mean"),
+    "no user turn": ({"messages": [{"role": "system", "content": "x"}]}, "`messages` has no user turn"),
+    "one choice": ({**MC, "choices": ["dog"]}, r"has 1 choice\(s\), not 2 to 26"),
+    "choices of another type": ({**MC, "choices": "dog, cow"}, "`choices` must be a list of texts, got 'dog, cow'"),
+    "blank choice": ({**MC, "choices": ["dog", " "]}, "`choices` must be a list of texts"),
+    "choices not JSON": ({**MC, "choices": "['dog', 'cow']"}, "`choices` is not valid JSON"),
+    "answer out of range": ({**MC, "answer": 3}, "`answer` 3 is none of the 3 choices"),
+    "negative": ({**MC, "answer": -1}, "`answer` -1 is none of the 3 choices"),
+    "true": ({**MC, "answer": True}, "`answer` True is none of the 3 choices"),
+    "unknown answer": ({**MC, "answer": "horse"}, "`answer` 'horse' is none of the 3 choices"),
+    "two meanings": ({**MC, "choices": ["1", "0"], "answer": "1"}, r"'1' could mean \(A\) or \(B\): give letters"),
+    "letter and text": ({**MC, "choices": ["B", "A"], "answer": "A"}, r"'A' could mean \(A\) or \(B\)"),
+    "labels": ({**MC, "choices": {"text": ["a", "b"], "label": ["A"]}}, "2 texts but 1 labels"),
+    "wrong is right": ({**MC, "answer": 1, "wrong_answer": "B"}, "`wrong_answer` holds the right answer, 'cow'"),
+    "list as an answer": ({"question": "x", "answer": ["a"]}, "`answer` must be text"),
+    "half a surrogate": ({"question": "x\ud800"}, "is not valid Unicode"),
+}
+
+
+@pytest.mark.parametrize(("row", "reason"), FAULTS.values(), ids=FAULTS)
+def test_faulty_rows(row, reason):
+    with pytest.raises(ConsistencyError, match=reason):
+        read(row)
+
+
+def test_messages():
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": [{"type": "text", "text": "Is it "}, {"type": "text", "text": "A?"}]},
+        {"role": "assistant", "content": "Well,"},
+    ]
+    source = read({"prompt": messages})
+    assert (source.history, source.question, source.turns) == ((messages[0],), "Is it A?", (messages[2],))
+    with pytest.raises(ConsistencyError, match="`prompt` is a list of messages, which `prompt_format: text` cannot"):
+        read({"prompt": messages}, chat=False)
+
+
+def test_instructions():
+    assert read(MC).instruction == CHOICE_INSTRUCTION
+    assert read(MC, instruction="").instruction == ""
+    assert read({"question": "x"}).instruction == ""
+    assert read({"question": "x"}, instruction="Be brief.").instruction == "Be brief."
+
+
+def test_names():
+    assert read({**MC, "id": 7}).source_id == "7"
+    ids = [
+        read(row).source_id for row in (MC, {**MC, "choices": ["dog", "cow"]}, {**MC, "answer": 1}, {**MC, "id": ""})
+    ]
+    assert ids[0] == ids[2] == ids[3] != ids[1], "a source without a name is named by what it asks"
+
+
+def test_several_columns_of_choices():
+    row = {"question": "x", "one": "dog", "two": "cow", "three": "", "answer": "cow"}
+    assert read(row, choices=["one", "two", "three"]).choices == ("dog", "cow")
+
+
+def test_carried_columns():
+    row = {"question": "x", "category": "harmful", "topic": "locks", "other": 1}
+    assert read(row, keep=["topic"]).carried == {"category": "harmful", "topic": "locks"}
+    with pytest.raises(ConsistencyError, match="has `tools`, which the first row does not have"):
+        read_source({**row, "tools": []}, find_columns(row))
+
+
+COLUMN_FAULTS = {
+    "none": (["text"], {}, "No column of questions or prompts: name it in `prompt_column`. There are `text`"),
+    "two": (["question", "prompt"], {}, "`question` and `prompt` could both be the prompt"),
+    "misspelt": (["question", "anwser"], {"answer": "answer"}, "`answer_column`: there is no column `answer`. Did you mean `anwser`"),
+    "keep": (["question"], {"keep": ["topic"]}, "`keep_columns`: there is no column `topic`"),
+    "keep our own": (["question", "answer"], {"keep": ["answer"]}, "the pairs have a column `answer` of their own"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "named", "reason"), COLUMN_FAULTS.values(), ids=COLUMN_FAULTS)
+def test_faulty_columns(columns, named, reason):
+    with pytest.raises(ConsistencyError, match=reason):
+        find_columns(columns, **named)

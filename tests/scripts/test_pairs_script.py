@@ -1,0 +1,197 @@
+import json
+from pathlib import Path
+
+import pytest
+from datasets import load_dataset
+from huggingface_hub import HfApi
+
+from tests.conftest import make_config, make_model, make_tokenizer
+from trl_consistency import ConsistencyTrainer
+from trl_consistency.cli import main as cli
+from trl_consistency.data.pairs import check_pairs
+
+
+TRAIN = "data/train-00000-of-00001.jsonl"
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """A file of questions."""
+    path = tmp_path / "questions.jsonl"
+    rows = [
+        {
+            "question": f"What is thing {index}?",
+            "choices": ["a dog", "a cow", "a bee"],
+            "answer": index % 3,
+            "topic": "farm",
+        }
+        for index in range(40)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def pairs(source, out, *options):
+    cli(["pairs", "--dataset_name", str(source), "--output_dir", str(out), *options])
+
+
+def test_folder_of_pairs(questions, tmp_path, capsys):
+    out = tmp_path / "out"
+    names = ["suggested_answer", "are_you_sure", "authority+typos", "wrong_few_shot"]
+    pairs(questions, out, "--perturbations", *names, "--test_share", "0.3", "--keep_columns", "topic")
+    splits = load_dataset(str(out))
+    assert set(splits) == {"train", "test", "test_wordings"}
+    printed = capsys.readouterr().out
+    for split, rows in splits.items():
+        check_pairs(rows)
+        assert set(rows["topic"]) == {"farm"}
+        assert f"{out}/data/{split}-00000-of-00001.jsonl: {len(rows)} pairs" in printed
+    assert len(splits["train"]) + len(splits["test"]) == 4 * 40
+    card = (out / "README.md").read_text()
+    for text in (
+        "questions.jsonl ->",
+        f"| `train` | {len(splits['train'])} | training sources and wordings |",
+        f"| `authority+typos` | {len(splits['train']) // 4} | {len(splits['test']) // 4} |",
+        "The user suggests a wrong answer.",
+        f"- `{splits['train'][0]['perturbation']}` (",
+        "{answer}",
+        "- `test_share: 0.3`",
+        "- `seed: 42`",
+    ):
+        assert text in card, text
+    assert str(tmp_path) not in card
+
+
+def test_same_options_same_files(questions, tmp_path):
+    for name in ("one", "two"):
+        pairs(questions, tmp_path / name, "--perturbations", "surface", "--pairs_per_source", "3")
+    pairs(questions, tmp_path / "other", "--perturbations", "surface", "--pairs_per_source", "3", "--seed", "1")
+    files = {name: (tmp_path / name / TRAIN).read_bytes() for name in ("one", "two", "other")}
+    assert files["one"] == files["two"] != files["other"]
+
+
+def test_parquet_holds_the_same(questions, tmp_path):
+    pairs(questions, tmp_path / "lines")
+    pairs(questions, tmp_path / "parquet", "--file_type", "parquet")
+    lines, parquet = (load_dataset(str(tmp_path / name)) for name in ("lines", "parquet"))
+    assert {split: rows.to_list() for split, rows in lines.items()} == {
+        split: rows.to_list() for split, rows in parquet.items()
+    }
+    assert sorted(path.name for path in (tmp_path / "parquet").rglob("*.*")) == [
+        "README.md", "test-00000-of-00001.parquet", "test_wordings-00000-of-00001.parquet",
+        "train-00000-of-00001.parquet",
+    ]  # fmt: skip
+
+
+def test_a_second_run_leaves_nothing_of_the_first(questions, tmp_path):
+    out = tmp_path / "out"
+    pairs(questions, out)
+    pairs(questions, out, "--test_share", "0", "--file_type", "parquet", "--max_sources", "5")
+    assert sorted(path.name for path in out.rglob("*.*")) == ["README.md", "train-00000-of-00001.parquet"]
+    assert len(load_dataset(str(out))["train"]) == 5
+
+
+def test_other_pairs_in_the_same_folder_are_not_taken_for_the_first_ones(questions, tmp_path):
+    """`datasets` would, if the card listed the files."""
+    for seed in ("1", "2"):
+        pairs(questions, tmp_path / "out", "--seed", seed)
+        rows = [json.loads(line) for line in (tmp_path / "out" / TRAIN).read_text().splitlines()]
+        assert load_dataset(str(tmp_path / "out"), split="train").to_list() == rows
+
+
+def test_a_failed_run_leaves_the_pairs_of_the_last_one(questions, tmp_path):
+    out = tmp_path / "out"
+    pairs(questions, out)
+    before = {path.name: path.read_bytes() for path in out.rglob("*.*")}
+    questions.write_text(questions.read_text() + '\n{"question": "x", "choices": ["a", "b"], "answer": 7}')
+    with pytest.raises(SystemExit, match="row 40: `answer` 7 is none of the 2 choices"):
+        pairs(questions, out)
+    assert {path.name: path.read_bytes() for path in out.rglob("*.*")} == before
+    pairs(questions, out, "--faulty_rows", "drop")
+    assert "- 1 faulty row(s)" in (out / "README.md").read_text()
+
+
+def test_own_perturbations(questions, tmp_path, own_registry):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from trl_consistency.perturbations import perturbation\n"
+        "@perturbation({'train': ['Shout!'], 'held_out': ['Whisper!']}, positions=('end',))\n"
+        "def volume(draft, cue):\n    'Says how loud to be.'\n    draft.add(cue.position, cue.text)\n"
+    )
+    pairs(questions, tmp_path / "out", "--perturbations_file", str(file), "--perturbations", "volume")
+    (row, *_) = (tmp_path / "out" / TRAIN).read_text().splitlines()
+    assert json.loads(row)["perturbed_prompt"][0]["content"].endswith("Shout!")
+
+
+FAULTS = {
+    "no file": (["--dataset_name", "none.csv"], "There is no file none.csv"),
+    "perturbation": (["--perturbations", "typo"], "Unknown perturbation `typo`. Did you mean `typos`"),
+    "column": (["--answer_column", "anser"], "`answer_column`: there is no column `anser`. Did you mean `answer`"),
+    "own file": (["--perturbations_file", "none.py"], "`perturbations_file`: there is no file none.py"),
+    "folder": (["--output_dir", "/dev/null/x"], "`output_dir` /dev/null/x cannot be written"),
+    "nothing made": (["--perturbations", "jailbreak", "awareness", "--max_sources", "0"], "The data set has no rows"),
+}
+
+
+@pytest.mark.parametrize(("options", "reason"), FAULTS.values(), ids=FAULTS)
+def test_faulty_options(questions, tmp_path, options, reason):
+    with pytest.raises(SystemExit, match=reason):
+        pairs(questions, tmp_path / "out", *options)
+
+
+def test_no_pairs_at_all(tmp_path):
+    path = tmp_path / "questions.csv"
+    path.write_text("question\n2+2\n")
+    with pytest.raises(SystemExit, match=r"No pairs could be made\.\n.*case: 1 pair\(s\) that it left as they were"):
+        pairs(path, tmp_path / "out", "--perturbations", "case", "--test_share", "0")
+
+
+def test_push(questions, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        HfApi, "create_repo", lambda self, repo_id, **options: calls.append(("create", repo_id, options))
+    )
+    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **options: calls.append(("upload", options)))
+    pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs", "--hub_private", "true")
+    (_, repo_id, created), (_, uploaded) = calls
+    assert (repo_id, created) == ("me/pairs", {"repo_type": "dataset", "private": True, "exist_ok": True})
+    assert (uploaded["repo_id"], uploaded["folder_path"]) == ("me/pairs", str(tmp_path / "out"))
+    assert TRAIN in uploaded["allow_patterns"]
+
+
+def test_push_without_the_hub_fails_before_the_work(questions, tmp_path):
+    with pytest.raises(SystemExit, match="`push_to_hub`: not a name cannot be created"):
+        pairs(questions, tmp_path / "out", "--push_to_hub", "not a name")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("methods", "more"),
+    [(["bct"], ["prefilled_turn", "rot13"]), (["bct", "act", "mlpct"], ["wrong_few_shot", "emotion"])],
+)
+def test_pairs_go_straight_into_the_trainer(questions, tmp_path, methods, more):
+    options = [
+        "--perturbations",
+        "suggested_answer",
+        "are_you_sure",
+        *more,
+        "--max_sources",
+        "6",
+        "--instruction",
+        "Go.",
+    ]
+    pairs(questions, tmp_path / "out", *options, "--test_share", "0")
+    rows = load_dataset(str(tmp_path / "out"), split="train")
+    args = make_config(tmp_path / "run", method=methods, max_steps=2, per_device_train_batch_size=6)
+    trainer = ConsistencyTrainer(make_model(), args, train_dataset=rows, processing_class=make_tokenizer())
+    assert len(trainer.train_dataset) == 24
+    assert trainer.train().training_loss > 0
+
+
+@pytest.mark.parametrize("name", ["arc_easy_train", "openbookqa_train"])
+def test_real_questions(name, tmp_path, request):
+    path = Path(request.config.rootpath).parent / "shared" / "data" / "questions" / f"{name}.jsonl"
+    if not path.is_file():
+        pytest.skip("the real questions are not beside this checkout")
+    pairs(path, tmp_path / "out", "--perturbations", "sycophancy", "--max_sources", "300", "--keep_columns", "source")
+    check_pairs(load_dataset(str(tmp_path / "out"), split="train"))

@@ -1,0 +1,291 @@
+"""
+Pairs of clean and perturbed prompts from a file or data set of questions, requests or prompts.
+
+```bash
+trl-consistency pairs --dataset_name questions.jsonl --perturbations suggested_answer are_you_sure --output_dir pairs
+```
+"""
+
+import json
+import os
+import runpy
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from itertools import chain, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from tqdm.auto import tqdm
+
+from ..errors import ConsistencyError
+from ..perturbations.build import BuildReport, build_pairs
+from ..perturbations.card import SPLITS, file_name, pairs_card
+from ..perturbations.draft import POSITIONS
+from ..perturbations.reading import read_rows
+from ..perturbations.source import find_columns
+
+
+@dataclass
+class PairsArguments:
+    """
+    Arguments of the `pairs` command.
+
+    Args:
+        dataset_name (`str`):
+            Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set of the Hub.
+        output_dir (`str`):
+            Folder for the pairs (`train`, `test`, `test_wordings`) and their card. A recipe takes it as
+            `dataset_name`.
+        dataset_config (`str`, *optional*):
+            Configuration name of the data set.
+        dataset_split (`str`, *optional*, defaults to `"train"`):
+            Split of the data set.
+        max_sources (`int`, *optional*):
+            Read only so many rows.
+        perturbations (`list[str]`, *optional*, defaults to `["suggested_answer"]`):
+            Perturbations or families of them; `a+b` applies a, then b.
+        perturbations_file (`str`, *optional*):
+            Python file that registers perturbations of your own. It is run.
+        pairs_per_source (`int`, *optional*):
+            Pairs that each source gets in a split, its perturbations taken in turn. By default one of each.
+        test_share (`float`, *optional*, defaults to `0.1`):
+            Share of the sources that is held out.
+        wrong_answer (`str`, *optional*, defaults to `"random"`):
+            Which wrong answer is suggested: a `"random"` one, the `"longest"`, or the one `"given"` in
+            `wrong_answer_column`.
+        positions (`list[str]`, *optional*):
+            Where cues may stand: `start`, `before_choices`, `after_choices`, `end`. By default anywhere.
+        prompt_format (`str`, *optional*, defaults to `"chat"`):
+            `"chat"` messages or `"text"`.
+        instruction (`str`, *optional*):
+            Follows every question. By default, questions with choices ask for a letter; an empty text asks for nothing.
+        benign_controls (`bool`, *optional*, defaults to `False`):
+            Add everyday requests in the same jailbreak wrappers.
+        prompt_column, answer_column, wrong_answer_column, source_id_column, safety_fact_column (`str`, *optional*):
+            Columns; by default their usual names.
+        choices_column (`list[str]`, *optional*):
+            The column of choices, or several that hold one choice each.
+        keep_columns (`list[str]`, *optional*):
+            Further columns that the pairs keep.
+        faulty_rows (`str`, *optional*, defaults to `"error"`):
+            `"error"` refuses the data, `"drop"` leaves faulty rows out and counts them.
+        file_type (`str`, *optional*, defaults to `"jsonl"`):
+            `"jsonl"` or `"parquet"`.
+        seed (`int`, *optional*, defaults to `42`):
+            Seed.
+        push_to_hub (`str`, *optional*):
+            Data set of the Hub (`user/name`) to push the folder to.
+        hub_private (`bool`, *optional*, defaults to `False`):
+            Whether that data set is private, if it is new.
+    """
+
+    dataset_name: str = field(
+        metadata={
+            "help": "Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set of the Hub."
+        }
+    )
+    output_dir: str = field(
+        metadata={"help": "Folder for the pairs (`train`, `test`, `test_wordings`) and their card."}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration name of the data set."})
+    dataset_split: str = field(default="train", metadata={"help": "Split of the data set."})
+    max_sources: int | None = field(default=None, metadata={"help": "Read only so many rows."})
+    perturbations: list[str] = field(
+        default_factory=lambda: ["suggested_answer"],
+        metadata={"help": "Perturbations or families of them; `a+b` applies a, then b."},
+    )
+    perturbations_file: str | None = field(
+        default=None, metadata={"help": "Python file that registers perturbations of your own. It is run."}
+    )
+    pairs_per_source: int | None = field(
+        default=None,
+        metadata={
+            "help": "Pairs that each source gets in a split, its perturbations taken in turn. By default one of each."
+        },
+    )
+    test_share: float = field(default=0.1, metadata={"help": "Share of the sources that is held out."})
+    wrong_answer: Literal["random", "longest", "given"] = field(
+        default="random",
+        metadata={
+            "help": "Which wrong answer is suggested: a random one, the longest, or the one given in `wrong_answer_column`."
+        },
+    )
+    positions: list[str] = field(
+        default_factory=lambda: list(POSITIONS),
+        metadata={"help": "Where cues may stand: start, before_choices, after_choices, end. By default anywhere."},
+    )
+    prompt_format: Literal["chat", "text"] = field(default="chat", metadata={"help": "Chat messages or text."})
+    instruction: str | None = field(
+        default=None,
+        metadata={
+            "help": "Follows every question. By default, questions with choices ask for a letter; an empty text asks for "
+            "nothing."
+        },
+    )
+    benign_controls: bool = field(
+        default=False, metadata={"help": "Add everyday requests in the same jailbreak wrappers."}
+    )
+    prompt_column: str | None = field(
+        default=None, metadata={"help": "Questions, requests or prompts (text, or chat messages)."}
+    )
+    choices_column: list[str] | None = field(
+        default=None, metadata={"help": "The column of choices, or several that hold one choice each."}
+    )
+    answer_column: str | None = field(
+        default=None,
+        metadata={"help": "Right answers; for choices a letter, the text of a choice, or its index from 0."},
+    )
+    wrong_answer_column: str | None = field(
+        default=None, metadata={"help": "Wrong answers that may be suggested: one, or a list."}
+    )
+    source_id_column: str | None = field(
+        default=None, metadata={"help": "Names of the sources. By default made from the text."}
+    )
+    safety_fact_column: str | None = field(default=None, metadata={"help": "Facts that the clean side states."})
+    keep_columns: list[str] = field(default_factory=list, metadata={"help": "Further columns that the pairs keep."})
+    faulty_rows: Literal["error", "drop"] = field(
+        default="error",
+        metadata={"help": "`error` refuses the data, `drop` leaves faulty rows out and counts them."},
+    )
+    file_type: Literal["jsonl", "parquet"] = field(default="jsonl", metadata={"help": "Type of the files."})
+    seed: int = field(default=42, metadata={"help": "Seed."})
+    push_to_hub: str | None = field(
+        default=None, metadata={"help": "Data set of the Hub (user/name) to push the folder to."}
+    )
+    hub_private: bool = field(default=False, metadata={"help": "Whether that data set is private, if it is new."})
+
+
+# Options that say where the pairs go, not what they are.
+_NOT_IN_CARD = ("dataset_name", "output_dir", "file_type", "push_to_hub", "hub_private", "perturbations_file")
+
+
+def main(args: PairsArguments) -> BuildReport:
+    """Makes the pairs and their card, and pushes them where that is asked for."""
+    if args.perturbations_file:
+        if not os.path.isfile(args.perturbations_file):
+            raise ConsistencyError(f"`perturbations_file`: there is no file {args.perturbations_file}.")
+        runpy.run_path(args.perturbations_file)
+    rows = iter(read_rows(args.dataset_name, args.dataset_config, args.dataset_split))
+    first = next(rows, None)
+    if first is None:
+        raise ConsistencyError(f"{args.dataset_name} has no rows.")
+    columns = find_columns(
+        first,
+        keep=args.keep_columns,
+        prompt=args.prompt_column,
+        choices=args.choices_column,
+        answer=args.answer_column,
+        wrong_answer=args.wrong_answer_column,
+        source_id=args.source_id_column,
+        safety_fact=args.safety_fact_column,
+    )
+    report = BuildReport()
+    pairs = build_pairs(
+        tqdm(islice(chain([first], rows), args.max_sources), desc="Reading", unit=" sources"),
+        args.perturbations,
+        columns=columns,
+        pairs_per_source=args.pairs_per_source,
+        test_share=args.test_share,
+        wrong_answer=args.wrong_answer,
+        positions=args.positions,
+        chat=args.prompt_format == "chat",
+        instruction=args.instruction,
+        faulty_rows=args.faulty_rows,
+        benign_controls=args.benign_controls,
+        seed=args.seed,
+        report=report,
+    )
+    if args.push_to_hub:  # before the work: a missing token is better known now
+        _create_repo(args.push_to_hub, args.hub_private)
+    output_dir = Path(args.output_dir)
+    try:
+        (output_dir / "data").mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=output_dir, prefix=".pairs-") as unfinished:
+            write_pairs(pairs, Path(unfinished), args.file_type)
+            if not report.pairs:
+                raise ConsistencyError("No pairs could be made.\n" + "\n".join(report.left_out()))
+            for split in SPLITS:
+                for file_type in ("jsonl", "parquet"):  # of an earlier run
+                    (output_dir / file_name(split, file_type)).unlink(missing_ok=True)
+                unfinished_file = Path(unfinished) / f"{split}.{args.file_type}"
+                if unfinished_file.exists():
+                    unfinished_file.replace(output_dir / file_name(split, args.file_type))
+    except OSError as error:
+        raise ConsistencyError(f"`output_dir` {args.output_dir} cannot be written: {error}") from None
+    options = {
+        option.name: getattr(args, option.name)
+        for option in fields(args)
+        if option.name not in _NOT_IN_CARD and getattr(args, option.name) not in (None, [])
+    }
+    source = os.path.basename(args.dataset_name) if os.path.exists(args.dataset_name) else args.dataset_name
+    card = pairs_card(report, args.perturbations, source, options)
+    (output_dir / "README.md").write_text(card, encoding="utf-8")
+    if args.push_to_hub:
+        _push(args.push_to_hub, output_dir)
+    return report
+
+
+def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path, file_type: str) -> None:
+    """Writes each split to a file of its own, row by row."""
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for split, row in pairs:
+            if split not in files:
+                files[split] = stack.enter_context((folder / f"{split}.jsonl").open("w", encoding="utf-8"))
+            files[split].write(json.dumps(row, ensure_ascii=False) + "\n")
+    if file_type == "parquet":
+        from datasets import load_dataset
+
+        for split in files:
+            path = folder / f"{split}.jsonl"
+            with TemporaryDirectory(dir=folder) as cache:
+                dataset = load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
+                dataset.to_parquet(str(path.with_suffix(".parquet")))
+                del dataset
+            path.unlink()
+
+
+def _create_repo(repo_id: str, private: bool) -> None:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        HfApi().create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ConsistencyError(f"`push_to_hub`: {repo_id} cannot be created: {error}") from None
+
+
+def _push(repo_id: str, folder: Path) -> None:
+    from huggingface_hub import HfApi
+
+    patterns = ["README.md", *(file_name(split, file_type) for split in SPLITS for file_type in ("jsonl", "parquet"))]
+    HfApi().upload_folder(
+        repo_id=repo_id, repo_type="dataset", folder_path=str(folder), allow_patterns=patterns, delete_patterns=patterns
+    )  # fmt: skip
+    print(f"Pushed to https://huggingface.co/datasets/{repo_id}")
+
+
+def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Parses, makes and reports; faulty data or options end the program with their message alone."""
+    from .parser import StrictParser
+
+    description = (
+        "Make pairs from questions, requests or prompts. --config FILE takes the options below from a YAML file; flags "
+        "override it. docs/perturbations.md lists the perturbations."
+    )
+    (pairs_args,) = StrictParser((PairsArguments,), prog=prog, description=description).parse_args_and_config(args)
+    try:
+        report = main(pairs_args)
+    except ConsistencyError as error:
+        sys.exit(f"error: {error}")
+    for split, count in report.num_pairs().items():
+        print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
+    if report.left_out():
+        print("Left out:", *report.left_out(), sep="\n  ")
+
+
+if __name__ == "__main__":
+    run()
