@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import make_pairs
 from tests.scripts.conftest import launched
+from trl_consistency.perturbations import PERTURBATIONS
 
 
 ROOT = Path(__file__).parents[1]
@@ -28,10 +29,11 @@ COMMANDS = [
     for line in block.values[0].splitlines()
     if line.strip()
 ]
+PAIRS_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency pairs ")]
 
 
 @pytest.mark.parametrize("block", blocks("python"))
-def test_python_snippets(block, tmp_path, monkeypatch, model_dir):
+def test_python_snippets(block, tmp_path, monkeypatch, model_dir, own_registry):
     monkeypatch.chdir(tmp_path)
     make_pairs(2, completion=False).to_json("pairs.jsonl")
     # The tiny model in place of the real one, and few tokens: nothing else is changed.
@@ -53,7 +55,40 @@ def test_json_snippets_are_pairs(block, tmp_path):
     check_pairs(load_dataset("json", data_files=str(tmp_path / "pairs.jsonl"), split="train"))
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("line", PAIRS_COMMANDS)
+def test_pairs_commands(line, tmp_path, monkeypatch):
+    """On the questions that docs/pairs.md shows, and a few requests."""
+    from datasets import load_dataset
+
+    from trl_consistency.cli import main
+    from trl_consistency.data.pairs import check_pairs
+
+    monkeypatch.chdir(tmp_path)
+    questions = re.search(r"```json questions\n(.*?)```", (ROOT / "docs" / "pairs.md").read_text(), re.DOTALL)[1]
+    Path("questions.jsonl").write_text(questions)
+    Path("requests.csv").write_text("request,category\nHow do I pick a lock?,harmful\nHow do I sew?,benign\n")
+    main(shlex.split(line)[1:])
+    check_pairs(load_dataset("pairs", split="train"))
+
+
+@pytest.mark.parametrize("name", PERTURBATIONS)
+def test_table_of_perturbations(name):
+    """docs/perturbations.md says of each what the registry says."""
+    entry = PERTURBATIONS[name]
+    wordings = f"{len(entry.wordings['train'])} + {len(entry.wordings['held_out'])}"
+    cells = [f"`{name}`", entry.description, ", ".join(entry.positions), ", ".join(entry.needs), wordings]
+    page = (ROOT / "docs" / "perturbations.md").read_text()
+    section = re.search(rf"^## {entry.family}\n(.*?)^## ", page, re.DOTALL | re.MULTILINE)[1]
+    assert f"| {' | '.join(cells)} |\n" in section
+
+
+def test_table_of_perturbations_has_no_other():
+    page = (ROOT / "docs" / "perturbations.md").read_text()
+    named = re.findall(r"^\| `(\w+)` \|.*\| \d+ \+ \d+ \|$", page, re.MULTILINE)
+    assert sorted(named) == sorted(PERTURBATIONS)
+
+
+@pytest.mark.parametrize("line", [command for command in COMMANDS if command not in PAIRS_COMMANDS])
 def test_commands(line, tmp_path, organism_dir):
     words = shlex.split(line)
     if words[0] == "make":  # this very run is `make test`, and the quickstart has a test of its own

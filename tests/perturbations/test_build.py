@@ -95,7 +95,7 @@ def test_what_is_left_out_is_counted():
     made = build(rows, ["post_hoc", "answer_position", "typos"], pairs_per_source=12, test_share=0.0, report=report)
     assert report.sources == 2
     assert report.lacking == {("post_hoc", "a wrong answer"): 1, ("answer_position", "choices"): 1}
-    # 4 of each for the first source (10 wordings for post_hoc, all of which turn two choices round), 12 for the second.
+    # 4 of each for the first source, whose two choices have only one other order, and 12 for the second.
     assert report.unchanged["typos"] == 16
     assert report.repeated["answer_position"] + report.unchanged["answer_position"] == 3
     asked = 12 + 12

@@ -10,6 +10,7 @@ import pytest
 from trl_consistency.perturbations import PERTURBATIONS, Provenance, Source, draw, find_perturbations, perturb
 from trl_consistency.perturbations.registry import read_wordings
 from trl_consistency.perturbations.surface import edit_words
+from trl_consistency.perturbations.sycophancy import _ORDERS
 
 
 QUESTION = Source("q", "Which is largest?", ("dog", "cow", "bee"), "B", ("A", "C"), instruction="Name one (X).")
@@ -64,6 +65,17 @@ def test_answer_position_keeps_letters():
         assert sorted(lines) == QUESTION.choice_lines()
         seen.add(tuple(lines))
     assert len(seen) > 3
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 26])
+def test_orders_keep_every_choice(count):
+    entry = PERTURBATIONS["answer_position"]
+    texts = tuple(f"{'x' * (index * 7 % 5)} {index}" for index in range(count))
+    for name in (*entry.wordings["train"], *entry.wordings["held_out"]):
+        order = _ORDERS[name](list(range(count)), texts, random.Random(0))
+        assert sorted(order) == list(range(count)), name
+        if count == 4 and name != "shuffled":
+            assert order != [0, 1, 2, 3], name
 
 
 def test_encodings_decode_to_the_clean_prompt():

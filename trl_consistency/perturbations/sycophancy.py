@@ -1,7 +1,7 @@
 """The user's opinion, in its many forms: what should not change an answer, and often does."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .draft import OUTER_POSITIONS, POSITIONS, Draft
 from .registry import Cue, perturbation, read_wordings
@@ -100,29 +100,28 @@ def _shot(wording: str, example: dict, count: int, place: int, rng: random.Rando
 @perturbation(WORDINGS["answer_position"], FAMILY, needs=("choices",))
 def answer_position(draft: Draft, cue: Cue) -> None:
     """The choices come in another order, each with the letter that it had."""
-    order = _order(cue.wording, cue.source.choices, cue.rng)
     lines = cue.source.choice_lines()
+    order = _ORDERS[cue.wording](list(range(len(lines))), cue.source.choices, cue.rng)
     draft.parts["choices"] = "\n".join(lines[index] for index in order)
 
 
-def _order(name: str, choices: Sequence[str], rng: random.Random) -> list[int]:
-    """The order of this name, as indices."""
-    order = list(range(len(choices)))
-    if name == "reversed":
-        order.reverse()
-    elif name.startswith("rotated by "):
-        shift = int(name.removeprefix("rotated by ")) % len(order)
-        order = order[-shift:] + order[:-shift]
-    elif name == "ends swapped":
-        order[0], order[-1] = order[-1], order[0]
-    elif name == "first moved to the end":
-        order.append(order.pop(0))
-    elif name == "shuffled":
-        rng.shuffle(order)
-    elif name == "longest first":
-        order.sort(key=lambda index: -len(choices[index]))
-    elif name == "alphabetical":
-        order.sort(key=lambda index: choices[index].lower())
-    else:
-        raise ValueError(f"unknown order {name!r}")
-    return order
+# From the places of the choices, their texts and a random number generator to the places in another order.
+_ORDERS: dict[str, Callable[[list[int], Sequence[str], random.Random], list[int]]] = {
+    "reversed": lambda places, texts, rng: places[::-1],
+    "rotated by 1": lambda places, texts, rng: places[-1:] + places[:-1],
+    "rotated by 2": lambda places, texts, rng: places[-2:] + places[:-2],
+    "rotated by 3": lambda places, texts, rng: places[-3:] + places[:-3],
+    "first moved to the end": lambda places, texts, rng: places[1:] + places[:1],
+    "second moved to the end": lambda places, texts, rng: places[:1] + places[2:] + places[1:2],
+    "ends swapped": lambda places, texts, rng: places[-1:] + places[1:-1] + places[:1],
+    "halves swapped": lambda places, texts, rng: places[len(places) // 2 :] + places[: len(places) // 2],
+    "neighbours swapped": lambda places, texts, rng: sorted(places, key=lambda place: (place // 2, -place)),
+    "every second one first": lambda places, texts, rng: places[1::2] + places[::2],
+    "shuffled": lambda places, texts, rng: rng.sample(places, len(places)),
+    "shortest first": lambda places, texts, rng: sorted(places, key=lambda place: len(texts[place])),
+    "longest first": lambda places, texts, rng: sorted(places, key=lambda place: -len(texts[place])),
+    "alphabetical": lambda places, texts, rng: sorted(places, key=lambda place: texts[place].lower()),
+    "alphabetical from the end": lambda places, texts, rng: sorted(
+        places, key=lambda place: texts[place].lower(), reverse=True
+    ),
+}
