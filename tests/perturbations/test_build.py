@@ -155,7 +155,7 @@ def test_controls_of_data_without_a_category():
 
 
 def test_text_prompts():
-    rows = build(questions(5), ["suggested_answer"], chat=False, test_share=0.0)["train"]
+    rows = build(questions(5), "suggested_answer", chat=False, test_share=0.0)["train"]
     assert all(isinstance(row[side], str) for row in rows for side in ("clean_prompt", "perturbed_prompt"))
 
 

@@ -9,6 +9,7 @@ from tests.conftest import make_config, make_model, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.data.pairs import check_pairs
+from trl_consistency.scripts.consistency import run
 
 
 TRAIN = "data/train-00000-of-00001.jsonl"
@@ -123,13 +124,50 @@ def test_own_perturbations(questions, tmp_path, own_registry):
     assert json.loads(row)["perturbed_prompt"][0]["content"].endswith("Shout!")
 
 
+def test_options_in_a_file(questions, tmp_path):
+    """A single value does for a list."""
+    file = tmp_path / "pairs.yaml"
+    file.write_text(
+        f"dataset_name: {questions}\nperturbations: authority\npositions: start\nkeep_columns: topic\ntest_share: 0\n"
+    )
+    cli(["pairs", "--config", str(file), "--output_dir", str(tmp_path / "out")])
+    rows = [json.loads(line) for line in (tmp_path / "out" / TRAIN).read_text().splitlines()]
+    assert {(row["position"], row["topic"]) for row in rows} == {("start", "farm")}
+
+
+def test_a_column_for_each_choice(tmp_path):
+    path = tmp_path / "questions.csv"
+    path.write_text("text,one,two,three,key\nLargest?,dog,cow,,B\n")
+    options = ["--prompt_column", "text", "--choices_column", "one", "two", "three", "--answer_column", "key"]
+    pairs(path, tmp_path / "out", *options, "--test_share", "0")
+    row = json.loads((tmp_path / "out" / TRAIN).read_text())
+    assert row["clean_prompt"][0]["content"].startswith("Largest?\n\n(A) dog\n(B) cow\n\n")
+    assert (row["answer"], row["biased_answer"]) == ("B", "A")
+
+
+def test_training_takes_the_folder(questions, tmp_path, recipe):
+    """With the held-out sources for evaluation."""
+    pairs(questions, tmp_path / "made", "--test_share", "0.3")
+    options = [
+        "--dataset_name",
+        str(tmp_path / "made"),
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--eval_strategy",
+        "steps",
+    ]
+    trainer = run(["--config", str(recipe), *options, "--eval_steps", "2"])
+    splits = load_dataset(str(tmp_path / "made"))
+    assert (len(trainer.train_dataset), len(trainer.eval_dataset)) == (len(splits["train"]), len(splits["test"]))
+
+
 FAULTS = {
     "no file": (["--dataset_name", "none.csv"], "There is no file none.csv"),
     "perturbation": (["--perturbations", "typo"], "Unknown perturbation `typo`. Did you mean `typos`"),
     "column": (["--answer_column", "anser"], "`answer_column`: there is no column `anser`. Did you mean `answer`"),
     "own file": (["--perturbations_file", "none.py"], "`perturbations_file`: there is no file none.py"),
     "folder": (["--output_dir", "/dev/null/x"], "`output_dir` /dev/null/x cannot be written"),
-    "nothing made": (["--perturbations", "jailbreak", "awareness", "--max_sources", "0"], "The data set has no rows"),
+    "number": (["--max_sources", "-1"], "`max_sources` must be at least 1, got -1"),
 }
 
 

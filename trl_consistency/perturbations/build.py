@@ -130,6 +130,7 @@ def build_pairs(
         [`ConsistencyError`]: If an option or a column is wrong.
         [`InvalidPairsError`]: If rows are faulty; raised after ten, or after the last row.
     """
+    perturbations = [perturbations] if isinstance(perturbations, str) else perturbations
     chosen = find_perturbations(perturbations)
     if not 0 <= test_share < 1:
         raise ConsistencyError(f"`test_share` must be at least 0 and less than 1, got {test_share}.")

@@ -86,10 +86,10 @@ class Source:
     carried: Mapping[str, Any] = field(default_factory=dict)
 
     def show(self, answer: str) -> str:
-        """An answer as a sentence names it: `(B)`, or its text, in quotation marks if it ends like a sentence."""
+        """An answer as a sentence names it: `(B)`, or its text, in quotation marks if it is long or ends like a sentence."""
         if self.choices:
             return f"({answer})"
-        return answer if answer[-1:].isalnum() else f'"{answer}"'
+        return answer if answer[-1:].isalnum() and len(answer.split()) <= 3 else f'"{answer}"'
 
     def choice_lines(self) -> list[str]:
         return choice_lines(self.choices)
@@ -223,7 +223,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         history=tuple(history),
         turns=tuple(turns),
         chat=chat,
-        carried={column: row.get(column) for column in columns.keep},
+        carried={column: _carried(row, column) for column in columns.keep},
     )
 
 
@@ -332,6 +332,11 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+
+
+def _carried(row: Mapping[str, Any], column: str) -> Any:
+    # Null in the first rows of a JSON Lines file is null in all to `datasets`.
+    return row.get(column) or "" if column == "category" else row.get(column)
 
 
 def _content_id(prompt: Any, choices: tuple[str, ...]) -> str:

@@ -157,6 +157,11 @@ class PairsArguments:
     )
     hub_private: bool = field(default=False, metadata={"help": "Whether that data set is private, if it is new."})
 
+    def __post_init__(self) -> None:
+        for name in ("perturbations", "positions", "choices_column", "keep_columns"):  # one value in a YAML file
+            if isinstance(getattr(self, name), str):
+                setattr(self, name, [getattr(self, name)])
+
 
 # Options that say where the pairs go, not what they are.
 _NOT_IN_CARD = ("dataset_name", "output_dir", "file_type", "push_to_hub", "hub_private", "perturbations_file")
@@ -168,6 +173,8 @@ def main(args: PairsArguments) -> BuildReport:
         if not os.path.isfile(args.perturbations_file):
             raise ConsistencyError(f"`perturbations_file`: there is no file {args.perturbations_file}.")
         runpy.run_path(args.perturbations_file)
+    if args.max_sources is not None and args.max_sources < 1:
+        raise ConsistencyError(f"`max_sources` must be at least 1, got {args.max_sources}.")
     rows = iter(read_rows(args.dataset_name, args.dataset_config, args.dataset_split))
     first = next(rows, None)
     if first is None:
