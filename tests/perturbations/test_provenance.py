@@ -190,6 +190,25 @@ def test_positions():
     assert drawn == set(ends)
 
 
+@SETTINGS
+@given(
+    source=SOURCES,
+    names=st.lists(st.sampled_from(sorted(PERTURBATIONS)), min_size=2, max_size=3, unique=True),
+    seed=st.integers(0, 9),
+)
+def test_any_composition_makes_its_row_again(source, names, seed):
+    try:
+        (steps,) = find_perturbations(["+".join(names)])
+    except ConsistencyError:  # two that go on after the user's turn
+        return
+    if all(usable(step, source) for step in steps):
+        row = perturb(source, draw(source, steps, seed=seed))
+        assert perturb(source, Provenance.of(json.loads(json.dumps(row)))) == row
+        assert row_checker(row, has_completion=False)(row) == []
+        if all(step.keeps_question for step in steps):
+            assert source.question in "\n".join(texts(row["perturbed_prompt"]))
+
+
 def test_a_composition_makes_its_row_again():
     steps = find_perturbations(["suggested_answer+typos+fiction"])[0]
     provenance = draw(QUESTION, steps, seed=3)

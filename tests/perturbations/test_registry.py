@@ -126,6 +126,7 @@ def test_placeholder_that_is_not_filled(own_registry):
         (["authority+typo"], "Unknown perturbation `typo`. Did you mean `typos`"),
         (["surface", "case"], "The perturbation `case` is named twice"),
         ([], "No perturbations are named"),
+        (["post_hoc+typos+are_you_sure"], "post_hoc and are_you_sure both go on after the user's turn. Take one"),
     ],
 )
 def test_unknown_names(names, reason):

@@ -242,6 +242,12 @@ def test_results_are_put_in_and_replaced(tmp_path):
     assert text.replace("## Results\n\n| two |\n\n", "") == before
 
 
+def test_compositions_are_counted_by_all_their_names():
+    kinds = ["authority/train-00+typos/train-03", "authority/train-00", "authority/train-01+typos/train-03"]
+    facts = describe_data(Dataset.from_dict({"clean_prompt": ["a"] * 3, "perturbation": kinds}))
+    assert facts["Perturbations"] == "authority+typos 2, authority 1 (3 wordings)"
+
+
 def test_perturbation_names_cannot_break_the_table():
     facts = describe_data(Dataset.from_dict({"clean_prompt": ["a"], "perturbation": ["x | y\n/1"]}))
     assert facts["Perturbations"] == "x  y 1 (1 wordings)"

@@ -225,6 +225,9 @@ def find_perturbations(names: Sequence[str]) -> list[tuple[Perturbation, ...]]:
                     hint = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(known)}."
                     raise ConsistencyError(f"Unknown perturbation `{step}`. {hint}")
             added = {name: tuple(PERTURBATIONS[step] for step in steps)}
+            adding = [step for step in steps if "the user's turn last" in PERTURBATIONS[step].needs]
+            if len(adding) > 1:
+                raise ConsistencyError(f"`{name}`: {' and '.join(adding)} both go on after the user's turn. Take one.")
         twice = chosen.keys() & added.keys()
         if twice:
             raise ConsistencyError(f"The perturbation `{min(twice)}` is named twice.")

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from tqdm.auto import tqdm
 
 from ..errors import ConsistencyError
+from ..perturbations import PERTURBATIONS
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import SPLITS, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
@@ -279,9 +280,13 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, makes and reports; faulty data or options end the program with their message alone."""
     from .parser import StrictParser
 
+    names: dict[str, list[str]] = {}
+    for entry in PERTURBATIONS.values():
+        names.setdefault(entry.family, []).append(entry.name)
+    listed = "; ".join(f"{family}: {', '.join(members)}" for family, members in names.items())
     description = (
         "Make pairs from questions, requests or prompts. --config FILE takes the options below from a YAML file; flags "
-        "override it. docs/perturbations.md lists the perturbations."
+        f"override it. Perturbations by family: {listed}."
     )
     (pairs_args,) = StrictParser((PairsArguments,), prog=prog, description=description).parse_args_and_config(args)
     try:

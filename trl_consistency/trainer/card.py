@@ -294,4 +294,4 @@ def _hub_name(name: str | None) -> str | None:
 
 
 def _safe(text: str) -> str:
-    return re.sub(r"[^\w .-]", "", text)[:60]
+    return re.sub(r"[^\w .+-]", "", text)[:60]
