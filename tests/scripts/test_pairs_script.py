@@ -197,6 +197,17 @@ def test_push(questions, tmp_path, monkeypatch):
     assert TRAIN in uploaded["allow_patterns"]
 
 
+def test_failed_push_says_where_the_pairs_are(questions, tmp_path, monkeypatch):
+    def no_network(self, **options):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **options: None)
+    monkeypatch.setattr(HfApi, "upload_folder", no_network)
+    with pytest.raises(SystemExit, match=r"The pairs are in .*out, but could not be pushed to me/pairs: no route"):
+        pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs")
+    assert (tmp_path / "out" / TRAIN).is_file()
+
+
 def test_push_without_the_hub_fails_before_the_work(questions, tmp_path):
     with pytest.raises(SystemExit, match="`push_to_hub`: not a name cannot be created"):
         pairs(questions, tmp_path / "out", "--push_to_hub", "not a name")

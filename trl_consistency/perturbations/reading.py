@@ -34,10 +34,17 @@ def read_rows(name: str, config: str | None = None, split: str = "train") -> Ite
     if os.path.isfile(name):
         if extension not in readers:
             raise ConsistencyError(f"{name}: a data file must end in .jsonl, .csv or .parquet.")
-        return readers[extension](Path(name))
+        return _readable(name, readers[extension](Path(name)))
     if extension in readers:
         raise ConsistencyError(f"There is no file {name}.")
-    return _dataset_rows(name, config, split)
+    return _readable(name, _dataset_rows(name, config, split))
+
+
+def _readable(name: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    try:
+        yield from rows
+    except OSError as error:
+        raise ConsistencyError(f"{name} cannot be read: {error}") from None
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:

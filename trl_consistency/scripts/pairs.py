@@ -215,12 +215,7 @@ def main(args: PairsArguments) -> BuildReport:
             write_pairs(pairs, Path(unfinished), args.file_type)
             if not report.pairs:
                 raise ConsistencyError("No pairs could be made.\n" + "\n".join(report.left_out()))
-            for split in SPLITS:
-                for file_type in ("jsonl", "parquet"):  # of an earlier run
-                    (output_dir / file_name(split, file_type)).unlink(missing_ok=True)
-                unfinished_file = Path(unfinished) / f"{split}.{args.file_type}"
-                if unfinished_file.exists():
-                    unfinished_file.replace(output_dir / file_name(split, args.file_type))
+            _move_finished(Path(unfinished), output_dir, args.file_type)
     except OSError as error:
         raise ConsistencyError(f"`output_dir` {args.output_dir} cannot be written: {error}") from None
     options = {
@@ -256,13 +251,22 @@ def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path, file_
             path.unlink()
 
 
+def _move_finished(folder: Path, output_dir: Path, file_type: str) -> None:
+    """Moves the files of this run into the place of those of an earlier one."""
+    for split in SPLITS:
+        for old_type in ("jsonl", "parquet"):
+            (output_dir / file_name(split, old_type)).unlink(missing_ok=True)
+        file = folder / f"{split}.{file_type}"
+        if file.exists():
+            file.replace(output_dir / file_name(split, file_type))
+
+
 def _create_repo(repo_id: str, private: bool) -> None:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
         HfApi().create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except Exception as error:  # errors of the Hub, the name and the network have no type in common
         raise ConsistencyError(f"`push_to_hub`: {repo_id} cannot be created: {error}") from None
 
 
@@ -270,9 +274,16 @@ def _push(repo_id: str, folder: Path) -> None:
     from huggingface_hub import HfApi
 
     patterns = ["README.md", *(file_name(split, file_type) for split in SPLITS for file_type in ("jsonl", "parquet"))]
-    HfApi().upload_folder(
-        repo_id=repo_id, repo_type="dataset", folder_path=str(folder), allow_patterns=patterns, delete_patterns=patterns
-    )  # fmt: skip
+    try:
+        HfApi().upload_folder(
+            repo_id=repo_id,
+            repo_type="dataset",
+            folder_path=str(folder),
+            allow_patterns=patterns,
+            delete_patterns=patterns,
+        )
+    except Exception as error:  # as above
+        raise ConsistencyError(f"The pairs are in {folder}, but could not be pushed to {repo_id}: {error}") from None
     print(f"Pushed to https://huggingface.co/datasets/{repo_id}")
 
 
