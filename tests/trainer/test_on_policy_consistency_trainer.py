@@ -325,6 +325,7 @@ def test_policy_gradient_steps_several_times_on_a_batch_of_rollouts(tmp_path):
 
 
 def test_clipped_loss_is_ppos(tmp_path):
+    """With the advantage of the policy that sampled, whatever the policy has become since."""
     trainer = make_trainer(
         tmp_path, uneven_pairs(), loss_type="policy_gradient", num_iterations=2, clip_range=0.01, max_steps=1
     )
@@ -337,10 +338,11 @@ def test_clipped_loss_is_ppos(tmp_path):
     with trainer.rollout_loss.reference.active(trainer.model) as frozen:
         clean = {**inputs, "prompt_ids": inputs["clean_ids"], "prompt_mask": inputs["clean_mask"]}
         reference = trainer.rollout_loss.log_probs(frozen, clean)[mask]
-    ratio = (log_probs - inputs["sampling_log_probs"][mask]).exp()
-    advantage = reference - log_probs
+    sampled = inputs["sampling_log_probs"][mask]
+    ratio, advantage = (log_probs - sampled).exp(), reference - sampled
     expected = -torch.minimum(ratio * advantage, ratio.clamp(0.99, 1.01) * advantage)
     assert losses["loss"].sums.sum().item() == pytest.approx(expected.sum().item(), rel=1e-5)
+    assert losses["divergence"].sums.sum().item() == pytest.approx(-advantage.sum().item(), rel=1e-5)
     assert losses["clipped"].sums.sum() > 0
 
 

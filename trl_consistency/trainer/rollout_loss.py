@@ -126,13 +126,16 @@ class RolloutLoss:
         return {"loss": divergence, "divergence": divergence.detach(), "entropy": entropy}
 
     def _policy_gradient(self, student: Answers, reference: Answers, rollouts: Rollouts) -> dict[str, Tensor]:
-        """`-ratio · A_t` with `A_t = -(log π_θ(y_t|p, y_<t) - log π_0(y_t|c, y_<t))`, detached."""
+        """
+        `-ratio · A_t`. The advantage `A_t = -(log π_old(y_t|p, y_<t) - log π_0(y_t|c, y_<t))` is that of the policy that
+        the rollouts come from, and stays what it was through all optimizer steps on them.
+        """
         log_probs, entropy = token_log_probs_and_entropy(*self._tokens(student, rollouts))
-        advantages = self._log_probs(reference, rollouts) - log_probs.detach()
         if "sampling_log_probs" in rollouts:
             sampling_log_probs = rollouts["sampling_log_probs"][rollouts["loss_mask"].bool()]
         else:
             sampling_log_probs = log_probs.detach()
+        advantages = self._log_probs(reference, rollouts) - sampling_log_probs
         ratio = (log_probs - sampling_log_probs).exp()
         loss = -ratio * advantages
         watched = {"divergence": -advantages, "entropy": entropy, "importance_ratio": ratio.detach()}
