@@ -339,3 +339,12 @@ def test_card_shows_the_prompts_as_they_were(tmp_path):
         trainer.create_model_card()
         card = (tmp_path / str(chat) / "README.md").read_text()
         assert ("apply_chat_template" in card) == chat
+
+
+def test_a_reference_that_changed_is_not_saved(tmp_path):
+    trainer = make_trainer(tmp_path, "act", max_steps=2, save_strategy="steps", save_steps=1)
+    trainer.model.get_base_model().model.embed_tokens.weight.data.add_(1e-3)
+    with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
+        trainer.train()
+    assert trainer.state.global_step == 1
+    assert not list(tmp_path.glob("checkpoint-*"))

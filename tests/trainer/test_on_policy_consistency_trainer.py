@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import TrainerCallback
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from tests.conftest import make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError, OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
@@ -420,6 +420,34 @@ def test_a_reference_that_changes_is_noticed(tmp_path):
     trainer = make_trainer(tmp_path, lora=True, max_steps=1, callbacks=[Meddler()])
     with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
         replay(trainer).train()
+
+
+def test_biases_that_train_along_with_an_adapter_do_not_change_the_reference(tmp_path):
+    """They are the base model's own: switching the adapter off does not take them back."""
+    pairs = uneven_pairs()
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**{**make_model("llama").config.to_dict(), "attention_bias": True}))
+    initial = copy.deepcopy(model)
+    trainer = OnPolicyConsistencyTrainer(
+        model=model,
+        args=make_on_policy_config(tmp_path, max_steps=2, learning_rate=5e-2),
+        train_dataset=pairs,
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(**LORA, bias="all"),
+    )
+    replay(trainer).train()
+    expected = naive_loss(trainer.model.eval(), initial.eval(), pairs, 2)
+    assert expected > 1e-3
+    assert trainer.evaluate(pairs)["eval_loss"] == pytest.approx(expected.item(), abs=2e-6)
+
+
+def test_a_reference_that_changed_is_not_saved(tmp_path):
+    trainer = make_trainer(tmp_path, lora=True, max_steps=2, save_strategy="steps", save_steps=1)
+    trainer.model.get_base_model().model.embed_tokens.weight.data.add_(1e-3)
+    with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
+        replay(trainer).train()
+    assert trainer.state.global_step == 1
+    assert not list(tmp_path.glob("checkpoint-*"))
 
 
 def test_adapter_that_came_with_the_model_belongs_to_the_reference(tmp_path):

@@ -348,6 +348,18 @@ def test_a_reference_that_changed_is_an_error(adapter_off):
         reference.check()
 
 
+def test_a_weight_that_was_replaced_is_noticed():
+    """As PEFT replaces 4-bit weights when it merges an adapter."""
+    model = add_lora(make("llama"))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    reference = Reference(model, adapter_off=True)
+    embedding = model.get_input_embeddings()
+    embedding.weight = torch.nn.Parameter(embedding.weight + 1e-3, requires_grad=False)
+    with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
+        reference.check()
+
+
 # What no objective reaches
 
 

@@ -269,7 +269,6 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
         if not self.args.compares_with_reference:
             return None
         check_reference_options(self)
-        # Some initialisations take the adapter's part out of the base weights: only both together are the initial policy.
         reference = Reference(
             self.model, adapter_off=self._peft_config is not None and not adapter_changes_base(self._peft_config)
         )
@@ -363,6 +362,11 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
         """Writes the model card to `args.output_dir`. Arguments as in [`~trl.SFTTrainer`]."""
         if self.is_world_process_zero():
             build_card(self, model_name, dataset_name, tags).save(Path(self.args.output_dir) / "README.md")
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if self.paired_loss is not None:
+            self.paired_loss.reference.check()
+        super()._save_checkpoint(model, trial)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As [`~transformers.Trainer.save_model`]; the model card goes with it."""

@@ -252,8 +252,6 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
 
     def _make_reference(self) -> Reference:
         if self.ref_model is None:
-            # Some initialisations take the adapter's part out of the base weights: only both together are the initial
-            # policy.
             config = self._peft_config
             return Reference(self.model, adapter_off=config is not None and not adapter_changes_base(config))
         if isinstance(self.ref_model, str):
@@ -462,6 +460,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         return result
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self.rollout_loss.reference.check()
         super()._save_checkpoint(model, trial)
         if self.args.is_off_policy and not self.args.save_only_model:
             torch.save(self._buffered_inputs, self._rollouts_file(self._get_output_dir(trial)))

@@ -29,7 +29,7 @@ class Reference:
     def __init__(self, model: nn.Module, adapter_off: bool):
         self.adapter_off = adapter_off
         trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self._frozen = [parameter for name, parameter in model.named_parameters() if name not in trainable]
+        self._model, self._frozen = model, {name for name, _ in model.named_parameters()} - trainable.keys()
         self._trained = [] if adapter_off else list(trainable.values())
         self._initial = [parameter.detach().clone() for parameter in self._trained]
         self.checksum = self.compute_checksum()
@@ -57,7 +57,9 @@ class Reference:
 
     def compute_checksum(self) -> int:
         """Of every bit of the reference's weights, except that equal bits in another order go unnoticed."""
-        return _checksum([*self._frozen, *self._initial])
+        # By name: whoever writes to 4-bit weights puts new parameters in the place of the old ones.
+        frozen = [parameter for name, parameter in self._model.named_parameters() if name in self._frozen]
+        return _checksum([*frozen, *self._initial])
 
     def check(self) -> None:
         """
@@ -100,7 +102,12 @@ class GivenReference(Reference):
 def _checksum(weights: list[Tensor]) -> int:
     total = 0
     for number, weight in enumerate(weights, start=1):
-        total = (total + number * _sum_of_bits(weight)) % 2**61
+        state = getattr(weight, "quant_state", None)
+        scales = (
+            [] if state is None else [state.absmax, *([state.state2.absmax, state.offset] if state.nested else [])]
+        )
+        for tensor in (weight, *scales):
+            total = (total + number * _sum_of_bits(tensor)) % 2**61
     return total
 
 

@@ -33,11 +33,12 @@ TARGET_CACHE = "_targets"
 
 def adapter_changes_base(peft_config: Any) -> bool:
     """
-    Whether the adapter's initialisation takes its part out of the base weights, so that only both together are the
-    initial policy.
+    Whether the initial policy is more than the model with the adapter off: the adapter's initialisation takes its part out
+    of the base weights, so that only both together are the initial policy, or the base model's biases train along.
     """
     init = str(getattr(peft_config, "init_lora_weights", True)).lower()
-    return init.startswith(("pissa", "olora", "corda", "loftq"))
+    trains_biases = getattr(peft_config, "bias", "none") != "none"
+    return trains_biases or init.startswith(("pissa", "olora", "corda", "loftq"))
 
 
 class TargetsMixin:
