@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig
 
 from tests.conftest import make_model, make_tokenizer
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config, replay, uneven_pairs
+from tests.trainer.test_on_policy_consistency_trainer import likelihood, make_on_policy_config, replay, uneven_pairs
 from trl_consistency import OnPolicyConsistencyTrainer
 from trl_consistency.trainer.upstream import end_run
 
@@ -42,14 +42,15 @@ def main(directory: str, batch_size: str, adapter: str, loss_type: str) -> None:
         peft_config=LoraConfig(r=4, target_modules="all-linear") if adapter == "lora" else None,
     )
     assert trainer.accelerator.num_processes == world_size
-    replay(trainer).train()
+    # The estimate's tokens as if another engine had drawn them
+    replay(trainer, likelihood=likelihood if loss_type == "policy_gradient" else None).train()
     wrapper = type(trainer.model_wrapped).__name__
     assert wrapper == ("DistributedDataParallel" if world_size > 1 else type(trainer.model).__name__), wrapper
     weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
     others = trainer.accelerator.gather(weights[None])
     assert all(torch.equal(weights, other) for other in others), "the ranks have drifted apart"
     names = re.compile(
-        "divergence|entropy|completions/(mean|max|clipped|compared|equal)|response|reference|activation"
+        "divergence|entropy|sampling|completions/(mean|max|clipped|compared|equal)|response|reference|activation"
     )
     metrics = {name: value for name, value in trainer.evaluate().items() if name == "eval_loss" or names.search(name)}
     history = [

@@ -1,4 +1,5 @@
 import copy
+import math
 import random
 
 import pytest
@@ -67,7 +68,12 @@ def answer(prompt_ids, number):
     return ids if generator.random() < 0.3 else [*ids, END]
 
 
-def replay(trainer, make=answer):
+def likelihood(ids):
+    """Made-up log-probabilities of a rollout in the engine that drew it; of some tokens it knows none."""
+    return [math.nan if token % 7 == 0 else token % 5 - 8.0 for token in ids]
+
+
+def replay(trainer, make=answer, likelihood=None):
     """Has a trainer take made-up rollouts in the place of sampled ones."""
 
     seen = {}
@@ -79,6 +85,8 @@ def replay(trainer, make=answer):
         for ids in map(tuple, prompt_ids):
             seen[ids] = seen.get(ids, -1) + 1
             completions.append(make(list(ids), seen[ids] % generations))
+        if likelihood is not None:
+            trainer._engine_log_probs = [likelihood(ids) for ids in completions]
         return completions
 
     trainer._generate_single_turn = generate

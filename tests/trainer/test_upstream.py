@@ -1,12 +1,13 @@
 """Which of TRL's inner seams moved: everything that the trainers lean on beyond the documented API."""
 
 import inspect
+import re
 
 from transformers import Trainer
-from trl import DistillationTrainer, SFTTrainer
+from trl import DistillationTrainer, GRPOConfig, GRPOTrainer, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
 from trl_consistency.trainer import upstream
 
 
@@ -100,3 +101,42 @@ def test_vllm_generation_takes_what_the_engine_gives():
     assert "generation_kwargs.update(self.generation_kwargs)" in inspect.getsource(vllm_generation.generate)
     started = inspect.getsource(vllm_generation._init_vllm)
     assert "model=model.name_or_path" in started, "the engine loads the checkpoint by the model's name"
+
+
+def test_vllm_generation_takes_what_the_rollout_engine_gives():
+    """And asks the model for its weights in the one place that `RolloutEngine` answers in its stead."""
+    vllm_generation = upstream.load_vllm_generation()
+    assert {
+        "structured_outputs_regex",
+        "server_base_url",
+        "server_host",
+        "server_port",
+        "server_timeout",
+        "group_port",
+        "tensor_parallel_size",
+        "max_num_seqs",
+        "enable_sleep_mode",
+        "logprobs",
+        "generation_kwargs",
+    } <= set(parameters(vllm_generation.__init__))
+    assert parameters(vllm_generation._iter_named_params) == ["self"]
+    synced = inspect.getsource(vllm_generation.sync_weights)
+    assert synced.count("self._iter_named_params()") == 4
+    assert "self.model" not in synced
+    started = inspect.getsource(vllm_generation._init_vllm)
+    assert set(re.findall(r"\bmodel\.(\w+)", started)) == {"name_or_path", "named_modules"}
+
+
+def test_distillation_trainer_starts_its_engine_by_one_option():
+    source = inspect.getsource(DistillationTrainer)
+    assert source.count("args.use_vllm") == 1
+    assert source.count("VLLMGeneration(") == 1
+
+
+def test_names_and_defaults_of_the_importance_weights_are_those_of_grpo():
+    ours, theirs = OnPolicyConsistencyConfig.__dataclass_fields__, GRPOConfig.__dataclass_fields__
+    for name in ("vllm_importance_sampling_correction", "vllm_importance_sampling_clip_max"):
+        assert ours[name].default == theirs[name].default
+    logged = inspect.getsource(GRPOTrainer)
+    for name in ("sampling_logp_difference/mean", "importance_sampling_ratio/max"):
+        assert f"sampling/{name}" in logged

@@ -183,7 +183,7 @@ def _on_policy_facts(trainer: "OnPolicyConsistencyTrainer") -> dict[str, str]:
     options = "".join(f", {name} {value:g}" for name, value in sampling.items())
     facts["Rollouts"] = (
         f"{args.num_generations} a prompt (temperature {args.temperature:g}{options}, at most "
-        f"{args.max_completion_length} tokens)"
+        f"{args.max_completion_length} tokens{', by vLLM' if args.use_vllm else ''})"
     )
     masked = {
         "truncated rollouts": args.mask_truncated_completions,

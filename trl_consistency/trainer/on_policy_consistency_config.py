@@ -26,6 +26,37 @@ RESERVED_GENERATION_KWARGS = {
     "return_dict_in_generate",
     "temperature",
 }
+# The same of vLLM's. One `seed` would make all rollouts of a prompt the same.
+RESERVED_SAMPLING_PARAMS = {
+    "logprobs",
+    "max_tokens",
+    "min_p",
+    "n",
+    "repetition_penalty",
+    "seed",
+    "stop_token_ids",
+    "temperature",
+    "top_k",
+    "top_p",
+}
+
+# Options of one way to run vLLM, which the other would ignore.
+VLLM_OPTIONS = {
+    "server": (
+        "vllm_server_base_url",
+        "vllm_server_host",
+        "vllm_server_port",
+        "vllm_server_timeout",
+        "vllm_group_port",
+    ),
+    "colocate": (
+        "vllm_enable_sleep_mode",
+        "vllm_gpu_memory_utilization",
+        "vllm_max_model_length",
+        "vllm_model_impl",
+        "vllm_tensor_parallel_size",
+    ),
+}
 
 
 @dataclass
@@ -81,11 +112,18 @@ class OnPolicyConsistencyConfig(DistillationConfig):
             default and makes one optimizer step a batch of rollouts.
         num_iterations (`int`, *optional*, defaults to `1`):
             How often a batch of rollouts is trained on.
-
         share_prefix (`bool`, *optional*, defaults to `True`):
             Whether a prompt is computed once for all its rollouts in a micro-batch: in generation, in the student's pass
             and in the reference's. It changes nothing but the time and the memory. Where a model cannot, the rows run one
             by one and the log says why.
+        generation_kwargs (`dict[str, Any]`, *optional*):
+            Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`.
+        vllm_importance_sampling_correction (`bool`, *optional*, defaults to `True`):
+            Whether vLLM is asked how likely it took each token to be, and the difference from the policy in training is
+            logged. Under `policy_gradient` a token's loss is also weighed by the ratio of the two probabilities. The
+            exact divergence is left as it is: the engine only chose the tokens after which it is taken.
+        vllm_importance_sampling_clip_max (`float`, *optional*, defaults to `3.0`):
+            Largest such weight. `None` sets no limit.
 
         > Parameters that control the data preprocessing
 
@@ -166,10 +204,19 @@ class OnPolicyConsistencyConfig(DistillationConfig):
         },
     )
     num_iterations: int = field(default=1, metadata={"help": "How often a batch of rollouts is trained on."})
-
     share_prefix: bool = field(
         default=True,
         metadata={"help": "Whether a prompt is computed once for all its rollouts in a micro-batch."},
+    )
+    vllm_importance_sampling_correction: bool = field(
+        default=True,
+        metadata={
+            "help": "Whether vLLM is asked how likely it took each token to be: the difference from the policy in training "
+            "is logged, and corrected under `policy_gradient`."
+        },
+    )
+    vllm_importance_sampling_clip_max: float | None = field(
+        default=3.0, metadata={"help": "Largest weight of that correction. No limit if None."}
     )
 
     # Parameters that control the data preprocessing
@@ -211,6 +258,7 @@ class OnPolicyConsistencyConfig(DistillationConfig):
         self._check_ranges()
         self._check_batches()
         self._refuse_inherited()
+        self._check_vllm()
         if self.loss_type == "policy_gradient":
             self._check_policy_gradient()
         elif self.clip_range is not None:
@@ -239,6 +287,7 @@ class OnPolicyConsistencyConfig(DistillationConfig):
 
     def _check_ranges(self) -> None:
         generations_eval, steps = self.num_generations_eval, cast(int, self.steps_per_generation)
+        clip_max = self.vllm_importance_sampling_clip_max
         ranges = {
             "loss_type": (self.loss_type in LOSS_TYPES, "'divergence' or 'policy_gradient'"),
             "beta": (0 <= self.beta <= 1, "between 0 (forward KL) and 1 (reverse KL)"),
@@ -272,6 +321,15 @@ class OnPolicyConsistencyConfig(DistillationConfig):
             "per_device_eval_batch_size": (self.per_device_eval_batch_size >= 1, "at least 1"),
             "gradient_accumulation_steps": (int(self.gradient_accumulation_steps) >= 1, "at least 1"),
             "steps_per_generation": (steps >= 1, "at least 1, or None"),
+            "vllm_mode": (self.vllm_mode in VLLM_OPTIONS, "'server' or 'colocate'"),
+            "vllm_model_impl": (self.vllm_model_impl in ("transformers", "vllm"), "'transformers' or 'vllm'"),
+            "vllm_gpu_memory_utilization": (0 < self.vllm_gpu_memory_utilization <= 1, "above 0 and at most 1"),
+            "vllm_max_model_length": (
+                self.vllm_max_model_length is None or self.vllm_max_model_length >= 1,
+                "at least 1, or None",
+            ),
+            "vllm_tensor_parallel_size": (self.vllm_tensor_parallel_size >= 1, "at least 1"),
+            "vllm_importance_sampling_clip_max": (clip_max is None or clip_max > 0, "above 0, or None"),
         }
         check_ranges(self, ranges)
 
@@ -305,6 +363,7 @@ class OnPolicyConsistencyConfig(DistillationConfig):
                 self.generation_kwargs,
                 "the tokens could come from another distribution than the one that is compared",
             ),
+            "vllm_structured_outputs_regex": (self.vllm_structured_outputs_regex, truncates),
             f"loss_temperature={self.loss_temperature} and temperature={self.temperature}": (
                 self.loss_temperature != self.temperature,
                 "the tokens must be drawn at the temperature at which the distributions are compared",
@@ -320,6 +379,29 @@ class OnPolicyConsistencyConfig(DistillationConfig):
             if is_set:
                 raise ConsistencyError(f"`{option}` is not available with `loss_type='policy_gradient'`: {reason}.")
 
+    def _check_vllm(self) -> None:
+        defaults = {name: field.default for name, field in type(self).__dataclass_fields__.items()}
+        corrects = self.use_vllm and self.vllm_importance_sampling_correction and self.loss_type == "policy_gradient"
+        clip_max = "vllm_importance_sampling_clip_max"
+        if not corrects and getattr(self, clip_max) != defaults[clip_max]:
+            raise ConsistencyError(
+                f"`{clip_max}` is set, but nothing is weighed: it is for `use_vllm` with `loss_type: policy_gradient` and "
+                "`vllm_importance_sampling_correction`. Leave it out."
+            )
+        if not self.use_vllm:
+            return
+        if self.cache_implementation is not None:
+            raise ConsistencyError(
+                "`cache_implementation` is of no use with `use_vllm`, which has a cache of its own."
+            )
+        (other,) = VLLM_OPTIONS.keys() - {self.vllm_mode}
+        for option in VLLM_OPTIONS[other]:
+            if getattr(self, option) != defaults[option]:
+                raise ConsistencyError(
+                    f"`{option}` is set, but `vllm_mode` is '{self.vllm_mode}': it is for '{other}'. Leave it out, or "
+                    f"change `vllm_mode`."
+                )
+
     def _check_generation_kwargs(self) -> None:
         for key in ("chat_template_kwargs", "generation_kwargs"):
             if not isinstance(getattr(self, key), dict | None):
@@ -329,6 +411,13 @@ class OnPolicyConsistencyConfig(DistillationConfig):
             raise ConsistencyError(
                 f"`chat_template_kwargs` sets {', '.join(sorted(reserved))}, which the trainer sets the same for both sides."
             )
+        if self.use_vllm:  # they are arguments of vLLM's, which checks them itself
+            taken = RESERVED_SAMPLING_PARAMS & set(self.generation_kwargs or {})
+            if taken:
+                raise ConsistencyError(
+                    f"`generation_kwargs` sets {', '.join(sorted(taken))}, which the trainer sets itself with `use_vllm`."
+                )
+            return
         known = set(GenerationConfig().to_dict())
         for key in cast(dict[str, Any], self.generation_kwargs or {}):
             if key in RESERVED_GENERATION_KWARGS:
@@ -351,11 +440,6 @@ class OnPolicyConsistencyConfig(DistillationConfig):
             "max_tool_calling_iterations": (
                 self.max_tool_calling_iterations is not None,
                 "rollouts call no tools: what the reference would see of them is not settled",
-            ),
-            "use_vllm": (
-                self.use_vllm,
-                "sending the weights merges the adapter into the base weights, which are the reference, and takes it out "
-                "again, not bit for bit",
             ),
             "label_smoothing_factor": (self.label_smoothing_factor, "there are no labels"),
             "auto_find_batch_size": (self.auto_find_batch_size, "it would break up the groups of rollouts"),

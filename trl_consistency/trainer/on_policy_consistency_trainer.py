@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -40,7 +41,8 @@ from .loss_meter import LossMeter
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
 from .reference import GivenReference, Reference
-from .rollout_loss import RolloutLoss, Rollouts
+from .rollout_engine import RolloutEngine
+from .rollout_loss import RolloutLoss, Rollouts, importance_weights
 from .rollout_metrics import (
     CleanAnswers,
     PairMetrics,
@@ -209,17 +211,18 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
             prepared["train_dataset"] = _with_anchors(prepared["train_dataset"], prepared.get("anchor_dataset"), args)
         for name in _named(eval_dataset):
             prepared[name] = _repeated(prepared[name], args)
-        super().__init__(
-            model=model,
-            args=args,
-            train_dataset=prepared["train_dataset"],
-            eval_dataset=_like(eval_dataset, prepared),
-            processing_class=processing_class,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            quantization_config=quantization_config,
-            peft_config=peft_config,
-        )
+        with _without_vllm(args):
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=prepared["train_dataset"],
+                eval_dataset=_like(eval_dataset, prepared),
+                processing_class=processing_class,
+                callbacks=callbacks,
+                optimizers=optimizers,
+                quantization_config=quantization_config,
+                peft_config=peft_config,
+            )
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConsistencyError(
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
@@ -247,6 +250,13 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         self._meter = LossMeter()
         self.log_completions = False  # the parent's table, which has prompts and completions alone
         self._tables = {mode: RolloutTable(args, self._tokenizer) for mode in ("train", "eval")}
+        self.rollout_engine: RolloutEngine | None = None
+        self._engine_log_probs: list[list[float]] | None = None
+        self._log_ratios: dict[str, list[Tensor]] = {"train": [], "eval": []}
+        if args.use_vllm:
+            self.rollout_engine = RolloutEngine(
+                self.model, self.accelerator, self.processing_class, args, list(self.eos_token_ids)
+            )
 
     # The reference
 
@@ -339,6 +349,10 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         rollouts = super()._generate_and_score_completions([{"prompt": row["perturbed_ids"]} for row in inputs])
         del rollouts["num_items_in_batch"]  # counted before any mask
         leave_out_lengths_of_nothing(self._metrics["train" if self.model.training else "eval"])
+        if self._engine_log_probs is not None:
+            log_probs = [torch.tensor(row) for row in self._engine_log_probs]
+            padded = pad(log_probs, padding_value=0.0, pad_to_multiple_of=self.pad_to_multiple_of)
+            rollouts["engine_log_probs"] = padded.to(self.accelerator.device)
         is_anchor = [row["clean_ids"] == row["perturbed_ids"] for row in inputs]
         rollouts["is_anchor"] = torch.tensor(is_anchor, device=self.accelerator.device)
         rollouts |= self._padded("clean", [row["clean_ids"] for row in inputs], "left")
@@ -363,12 +377,15 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
     def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, Any]]:
         return prompts, None, {}  # rendered with the clean ones, by the same function
 
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> list[list[int]]:
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
+        if self.rollout_engine is not None:
+            completion_ids, self._engine_log_probs = self.rollout_engine(prompt_ids, self.state.global_step)
+            return completion_ids
         was_training = self.model.training
         self.model.eval()  # what is sampled is the policy, without its dropout
         try:
             with self.rollout_loss.sharing.in_generation(self.model):
-                return super()._generate_single_turn(*args, **kwargs)
+                return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
             self.model.train(was_training)
 
@@ -424,6 +441,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         unwrapped = self.accelerator.unwrap_model(model)
         # Through the wrapper's forward: without it, DDP's processes would silently drift apart.
         losses = self._forward_redirection(model, unwrapped, self.rollout_loss, unwrapped, inputs)
+        if "engine_log_probs" in inputs:
+            self._log_mismatch(self.rollout_loss.log_ratio)
         self._tables["train" if self.model.training else "eval"].add(inputs, self.rollout_loss.divergence)
         return losses
 
@@ -437,6 +456,27 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         if self.pair_metrics is not None:
             watched |= self.pair_metrics(self.accelerator.unwrap_model(self.model), inputs)
         return watched
+
+    def _log_mismatch(self, log_ratio: Tensor) -> None:
+        """How far the policy in training is from the engine that sampled, (M,), since the last log; under GRPO's names."""
+        mode = "train" if self.model.training else "eval"
+        metrics, seen = self._metrics[mode], self._log_ratios[mode]
+        if "sampling/sampling_logp_difference/max" not in metrics:  # logged
+            seen.clear()
+        log_ratio = self.accelerator.gather(self.accelerator.pad_across_processes(log_ratio, pad_index=math.nan))
+        seen.append(log_ratio[~log_ratio.isnan()])
+        log_ratio = torch.cat(seen)
+        if not len(log_ratio):
+            return
+        difference, weights = log_ratio.abs(), importance_weights(log_ratio, self.args)
+        for name, value in (
+            ("sampling_logp_difference/mean", difference.mean()),
+            ("sampling_logp_difference/max", difference.max()),
+            ("importance_sampling_ratio/min", weights.min()),
+            ("importance_sampling_ratio/mean", weights.mean()),
+            ("importance_sampling_ratio/max", weights.max()),
+        ):
+            metrics[f"sampling/{name}"] = [value.item()]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if self.model.training:
@@ -455,7 +495,11 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         """As [`~transformers.Trainer.train`]."""
         check_training_options(self, args[0] if args else kwargs.get("resume_from_checkpoint"))
         self._step, self._buffered_inputs = 0, None
+        if self.rollout_engine is not None:
+            self.rollout_engine.forget()
         result = super().train(*args, **kwargs)
+        if self.rollout_engine is not None:
+            self.rollout_engine.forget()
         self.rollout_loss.reference.check()
         return result
 
@@ -478,7 +522,11 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
                     f"`resume_from_checkpoint`: {checkpoint} was saved between two generations of rollouts and has no "
                     f"{file.name}: the number of processes, or the options of the batches, were others."
                 )
-            self._buffered_inputs = torch.load(file, map_location=self.accelerator.device, weights_only=True)
+            self._buffered_inputs = torch.load(
+                file,
+                map_location=self.accelerator.device.type,  # torch cannot load to the "cpu:0" of several processes
+                weights_only=True,
+            )
 
     def _rollouts_file(self, directory: str | Path) -> Path:
         step, process = self.state.global_step, self.accelerator.process_index
@@ -558,6 +606,16 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             build_on_policy_card(self, None, None, None).save(Path(output_dir or self.args.output_dir) / "README.md")
+
+
+@contextmanager
+def _without_vllm(args: OnPolicyConsistencyConfig) -> Iterator[None]:
+    """Has TRL's trainer start no engine: its engine would merge the adapter into the reference's weights."""
+    use_vllm, args.use_vllm = args.use_vllm, False
+    try:
+        yield
+    finally:
+        args.use_vllm = use_vllm
 
 
 def _prepare(

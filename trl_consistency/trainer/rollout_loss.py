@@ -50,6 +50,8 @@ class RolloutLoss:
         )
         # Of the last batch's compared tokens, (M,), for the table of rollouts
         self.divergence = torch.empty(0)
+        # Of the policy's probabilities over those of the engine that sampled, at the tokens compared last, (M,)
+        self.log_ratio = torch.empty(0)
 
     def __call__(self, model: nn.Module, rollouts: Rollouts) -> dict[str, RowLosses]:
         """
@@ -59,7 +61,8 @@ class RolloutLoss:
             rollouts (`dict[str, torch.Tensor]`):
                 Left-padded `prompt_ids` and `clean_ids` with `prompt_mask` and `clean_mask`, of shapes (B, P) and (B, C);
                 right-padded `completion_ids` with `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the tokens to be
-                compared; optionally `sampling_log_probs`, (B, T), of the policy that the completions come from.
+                compared; optionally `sampling_log_probs`, (B, T), of the policy that the completions come from, and
+                `engine_log_probs`, (B, T), of the same policy in the engine that sampled them, NaN where unknown.
 
         Returns:
             `dict[str, RowLosses]`: `"loss"`, and what is only watched, by row.
@@ -72,6 +75,10 @@ class RolloutLoss:
 
         if self.args.loss_type == "divergence":
             values = self._divergence(student, reference)
+            if "engine_log_probs" in rollouts:
+                with torch.no_grad():
+                    log_probs = self._log_probs(student, rollouts, self.args.temperature)
+                self.log_ratio = log_probs - _of_engine(rollouts)
         else:
             values = self._policy_gradient(student, reference, rollouts)
         self.divergence = values["divergence"]
@@ -143,17 +150,41 @@ class RolloutLoss:
             clipped = ratio.clamp(1 - self.args.clip_range, 1 + self.args.clip_range)
             watched["clipped"] = (-clipped * advantages > loss).float()
             loss = torch.maximum(loss, -clipped * advantages)
+        if "engine_log_probs" in rollouts:
+            self.log_ratio = sampling_log_probs - _of_engine(rollouts)
+            loss = loss * importance_weights(self.log_ratio, self.args)
         return {"loss": loss, **watched}
 
-    def _log_probs(self, answers: Answers, rollouts: Rollouts) -> Tensor:
-        """Of the compared tokens, (M,)."""
-        return token_log_probs(*self._tokens(answers, rollouts))
+    def _log_probs(self, answers: Answers, rollouts: Rollouts, temperature: float | None = None) -> Tensor:
+        """Of the compared tokens, (M,); at `loss_temperature` unless another one is given."""
+        *inputs, loss_temperature = self._tokens(answers, rollouts)
+        return token_log_probs(*inputs, loss_temperature if temperature is None else temperature)
 
     def _tokens(self, answers: Answers, rollouts: Rollouts) -> tuple[Any, ...]:
         """What [`token_log_probs`] takes, for the compared tokens."""
         head = answers.head
         labels = rollouts["completion_ids"][rollouts["loss_mask"].bool()]
         return answers.hidden, head.weight, head.bias, labels, head.scale, head.softcap, self.args.loss_temperature
+
+
+def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Tensor:
+    """
+    `min(π / μ, c)` of tokens that the engine `μ` drew in place of the policy `π`, truncated at
+    `vllm_importance_sampling_clip_max`; 1 where the engine did not say how likely a token was.
+
+    Args:
+        log_ratio (`torch.Tensor`):
+            `log π - log μ`, NaN where unknown.
+        args ([`OnPolicyConsistencyConfig`]):
+            Says where to truncate.
+    """
+    weights = log_ratio.nan_to_num(nan=0.0).exp()
+    limit = args.vllm_importance_sampling_clip_max
+    return weights if limit is None else weights.clamp(max=limit)
+
+
+def _of_engine(rollouts: Rollouts) -> Tensor:
+    return rollouts["engine_log_probs"][rollouts["loss_mask"].bool()]
 
 
 def _is_frozen_and_shared(ours: Head, theirs: Head) -> bool:

@@ -1,0 +1,248 @@
+"""Rollouts by vLLM: the engine is sent the policy in copies, one layer at a time, and nothing is merged in place."""
+
+import copy
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, is_peft_model
+from peft.tuners.lora import Linear as LoraLinear
+from peft.tuners.lora import LoraLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from ..data.rendering import ProcessingClass
+from ..errors import ConsistencyError
+from .on_policy_consistency_config import OnPolicyConsistencyConfig
+from .upstream import load_vllm_generation
+
+
+ADAPTERS = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+
+
+class RolloutEngine:
+    """
+    Samples from the policy with vLLM, in this process or on a server.
+
+    TRL sends an adapted model by merging the adapter into the base weights and taking it out again, which does not give
+    the same bits back and spoils quantized weights. Here the base weights are the reference, so [`policy_weights`] are
+    sent in place of that.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The policy, not wrapped for distributed training.
+        accelerator ([`~accelerate.Accelerator`]):
+            The trainer's.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            The trainer's.
+        args ([`OnPolicyConsistencyConfig`]):
+            Options of the sampling and of the engine.
+        end_ids (`list[int]`):
+            The tokens that end a rollout.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        accelerator: Accelerator,
+        processing_class: ProcessingClass,
+        args: OnPolicyConsistencyConfig,
+        end_ids: list[int],
+    ):
+        check_policy(model, accelerator, args)
+        self._generation = load_vllm_generation()(
+            # The engine is to hold plain weights: into quantized ones it could not take the new weights of each step. It
+            # quantizes if it finds quantized modules in the model that it is named after.
+            SimpleNamespace(name_or_path=model.name_or_path, named_modules=lambda: ()),
+            accelerator,
+            processing_class,
+            mode=args.vllm_mode,
+            structured_outputs_regex=args.vllm_structured_outputs_regex,
+            server_base_url=args.vllm_server_base_url,
+            server_host=args.vllm_server_host,
+            server_port=args.vllm_server_port,
+            server_timeout=args.vllm_server_timeout,
+            group_port=args.vllm_group_port,
+            tensor_parallel_size=args.vllm_tensor_parallel_size,
+            gpu_memory_utilization=args.vllm_gpu_memory_utilization,
+            max_model_length=args.vllm_max_model_length,
+            max_num_seqs=args.per_device_train_batch_size
+            * cast(int, args.steps_per_generation)
+            * args.vllm_tensor_parallel_size,
+            enable_sleep_mode=args.vllm_enable_sleep_mode,
+            model_impl=args.vllm_model_impl,
+            trust_remote_code=args.trust_remote_code,
+            repetition_penalty=args.repetition_penalty,
+            temperature=args.temperature,
+            top_p=args.top_p,
+            top_k=args.top_k,
+            min_p=args.min_p or 0.0,
+            max_completion_length=args.max_completion_length,
+            logprobs=0 if args.vllm_importance_sampling_correction else None,
+            # The same tokens end a rollout as with transformers; vLLM keeps the one that did.
+            generation_kwargs={"stop_token_ids": end_ids, **cast(dict[str, Any], args.generation_kwargs or {})},
+        )
+        self._generation.model = model
+        if has_adapter(model):
+            self._generation._iter_named_params = partial(policy_weights, model)
+        self._synced_step: int | None = None
+        if args.vllm_mode == "server" and args.vllm_importance_sampling_correction and accelerator.is_main_process:
+            _check_server(self._generation.vllm_client)
+
+    def __call__(self, prompts: list[list[int]], step: int) -> tuple[list[list[int]], list[list[float]] | None]:
+        """
+        Args:
+            prompts (`list[list[int]]`):
+                Token ids, each prompt as often as it is to be answered.
+            step (`int`):
+                Number of the optimizer steps behind the policy. A step that the engine has not seen sends the weights.
+
+        Returns:
+            `tuple[list[list[int]], list[list[float]] | None]`: Token ids of the rollouts, and the log-probability of each
+            token under the engine (NaN where it says nothing), if those are asked for.
+        """
+        if step != self._synced_step:
+            self._generation.sync_weights()
+            self._synced_step = step
+        _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
+        if log_probs is not None:
+            # One candidate a token: the one that was sampled
+            log_probs = [[float("nan") if value is None else value for (value,) in row] for row in log_probs]
+        return [list(completion_ids) for completion_ids in completions], log_probs
+
+    def forget(self) -> None:
+        """Has the next call send the weights, whatever its step: another training begins, or the best model was loaded."""
+        self._synced_step = None
+
+
+def has_adapter(model: nn.Module) -> bool:
+    """Whether PEFT's layers stand in the model."""
+    return any(isinstance(module, ADAPTERS) for module in model.modules())
+
+
+def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """
+    The weights of a model with its adapter merged, without the model being touched.
+
+    Each adapted layer is copied and merged in the copy; 4-bit weights are sent in the precision that they are computed in.
+    A copy lives until the next one is asked for.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The policy, with the adapter on.
+
+    Returns:
+        `Iterator[tuple[str, torch.Tensor]]`: Names, as in the model without the adapter, and weights.
+    """
+    base = model.get_base_model() if is_peft_model(model) else model
+    names = {name for name, _ in base.named_parameters()}
+    # Tied weights are sent once.
+    tied = {name for name, _ in base.named_parameters(remove_duplicate=False)} - names
+    yield from ((name, weight) for name, weight in _weights(base) if name not in tied)
+
+
+def _weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(module, ModulesToSaveWrapper):
+        active = module.active_adapters
+        module = module.modules_to_save[active[0]] if active else module.original_module
+    if isinstance(module, ADAPTERS):
+        module = _merged_copy(module)
+    if _is_4bit(module):
+        module = _dequantized(module)
+    for name, parameter in module.named_parameters(recurse=False):
+        yield prefix + name, parameter.data
+    for name, child in module.named_children():
+        yield from _weights(child, f"{prefix}{name}.")
+
+
+@torch.no_grad()
+def _merged_copy(layer: Any) -> nn.Module:
+    layer = copy.deepcopy(layer)
+    if hasattr(layer, "unload_and_optionally_merge_module"):
+        return layer.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
+    if _is_4bit(layer.get_base_layer()):
+        if not isinstance(layer, LoraLayer):
+            raise ConsistencyError(
+                f"`use_vllm` cannot send 4-bit weights under a `{type(layer).__name__}`. Use LoRA, or leave `use_vllm` out."
+            )
+        layer.base_layer = _dequantized(layer.base_layer)
+        # PEFT's layer for 4-bit weights would quantize the merged ones again; its layer for plain weights does not.
+        LoraLinear.merge(layer)
+    else:
+        layer.merge()
+    return layer.get_base_layer()
+
+
+def _is_4bit(module: nn.Module) -> bool:
+    return type(getattr(module, "weight", None)).__name__ == "Params4bit"
+
+
+def _dequantized(linear: Any) -> nn.Linear:
+    from bitsandbytes.functional import dequantize_4bit
+
+    plain = nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
+    weight = dequantize_4bit(linear.weight.data, linear.weight.quant_state)
+    plain.weight, plain.bias = nn.Parameter(weight, requires_grad=False), linear.bias
+    return plain
+
+
+def check_policy(model: Any, accelerator: Accelerator, args: OnPolicyConsistencyConfig) -> None:
+    """
+    Raises [`ConsistencyError`] if vLLM could not hold the policy.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The policy.
+        accelerator ([`~accelerate.Accelerator`]):
+            The trainer's.
+        args ([`OnPolicyConsistencyConfig`]):
+            Options of the run.
+    """
+    base = model.get_base_model() if is_peft_model(model) else model
+    if args.vllm_mode == "colocate":
+        if not model.name_or_path:
+            raise ConsistencyError(
+                "`use_vllm` loads the model from its name, and this one has none (`model.name_or_path` is empty). Save it "
+                "and give the trainer the folder, or leave `use_vllm` out."
+            )
+        config = AutoConfig.from_pretrained(model.name_or_path, trust_remote_code=args.trust_remote_code)
+        if getattr(config, "quantization_config", None) is not None:
+            raise ConsistencyError(
+                f"`use_vllm` cannot take new weights into the quantized checkpoint {model.name_or_path}. Give the "
+                "trainer the checkpoint in full precision and a `quantization_config`: only the training then quantizes."
+            )
+    if getattr(base, "hf_quantizer", None) is not None and not getattr(base, "is_loaded_in_4bit", False):
+        raise ConsistencyError(
+            "`use_vllm` is not available for weights quantized in another way than bitsandbytes' 4 bits: they cannot be "
+            "sent to the engine together with the adapter. Use `load_in_4bit`, or leave `use_vllm` out."
+        )
+    if not has_adapter(model):
+        return
+    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
+    if accelerator.distributed_type == DistributedType.FSDP or (plugin is not None and plugin.zero_stage == 3):
+        raise ConsistencyError(
+            "`use_vllm` is not available with an adapter under FSDP or DeepSpeed ZeRO-3: a layer of which each process "
+            "holds a part cannot be merged in a copy. Use DDP or ZeRO-2, or leave `use_vllm` out."
+        )
+    configs = (base.config, base.config.get_text_config())
+    is_tied = any(getattr(config, "tie_word_embeddings", False) for config in configs)
+    embeddings = (base.get_input_embeddings(), base.get_output_embeddings())
+    if is_tied and any(isinstance(module, ADAPTERS) for module in embeddings):
+        raise ConsistencyError(
+            "`use_vllm` is not available where an adapter trains one of two tied embeddings (`tie_word_embeddings`): the "
+            "engine has a single one for both. Leave the embeddings out of the adapter, or leave `use_vllm` out."
+        )
+
+
+def _check_server(client: Any) -> None:
+    mode = client.get_server_info()["model_config"]["logprobs_mode"]
+    if mode != "processed_logprobs":
+        raise ConsistencyError(
+            f"The vLLM server runs with `--logprobs-mode {mode}`, which does not tell how likely a token was to be sampled. "
+            "Restart it with `--logprobs-mode processed_logprobs`, or set `vllm_importance_sampling_correction: false`."
+        )
