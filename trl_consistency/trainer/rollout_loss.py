@@ -156,15 +156,16 @@ class RolloutLoss:
         return {"loss": loss, **watched}
 
     def _log_probs(self, answers: Answers, rollouts: Rollouts, temperature: float | None = None) -> Tensor:
-        """Of the compared tokens, (M,); at `loss_temperature` unless another one is given."""
-        *inputs, loss_temperature = self._tokens(answers, rollouts)
-        return token_log_probs(*inputs, loss_temperature if temperature is None else temperature)
+        """Of the compared tokens, (M,)."""
+        return token_log_probs(*self._tokens(answers, rollouts, temperature))
 
-    def _tokens(self, answers: Answers, rollouts: Rollouts) -> tuple[Any, ...]:
-        """What [`token_log_probs`] takes, for the compared tokens."""
+    def _tokens(self, answers: Answers, rollouts: Rollouts, temperature: float | None = None) -> tuple[Any, ...]:
+        """What [`token_log_probs`] takes, for the compared tokens; at `loss_temperature` unless another one is given."""
         head = answers.head
         labels = rollouts["completion_ids"][rollouts["loss_mask"].bool()]
-        return answers.hidden, head.weight, head.bias, labels, head.scale, head.softcap, self.args.loss_temperature
+        if temperature is None:
+            temperature = self.args.loss_temperature
+        return answers.hidden, head.weight, head.bias, labels, head.scale, head.softcap, temperature
 
 
 def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Tensor:
