@@ -485,7 +485,7 @@ def test_logged_mismatch_is_that_of_all_tokens_since_the_last_log(tmp_path):
     )
     seen = []
     log = trainer._log_mismatch
-    trainer._log_mismatch = lambda log_ratio: (seen.append(log_ratio), log(log_ratio))
+    trainer._log_mismatch = lambda inputs: (seen.append(trainer.rollout_loss.log_ratio), log(inputs))
     replay(trainer, likelihood=likelihood).train()
     ratios = torch.cat(seen)
     assert len(seen) == 2

@@ -442,7 +442,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         # Through the wrapper's forward: without it, DDP's processes would silently drift apart.
         losses = self._forward_redirection(model, unwrapped, self.rollout_loss, unwrapped, inputs)
         if "engine_log_probs" in inputs:
-            self._log_mismatch(self.rollout_loss.log_ratio)
+            self._log_mismatch(inputs)
         self._tables["train" if self.model.training else "eval"].add(inputs, self.rollout_loss.divergence)
         return losses
 
@@ -457,13 +457,17 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
             watched |= self.pair_metrics(self.accelerator.unwrap_model(self.model), inputs)
         return watched
 
-    def _log_mismatch(self, log_ratio: Tensor) -> None:
-        """How far the policy in training is from the engine that sampled, (M,), since the last log; under GRPO's names."""
+    def _log_mismatch(self, inputs: Rollouts) -> None:
+        """How far the policy in training is from the engine that sampled, since the last log; under GRPO's names."""
         mode = "train" if self.model.training else "eval"
         metrics, seen = self._metrics[mode], self._log_ratios[mode]
         if "sampling/sampling_logp_difference/max" not in metrics:  # logged
             seen.clear()
-        log_ratio = self.accelerator.gather(self.accelerator.pad_across_processes(log_ratio, pad_index=math.nan))
+        mask, log_ratio = inputs["loss_mask"].bool(), self.rollout_loss.log_ratio
+        rows = log_ratio.new_full(mask.shape, math.nan).masked_scatter(mask, log_ratio)
+        rows = self.accelerator.pad_across_processes(rows, dim=1, pad_index=math.nan)
+        # In evaluation without the rows that repeat to fill the last batch
+        log_ratio = (self.accelerator.gather if mode == "train" else self.accelerator.gather_for_metrics)(rows)
         seen.append(log_ratio[~log_ratio.isnan()])
         log_ratio = torch.cat(seen)
         if not len(log_ratio):
