@@ -42,6 +42,7 @@ from .consistency_config import ConsistencyConfig
 from .evaluation_by_row import PairEvaluationMixin
 from .loss_meter import LossMeter
 from .paired_loss import PairedLoss, RowLosses
+from .quantization import keep_layout
 from .reference import Reference
 from .regeneration import RegenerateTargets
 from .target_making import TargetsMixin, adapter_changes_base
@@ -223,6 +224,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
             quantization_config=quantization_config,
             peft_config=peft_config,
         )
+        keep_layout(self.model)
         # Once more: what was only a name may have brought an adapter along.
         check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):

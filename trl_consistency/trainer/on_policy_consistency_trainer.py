@@ -40,6 +40,7 @@ from .evaluation_by_row import EvaluationMixin, means_of
 from .loss_meter import LossMeter
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
+from .quantization import keep_layout
 from .reference import GivenReference, Reference
 from .rollout_engine import RolloutEngine
 from .rollout_loss import RolloutLoss, Rollouts, importance_weights
@@ -223,6 +224,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
                 quantization_config=quantization_config,
                 peft_config=peft_config,
             )
+        keep_layout(self.model)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConsistencyError(
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "

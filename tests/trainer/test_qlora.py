@@ -1,0 +1,100 @@
+"""QLoRA on the CPU: LoRA on NF4 weights, double quantisation, computed in bfloat16."""
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
+
+from tests.conftest import make_config, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+
+from .test_on_policy_consistency_trainer import LORA, make_on_policy_config
+
+
+NF4 = {
+    "load_in_4bit": True,
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_use_double_quant": True,
+    "bnb_4bit_compute_dtype": torch.bfloat16,
+}
+METHODS = ("bct", "kl", "act", "opct", "opct_policy_gradient")
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    """Wide enough that bitsandbytes has another layout for its weights."""
+    directory = tmp_path_factory.mktemp("model")
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "vocab_size": 384}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(Qwen3Config(**sizes, **heads, tie_word_embeddings=True)).save_pretrained(directory)
+    make_tokenizer().save_pretrained(directory)
+    return directory
+
+
+def make_trainer(output_dir, model_dir, method, **options):
+    options = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "learning_rate": 5e-3, **options}
+    if method.startswith("opct"):
+        loss_type = "policy_gradient" if method == "opct_policy_gradient" else "divergence"
+        trainer_class, args = OnPolicyConsistencyTrainer, make_on_policy_config(
+            output_dir, loss_type=loss_type, **options
+        )  # fmt: skip
+    else:
+        trainer_class, args = ConsistencyTrainer, make_config(output_dir, method=method, **options)
+    return trainer_class(
+        model=str(model_dir),
+        args=args,
+        train_dataset=make_pairs(8),
+        eval_dataset=make_pairs(4),
+        quantization_config=BitsAndBytesConfig(**NF4),
+        peft_config=LoraConfig(**LORA),
+    )
+
+
+def trained(trainer):
+    trainer.train()
+    return {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_evaluation_in_the_middle_changes_nothing(tmp_path, model_dir, method):
+    """On some CPUs bitsandbytes repacks 4-bit weights in evaluation, and training goes on with something else."""
+    plain = trained(make_trainer(tmp_path / "plain", model_dir, method, max_steps=4))
+    trainer = make_trainer(
+        tmp_path / "evaluated", model_dir, method, max_steps=4, eval_strategy="steps", eval_steps=2, eval_on_start=True
+    )
+    evaluated = trained(trainer)
+    assert sum("eval_loss" in entry for entry in trainer.state.log_history) == 3
+    initial = dict(make_trainer(tmp_path / "new", model_dir, method).model.named_parameters())
+    assert any((weights != initial[name]).any() for name, weights in plain.items()), "nothing was trained"
+    for name, weights in plain.items():
+        torch.testing.assert_close(evaluated[name], weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", ["bct", "opct"])
+def test_reference_is_the_quantised_model_without_the_adapter(tmp_path, model_dir, method):
+    trainer = make_trainer(tmp_path, model_dir, method, max_steps=3, save_strategy="steps", save_steps=1)
+    weights = [(module, module.weight.data.clone()) for module in linears(trainer.model)]
+    assert weights
+    trainer.train()  # checks the checksum at each save, too
+    assert all(torch.equal(module.weight.data, before) for module, before in weights)
+
+
+def linears(model):
+    return [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
+
+
+def test_merged_model_answers_as_the_unmerged_one(tmp_path, model_dir):
+    """Merged into weights of full precision: those that the adapter was trained on, dequantised."""
+    trainer = make_trainer(tmp_path, model_dir, "bct", max_steps=4)
+    trainer.train()
+    trainer.save_model()
+    config = BitsAndBytesConfig(**NF4)
+    quantised = AutoModelForCausalLM.from_pretrained(model_dir, quantization_config=config, dtype=torch.float32)
+    base = quantised.dequantize()
+    ids = torch.arange(3, 40)[None]
+    merged = PeftModel.from_pretrained(base, tmp_path).merge_and_unload().float().eval()
+    unmerged = trainer.model.eval()
+    with torch.no_grad():
+        expected, actual = unmerged(input_ids=ids).logits.float(), merged(input_ids=ids).logits
+    assert (actual - expected).norm() / expected.norm() < 0.02  # computed in bfloat16
