@@ -39,7 +39,9 @@ def test_command_with_an_accelerate_config(tmp_path, recipe):
 def test_unknown_accelerate_config(capsys):
     with pytest.raises(SystemExit):
         cli(["consistency", "--accelerate_config", "many_gpu"])
-    assert "neither a file nor one of: multi_cpu, multi_gpu, single_gpu" in capsys.readouterr().err
+    assert (
+        "neither a file nor one of: fsdp2, multi_cpu, multi_gpu, single_gpu, zero2, zero3" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
