@@ -1,53 +1,79 @@
-"""Run by `torchrun` (or plain python, for the one-process rival): trains and saves what the test compares."""
+"""Run by `accelerate launch` (or plain python, for the one-process rival): trains and saves what the test compares."""
 
-import os
+import json
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from peft import LoraConfig
+from transformers import TrainerCallback
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.conftest import make_config, make_pairs, make_tokenizer
+from tests.trainer.distributions import allow_fsdp_on_cpu, check_wrapper, options, shard, trained_weights
 from trl_consistency import ConsistencyTrainer
+from trl_consistency.errors import ConsistencyError
 from trl_consistency.trainer.upstream import end_run
 
 
-def main(directory: str, batch_size: str, adapter: str, *method: str) -> None:
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+class SpoilReference(TrainerCallback):
+    """Writes to one frozen weight, in the shard of the second process alone."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_step_end(self, args, state, control, **kwargs):
+        weight = next(weight for weight in self.trainer.model.parameters() if not weight.requires_grad)
+        if self.trainer.accelerator.process_index == 1:
+            shard(weight).data.view(-1)[0] += 1
+
+
+def main(directory: str, model: str, batch_size: str, adapter: str, methods: str, others: str = "{}") -> None:
+    allow_fsdp_on_cpu()
+    method = methods.split("+")
+    others = json.loads(others)
+    given, rows, spoil = others.pop("given", False), others.pop("rows", 16), others.pop("spoil", False)
     trainer = ConsistencyTrainer(
-        model=make_model(attention="eager" if "attct" in method else None),
+        model=model,
         args=make_config(
             directory,
             per_device_train_batch_size=int(batch_size),
             per_device_eval_batch_size=2,
-            max_steps=3,
             target_batch_size=3,
-            ddp_backend="gloo" if world_size > 1 else None,
             optim="sgd",
-            learning_rate=0.5 if method == ("bct",) else 0.01,
-            method=list(method),
+            learning_rate=0.1 if method == ["act"] else 0.5,
+            method=method,
             # Shorter passes, where nothing needs whole ones
-            layers=[0] if method == ("act",) else None,
+            layers=[0] if method == ["act"] else None,
             log_consistency_metrics=len(method) > 1,
             anchor_ratio=1 / 3,  # 8 anchors: three whole batches
+            **{"max_steps": 3, **options(), **others},
         ),
-        train_dataset=make_pairs(16, completion=False),
+        train_dataset=make_pairs(rows, completion=given),
         eval_dataset=make_pairs(7),
         processing_class=make_tokenizer(),
         peft_config=LoraConfig(r=4, target_modules="all-linear") if adapter == "lora" else None,
     )
-    assert trainer.accelerator.num_processes == world_size
-    trainer.train()
-    wrapper = type(trainer.model_wrapped).__name__
-    assert wrapper == ("DistributedDataParallel" if world_size > 1 else type(trainer.model).__name__), wrapper
-    weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
-    others = trainer.accelerator.gather(weights[None])
-    assert all(torch.equal(weights, other) for other in others), "the ranks have drifted apart"
+    before = trained_weights(trainer)
+    if spoil:
+        trainer.add_callback(SpoilReference(trainer))
+        with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
+            trainer.train()
+    else:
+        trainer.train()
+    check_wrapper(trainer)
+    weights = trained_weights(trainer)
     eval_loss = trainer.evaluate()["eval_loss"]
     if trainer.accelerator.is_main_process:
-        rows = trainer.train_dataset if trainer.args.needs_completions else []
-        targets = [trainer.targets[row["clean_ids"]] for row in rows]
-        torch.save({"weights": weights, "targets": targets, "eval_loss": eval_loss}, Path(directory) / "result.pt")
+        rows = trainer.train_dataset if trainer.args.needs_completions and not given else []
+        result = {
+            "weights": weights,
+            "moved": (weights - before).abs().max(),
+            "targets": [trainer.targets[row["clean_ids"]] for row in rows],
+            "metrics": {"eval_loss": eval_loss},
+            "logged": [],
+        }
+        torch.save(result, Path(directory) / "result.pt")
     end_run(trainer)
 
 

@@ -1,6 +1,6 @@
-"""Run by `torchrun` (or plain python, for the one-process rival): trains on made-up rollouts and saves the result."""
+"""Run by `accelerate launch` (or plain python, for the one-process rival): trains on rollouts and saves the result."""
 
-import os
+import json
 import re
 import sys
 from pathlib import Path
@@ -9,15 +9,20 @@ import torch
 from peft import LoraConfig
 
 from tests.conftest import make_model, make_tokenizer
+from tests.trainer.distributions import allow_fsdp_on_cpu, check_wrapper, make_sharp_model, options, trained_weights
 from tests.trainer.test_on_policy_consistency_trainer import likelihood, make_on_policy_config, replay, uneven_pairs
 from trl_consistency import OnPolicyConsistencyTrainer
 from trl_consistency.trainer.upstream import end_run
 
 
-def main(directory: str, batch_size: str, adapter: str, loss_type: str) -> None:
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+def main(directory: str, batch_size: str, adapter: str, loss_type: str, others: str = "{}") -> None:
+    allow_fsdp_on_cpu()
+    others = json.loads(others)
+    is_sampled, with_ref_model = (others.pop(name, False) for name in ("sampled", "ref_model"))
+    # Before the config, which under ZeRO-3 has models drawn in shards, hence other ones.
+    ref_model = make_model(seed=1) if with_ref_model else None
     trainer = OnPolicyConsistencyTrainer(
-        model=make_model(),
+        model=make_sharp_model(),
         args=make_on_policy_config(
             directory,
             per_device_train_batch_size=int(batch_size),
@@ -25,30 +30,29 @@ def main(directory: str, batch_size: str, adapter: str, loss_type: str) -> None:
             gradient_accumulation_steps=2,
             # Two optimizer steps on each batch of rollouts
             num_iterations=2 if loss_type == "policy_gradient" else 1,
-            max_steps=6,
-            ddp_backend="gloo" if world_size > 1 else None,
             optim="sgd",
             learning_rate=0.5,
             loss_type=loss_type,
-            mask_truncated_completions=True,
+            mask_truncated_completions=not is_sampled,
             anchor_ratio=1 / 3,
             log_completions=True,
             num_completions_to_print=0,
-            log_consistency_metrics=loss_type == "divergence",
+            **{"max_steps": 6, **options(), **others},
         ),
         train_dataset=uneven_pairs(16),
         eval_dataset=uneven_pairs(7),
         processing_class=make_tokenizer(),
         peft_config=LoraConfig(r=4, target_modules="all-linear") if adapter == "lora" else None,
+        ref_model=ref_model,
     )
-    assert trainer.accelerator.num_processes == world_size
-    # The estimate's tokens as if another engine had drawn them
-    replay(trainer, likelihood=likelihood if loss_type == "policy_gradient" else None).train()
-    wrapper = type(trainer.model_wrapped).__name__
-    assert wrapper == ("DistributedDataParallel" if world_size > 1 else type(trainer.model).__name__), wrapper
-    weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
-    others = trainer.accelerator.gather(weights[None])
-    assert all(torch.equal(weights, other) for other in others), "the ranks have drifted apart"
+    if not is_sampled:
+        # Made-up rollouts, since two processes cannot sample what one samples.
+        # The estimate's tokens as if another engine had drawn them
+        replay(trainer, likelihood=likelihood if loss_type == "policy_gradient" else None)
+    before = trained_weights(trainer)
+    trainer.train()
+    check_wrapper(trainer)
+    weights = trained_weights(trainer)
     names = re.compile(
         "divergence|entropy|sampling|completions/(mean|max|clipped|compared|equal)|response|reference|activation"
     )
@@ -59,7 +63,8 @@ def main(directory: str, batch_size: str, adapter: str, loss_type: str) -> None:
         if "loss" in entry
     ]
     if trainer.accelerator.is_main_process:
-        result = {"weights": weights, "metrics": metrics, "logged": history}
+        moved = (weights - before).abs().max()
+        result = {"weights": weights, "moved": moved, "metrics": metrics, "logged": history}
         torch.save(result, Path(directory) / "result.pt")
     end_run(trainer)
 

@@ -160,7 +160,10 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
     for row, ids in enumerate(prompts):
         input_ids[row, width - len(ids) :] = torch.tensor(ids, device=model.device)
         attention_mask[row, width - len(ids) :] = 1
-    output = model.generate(input_ids=input_ids, attention_mask=attention_mask, generation_config=config)
+    # Each process has the whole weights and batches of its own: none may wait for another, as it does under ZeRO-3.
+    output = model.generate(
+        input_ids=input_ids, attention_mask=attention_mask, generation_config=config, synced_gpus=False
+    )
     return output[:, width:].tolist()
 
 

@@ -122,9 +122,10 @@ def generalized_divergence(
         student_hidden,
         student_weight,
         student_bias,
-        reference_hidden.detach(),
-        reference_weight.detach(),
-        None if reference_bias is None else reference_bias.detach(),
+        # The kernel gives the reference's side no gradient; detached weights could not be gathered from ZeRO-3's shards.
+        reference_hidden,
+        reference_weight,
+        reference_bias,
         beta,
         temperature,
         student_scale,

@@ -7,7 +7,7 @@ runs, no further than the last block that is asked for, and only the chosen posi
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from ..errors import ConsistencyError
+from .upstream import maybe_gather_lm_head_ctx
 
 
 # What the MLP's last linear layer is called: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi.
@@ -99,8 +101,14 @@ class Head:
 
     def detached(self) -> "Head":
         """The head as it is now, of a model whose weights are about to be swapped for others."""
+        if hasattr(self.weight, "ds_id"):
+            return self  # ZeRO-3 swaps nothing, and can gather nothing but the parameter itself
         bias = None if self.bias is None else self.bias.detach()
         return Head(self.weight.detach(), bias, self.scale, self.softcap)
+
+    def gathered(self) -> AbstractContextManager:
+        """For as long as it lasts, the head is whole, also under ZeRO-3. (TRL's divergence sees to that by itself.)"""
+        return maybe_gather_lm_head_ctx(self.weight, self.bias)
 
 
 def find_blocks(model: nn.Module) -> Blocks:
@@ -282,6 +290,8 @@ def head_of(model: nn.Module) -> Head:
     projection = base.get_output_embeddings()
     if projection is None:
         raise ConsistencyError(f"`{type(base).__name__}` has no language modelling head.")
+    if isinstance(projection, FSDPModule):
+        projection.unshard()  # FSDP gathers what is called, and the head is only read.
     config = base.config.get_text_config()
     # The same factor goes by several names. Granite and MiniCPM3 divide by it where HyperCLOVA X multiplies.
     factors = [getattr(config, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier")]

@@ -16,6 +16,7 @@ from ..data.alignment import AlignmentReport
 from ..data.prepare import needs_targets
 from .capture import find_blocks
 from .papers import cite, in_words, name_methods, name_without_paper
+from .sharding import shape_of
 from .target_making import adapter_changes_base
 from .upstream import get_config_model_id
 
@@ -211,7 +212,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         kind = str(getattr(config.peft_type, "value", config.peft_type))
         facts["Adapter"] = f"{'LoRA' if kind == 'LORA' else kind}{shape}"
     else:
-        sizes = [(parameter.numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]
+        sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]
         trained = sum(size for size, is_trained in sizes if is_trained)
         facts["Trained weights"] = f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"
     return facts

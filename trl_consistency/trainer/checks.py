@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 from transformers import AutoConfig, Trainer, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
@@ -18,6 +19,8 @@ from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, InvalidPairsError
 from .capture import resolve_layers
 from .consistency_config import ConsistencyConfig
+from .sharding import is_sharded
+from .upstream import DistributedBackend
 
 
 def check_output_dir(output_dir: str) -> None:
@@ -114,8 +117,6 @@ def check_reference_options(trainer: Trainer) -> None:
     )
     way_out = "" if is_on_policy else "; `method: [bct]` alone can have it"
     refused = {
-        "FSDP": trainer.is_fsdp_enabled,
-        "DeepSpeed ZeRO-3": args.deepspeed_plugin is not None and args.deepspeed_plugin.zero_stage == 3,
         "`torch.nn.DataParallel` (several GPUs in one process; use `accelerate launch`)": args.n_gpu > 1,
         "tensor, context or sequence parallelism": trainer.accelerator.parallelism_config is not None,
         "`torch_compile`": args.torch_compile,
@@ -126,6 +127,35 @@ def check_reference_options(trainer: Trainer) -> None:
             raise ConsistencyError(
                 f"{option} is not available where the reference runs beside the student{why}. Leave it out{way_out}."
             )
+
+
+def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
+    """Raises [`ConsistencyError`] where the reference, the student with its adapter off or not, cannot run in shards."""
+    backend, args = DistributedBackend(trainer.accelerator), trainer.args
+    if backend.fsdp_version == 1:
+        raise ConsistencyError(
+            "FSDP 1 is not available where the reference runs beside the student. Set `fsdp_version: 2`."
+        )
+    if not is_sharded(trainer.accelerator):
+        return
+    name = "FSDP" if backend.is_fsdp else "DeepSpeed ZeRO-3"
+    if is_peft_model(trainer.model) and not adapter_off:
+        raise ConsistencyError(
+            f"Under {name} the reference must be the model with its adapter off, and here the initial policy needs an "
+            "adapter: one that the model came with, or one whose initialisation changes the base weights. Merge it into "
+            "the model (`merge_and_unload`) and give a new `peft_config`, or use DDP or DeepSpeed ZeRO-2."
+        )
+    if not hasattr(args, "method") and args.log_consistency_metrics:
+        raise ConsistencyError(
+            f"`log_consistency_metrics` has the reference answer the clean prompts, each process other ones, and under {name} "
+            "no process holds the whole reference. Leave it out, or use DDP or DeepSpeed ZeRO-2."
+        )
+    if backend.is_zero3 and is_peft_model(trainer.model) and args.gradient_checkpointing and hasattr(args, "method"):
+        raise ConsistencyError(
+            f"Under {name} TRL trains an adapter with reentrant gradient checkpointing only, which runs the blocks "
+            f"without gradients: `method` {args.method} cannot train there. Set `gradient_checkpointing: false`, or use "
+            "FSDP2 or DeepSpeed ZeRO-2."
+        )
 
 
 def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> None:

@@ -32,6 +32,7 @@ from .checks import (
     check_extras,
     check_output_dir,
     check_reference_options,
+    check_sharding,
     check_training_options,
     refuse_arguments,
 )
@@ -41,7 +42,7 @@ from .loss_meter import LossMeter
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
 from .quantization import keep_layout
-from .reference import GivenReference, Reference
+from .reference import GivenReference, Reference, StartReference, freeze_initial_policy
 from .rollout_engine import RolloutEngine
 from .rollout_loss import RolloutLoss, Rollouts, importance_weights
 from .rollout_metrics import (
@@ -54,6 +55,7 @@ from .rollout_metrics import (
 )
 from .rollout_sampler import RolloutSampler
 from .rollout_table import RolloutTable
+from .sharding import shape_of
 from .target_making import adapter_changes_base
 from .upstream import (
     RepeatSampler,
@@ -235,7 +237,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         self.ref_model: Any = ref_model
         # The cache takes two passes of a model where it serves, and sharded weights meet in each pass.
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        reference = self._make_reference()
+        reference = self._make_reference(model)
+        self.add_callback(StartReference(reference))
         self.rollout_loss = RolloutLoss(args, reference, use_cache=not sharded)
         batch, group = args.per_device_train_batch_size, args.num_generations
         if args.share_prefix and batch % group:
@@ -262,21 +265,26 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
 
     # The reference
 
-    def _make_reference(self) -> Reference:
+    def _make_reference(self, model: Any) -> Reference:
         if self.ref_model is None:
             config = self._peft_config
-            return Reference(self.model, adapter_off=config is not None and not adapter_changes_base(config))
+            adapter_off = config is not None and not adapter_changes_base(config)
+            check_sharding(self, adapter_off)
+            return freeze_initial_policy(self, model, adapter_off)
+        check_sharding(self, adapter_off=True)  # whatever the student is, it takes no part
         if isinstance(self.ref_model, str):
             options = {key: value for key, value in (self.args.model_init_kwargs or {}).items() if key != "revision"}
+            if self.accelerator.num_processes > 1:
+                options["device_map"] = None  # "auto" would spread it over the other processes' devices.
             self.ref_model = create_model_from_path(self.ref_model, **options)
-        ours, theirs = (model.get_output_embeddings().weight.shape[0] for model in (self.model, self.ref_model))
+        heads = [model.get_output_embeddings().weight for model in (self.model, self.ref_model)]
+        ours, theirs = (shape_of(weight)[0] for weight in heads)
         if ours != theirs:
             raise ConsistencyError(
                 f"`ref_model` has a vocabulary of {theirs} tokens and the model one of {ours}: their distributions cannot "
                 "be compared. Use a reference with the same vocabulary."
             )
-        self.ref_model = self.accelerator.prepare_model(self.ref_model, evaluation_mode=True)
-        return GivenReference(self.ref_model)
+        return GivenReference(self.ref_model, self.accelerator)
 
     # Prompts: each with all its rollouts, one after the other
 
@@ -416,9 +424,10 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         for index, batch in enumerate(batches):
             batch["num_items_in_batch"] = global_counts[index // accumulation]
             if self.args.loss_type == "policy_gradient" and self.args.is_off_policy:
-                with self.compute_loss_context_manager():
-                    batch["sampling_log_probs"] = self.rollout_loss.log_probs(
-                        self.accelerator.unwrap_model(self.model), batch
+                unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
+                with torch.no_grad(), self.compute_loss_context_manager():
+                    batch["sampling_log_probs"] = self._forward_redirection(
+                        self.model_wrapped, unwrapped, self.rollout_loss.log_probs, unwrapped, batch
                     )
         return batches
 

@@ -1,7 +1,7 @@
 """The objectives on a batch of pairs: one pass of the reference, one of the student, everything compared from these two."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,12 @@ from .reference import Reference
 Batch = dict[str, Any]
 
 
-@dataclass
-class RowLosses:
-    """A quantity on the rows of a batch: its sum over what it counts in each row, and that count, both of shape (B,)."""
+class RowLosses(NamedTuple):
+    """
+    A quantity on the rows of a batch: its sum over what it counts in each row, and that count, both of shape (B,).
+
+    A tuple, since the wrappers of FSDP and DeepSpeed look for the tensors of an output in nothing else.
+    """
 
     sums: Tensor
     counts: Tensor
@@ -86,8 +89,8 @@ class PairedLoss:
         with self.reference.active(model) as frozen:
             # Pairs with the same clean prompt share its pass.
             clean_ids, clean_mask, row_of_pair = _distinct(batch["clean_input_ids"], batch["clean_attention_mask"])
-            reference, reference_answers = self._run(
-                frozen, clean_ids, clean_mask, row_of_pair, 0, spans, batch["response"]
+            reference, reference_answers = self.reference.run(
+                self._run, frozen, clean_ids, clean_mask, row_of_pair, 0, spans, batch["response"]
             )
             if reference_answers is not None:
                 # The frozen weights may stand in the student's place only for now.
@@ -274,7 +277,8 @@ def _by_answer(values: Tensor, batch: Batch) -> Tensor:
 def _log_probs(student: Answers, batch: Batch) -> Tensor:
     head = student.head
     labels = batch["input_ids"][_positions(batch["response"], 1)]
-    return token_log_probs(student.hidden, head.weight, head.bias, labels, head.scale, head.softcap)
+    with head.gathered():
+        return token_log_probs(student.hidden, head.weight, head.bias, labels, head.scale, head.softcap)
 
 
 def _divergence(student: Answers, reference: Answers) -> Tensor:

@@ -1,14 +1,20 @@
-"""The reference: the policy as it was when training began, frozen, in the memory of the student."""
+"""The reference: the policy as it was when training began, frozen, in the memory of the student where that is possible."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from typing import Any
 
 import torch
+from accelerate import Accelerator, PartialState
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from transformers import Trainer, TrainerCallback
 
 from ..errors import ConsistencyError
-from .upstream import use_adapter
+from .sharding import is_sharded, prepare_frozen
+from .upstream import ForwardRedirection, create_model_from_path, use_adapter
 
 
 class Reference:
@@ -27,39 +33,54 @@ class Reference:
     """
 
     def __init__(self, model: nn.Module, adapter_off: bool):
-        self.adapter_off = adapter_off
-        trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self._model, self._frozen = model, {name for name, _ in model.named_parameters()} - trainable.keys()
-        self._trained = [] if adapter_off else list(trainable.values())
+        self.model, self.adapter_off = model, adapter_off
+        # By place: sharding, and whoever writes to 4-bit weights, puts other parameters there.
+        self._is_frozen = [not parameter.requires_grad for parameter in model.parameters()]
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._trained = [] if adapter_off else trainable
         self._initial = [parameter.detach().clone() for parameter in self._trained]
+        self.checksum = self.compute_checksum()
+
+    def start(self) -> None:
+        """Takes the checksum again, now that the model is wrapped: DeepSpeed rounds the weights to its own precision."""
+        self._swap()
+        self._swap()
         self.checksum = self.compute_checksum()
 
     @contextmanager
     def active(self, model: Any) -> Iterator[Any]:
         """The model as the reference: no gradient, no dropout, the initial weights. Afterwards it is the student again."""
         was_training = model.training
-        # PEFT makes every adapter weight trainable when it switches an adapter on again.
         requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+
+        def restore() -> None:
+            for parameter, required in requires_grad:
+                parameter.requires_grad_(required)
+
         model.eval()
         self._swap()
         try:
             with torch.no_grad(), use_adapter(model, None) if self.adapter_off else nullcontext():
+                # PEFT freezes an adapter that it switches off. FSDP would take that for what the adapter is.
+                restore()
                 yield model
         finally:
             self._swap()
             model.train(was_training)
-            for parameter, required in requires_grad:
-                parameter.requires_grad_(required)
+            restore()  # PEFT makes every adapter weight trainable when it switches an adapter on again.
+
+    def run(self, function: Callable[..., Any], frozen: Any, *args: Any) -> Any:
+        """`function(frozen, *args)`, where `frozen` is what [`active`] gave."""
+        return function(frozen, *args)
 
     def _swap(self) -> None:
         for index, parameter in enumerate(self._trained):
-            parameter.data, self._initial[index] = self._initial[index], parameter.data
+            parameter.data, self._initial[index] = self._initial[index].to(parameter), parameter.data
 
     def compute_checksum(self) -> int:
         """Of every bit of the reference's weights, except that equal bits in another order go unnoticed."""
-        # By name: whoever writes to 4-bit weights puts new parameters in the place of the old ones.
-        frozen = [parameter for name, parameter in self._model.named_parameters() if name in self._frozen]
-        return _checksum([*frozen, *self._initial])
+        places = zip(_weights(self.model), self._is_frozen, strict=True)
+        return _checksum([*(parameter for parameter, is_frozen in places if is_frozen), *self._initial])
 
     def check(self) -> None:
         """
@@ -80,35 +101,109 @@ class GivenReference(Reference):
 
     Args:
         ref_model ([`~transformers.PreTrainedModel`]):
-            The model, on the student's device. It shares no weight with the student.
+            The model. It shares no weight with the student.
+        accelerator ([`~accelerate.Accelerator`]):
+            What puts it on the student's device, and shards it as the student will be.
     """
 
-    def __init__(self, ref_model: nn.Module):
-        self.model = ref_model.eval().requires_grad_(False)
+    def __init__(self, ref_model: nn.Module, accelerator: Accelerator):
+        self.wrapped = prepare_frozen(ref_model.eval().requires_grad_(False), accelerator)
+        self.model = accelerator.unwrap_model(self.wrapped)
+        self._redirect = ForwardRedirection()
         self.checksum = self.compute_checksum()
+
+    def start(self) -> None:
+        pass  # wrapped from the start
 
     @contextmanager
     def active(self, model: Any) -> Iterator[Any]:
         """The reference, without gradients; `model`, the student, stays as it is."""
-        self.model.eval()
+        self.wrapped.eval()
         with torch.no_grad():
             yield self.model
 
+    def run(self, function: Callable[..., Any], frozen: Any, *args: Any) -> Any:
+        """As [`Reference.run`], inside the forward of the wrapper, which gathers the weights."""
+        return self._redirect(self.wrapped, self.model, function, frozen, *args)
+
     def compute_checksum(self) -> int:
         """As [`Reference.compute_checksum`]."""
-        return _checksum(list(self.model.parameters()))
+        return _checksum(_weights(self.model))
+
+
+class StartReference(TrainerCallback):
+    """Starts a reference when its student is wrapped."""
+
+    def __init__(self, reference: Reference):
+        self.reference = reference
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.reference.start()
+
+
+def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Reference:
+    """
+    The model of a trainer as it is now, frozen.
+
+    Args:
+        trainer ([`~transformers.Trainer`]):
+            The trainer, before its model is wrapped.
+        model (`str` or [`~transformers.PreTrainedModel`]):
+            The model as it was given to the trainer.
+        adapter_off (`bool`):
+            Whether it is the model with its adapter off.
+    """
+    if adapter_off or not is_sharded(trainer.accelerator):
+        return Reference(trainer.model, adapter_off)
+    # Shards cannot be exchanged for others: the copy that full fine-tuning needs anyway becomes a model of its own.
+    if not any(hasattr(parameter, "ds_id") for parameter in trainer.model.parameters()):
+        return GivenReference(deepcopy(trainer.model), trainer.accelerator)
+    if not isinstance(model, str):
+        raise ConsistencyError(
+            "Under DeepSpeed ZeRO-3 the model came in shards, which cannot be copied for the reference. Give the trainer "
+            "its name or path instead, so that the reference can be loaded from there, or set `zero3_init_flag: false`."
+        )
+    options = {**(trainer.args.model_init_kwargs or {}), "device_map": None}
+    options.setdefault("trust_remote_code", trainer.args.trust_remote_code)
+    return GivenReference(create_model_from_path(model, **options), trainer.accelerator)
+
+
+def _weights(model: nn.Module) -> list[Tensor]:
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # What FSDP has gathered may be rounded for the forward.
+    return list(model.parameters())
 
 
 def _checksum(weights: list[Tensor]) -> int:
-    total = 0
-    for number, weight in enumerate(weights, start=1):
-        state = getattr(weight, "quant_state", None)
-        scales = (
-            [] if state is None else [state.absmax, *([state.state2.absmax, state.offset] if state.nested else [])]
-        )
-        for tensor in (weight, *scales):
-            total = (total + number * _sum_of_bits(tensor)) % 2**61
-    return total
+    weights = [tensor for weight in weights for tensor in (weight, *_scales(weight))]
+    sums = torch.tensor([_sum_of_bits(_shard(weight)) for weight in weights], dtype=torch.int64)
+    is_sharded = torch.tensor([_shard(weight) is not weight for weight in weights], dtype=torch.bool)
+    if is_sharded.any():
+        # The sum over the shards is that of the whole.
+        in_shards = sums[is_sharded].to(PartialState().device)
+        torch.distributed.all_reduce(in_shards)
+        sums[is_sharded] = in_shards.cpu()
+    return sum(number * bits for number, bits in enumerate(sums.tolist(), start=1)) % 2**61
+
+
+def _scales(weight: Any) -> list[Tensor]:
+    """Of a 4-bit weight."""
+    state = getattr(weight, "quant_state", None)
+    if state is None:
+        return []
+    return [state.absmax, *([state.state2.absmax, state.offset] if state.nested else [])]
+
+
+def _shard(weight: Any) -> Tensor:
+    """What this process holds of a weight."""
+    if isinstance(weight, DTensor):  # FSDP2
+        return weight.to_local()
+    if hasattr(weight, "ds_tensor"):  # ZeRO-3: parts of one size, the last ones padded
+        size = weight.ds_tensor.ds_numel
+        start = size * torch.distributed.get_rank()
+        return weight.ds_tensor.flatten()[: max(0, min(size, weight.ds_numel - start))]
+    return weight
 
 
 def _sum_of_bits(weight: Tensor) -> int:

@@ -68,7 +68,7 @@ class RolloutLoss:
             `dict[str, RowLosses]`: `"loss"`, and what is only watched, by row.
         """
         with self.reference.active(model) as frozen:
-            reference = self._answers(frozen, "clean", rollouts)
+            reference = self.reference.run(self._answers, frozen, "clean", rollouts)
             # The frozen weights may stand in the student's place only for now.
             reference.head = reference.head.detached()
         student = self._answers(model, "prompt", rollouts)
@@ -137,7 +137,8 @@ class RolloutLoss:
         `-ratio · A_t`. The advantage `A_t = -(log π_old(y_t|p, y_<t) - log π_0(y_t|c, y_<t))` is that of the policy that
         the rollouts come from, and stays what it was through all optimizer steps on them.
         """
-        log_probs, entropy = token_log_probs_and_entropy(*self._tokens(student, rollouts))
+        with student.head.gathered():
+            log_probs, entropy = token_log_probs_and_entropy(*self._tokens(student, rollouts))
         if "sampling_log_probs" in rollouts:
             sampling_log_probs = rollouts["sampling_log_probs"][rollouts["loss_mask"].bool()]
         else:
@@ -157,7 +158,8 @@ class RolloutLoss:
 
     def _log_probs(self, answers: Answers, rollouts: Rollouts, temperature: float | None = None) -> Tensor:
         """Of the compared tokens, (M,)."""
-        return token_log_probs(*self._tokens(answers, rollouts, temperature))
+        with answers.head.gathered():
+            return token_log_probs(*self._tokens(answers, rollouts, temperature))
 
     def _tokens(self, answers: Answers, rollouts: Rollouts, temperature: float | None = None) -> tuple[Any, ...]:
         """What [`token_log_probs`] takes, for the compared tokens; at `loss_temperature` unless another one is given."""
@@ -191,5 +193,7 @@ def _of_engine(rollouts: Rollouts) -> Tensor:
 def _is_frozen_and_shared(ours: Head, theirs: Head) -> bool:
     """Whether [`shared_head_divergence`] serves. On GPUs TRL's fused kernel does."""
     plain = ours.bias is None and ours.softcap is None and ours.scale == 1
-    one = ours.weight.data_ptr() == theirs.weight.data_ptr()
+    # ZeRO-3 has all weights in one place, where none is.
+    is_whole = not hasattr(ours.weight, "ds_id")
+    one = is_whole and ours.weight.data_ptr() == theirs.weight.data_ptr()
     return plain and one and not ours.weight.requires_grad and ours.weight.device.type == "cpu"

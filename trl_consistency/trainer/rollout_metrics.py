@@ -18,6 +18,7 @@ from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import PairedLoss, RowLosses
 from .reference import GivenReference, Reference
 from .rollout_loss import Rollouts
+from .sharding import shape_of
 
 
 LENGTHS = ("length", "terminated_length")
@@ -169,7 +170,7 @@ class PairMetrics:
     def __init__(self, model: Any, reference: Reference, pad_token_id: int):
         if isinstance(reference, GivenReference):
             both: list[Any] = [model, reference.model]
-            shapes = [(len(find_blocks(of)), of.get_input_embeddings().weight.shape[1]) for of in both]
+            shapes = [(len(find_blocks(of)), shape_of(of.get_input_embeddings().weight)[1]) for of in both]
             if shapes[0] != shapes[1]:
                 raise ConsistencyError(
                     "`log_consistency_metrics` compares hidden states block by block, and `ref_model` has "

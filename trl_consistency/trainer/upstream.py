@@ -4,13 +4,16 @@ import time
 from typing import Any
 
 import torch
-from trl.models import unwrap_model_for_generation
+from accelerate.utils import fsdp2_prepare_model
+from trl.distributed import DistributedBackend
+from trl.models import prepare_deepspeed, unwrap_model_for_generation
 from trl.models.utils import _ForwardRedirection as ForwardRedirection
 from trl.trainer.utils import (
     RepeatSampler,
     create_model_from_path,
     get_config_model_id,
     global_then_local_main_first,
+    maybe_gather_lm_head_ctx,
     pad,
     repeat_iterable_dataset,
     split_tensor_dict,
@@ -19,14 +22,18 @@ from trl.trainer.utils import (
 
 
 __all__ = [
+    "DistributedBackend",
     "ForwardRedirection",
     "RepeatSampler",
     "create_model_from_path",
     "end_run",
+    "fsdp2_prepare_model",
     "get_config_model_id",
     "global_then_local_main_first",
     "load_vllm_generation",
+    "maybe_gather_lm_head_ctx",
     "pad",
+    "prepare_deepspeed",
     "repeat_iterable_dataset",
     "split_tensor_dict",
     "unwrap_model_for_generation",

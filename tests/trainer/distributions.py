@@ -1,0 +1,91 @@
+"""What lets two processes on CPU train as several GPUs would, for the scripts that `accelerate launch` starts."""
+
+import os
+
+import torch
+from accelerate.state import AcceleratorState, DistributedType, PartialState
+from torch.distributed.tensor import DTensor
+from transformers import training_args
+
+from tests.conftest import make_model
+from trl_consistency.trainer.upstream import DistributedBackend
+
+
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_on(name):
+    return os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() == "true"
+
+
+def options():
+    """Options of a config for the distribution that the environment asks for."""
+    if WORLD_SIZE == 1:
+        return {}
+    # With `use_cpu` accelerate would pass over DeepSpeed; without, transformers wants a GPU for bfloat16.
+    training_args.is_torch_bf16_gpu_available = lambda: True
+    return {"use_cpu": not is_on("DEEPSPEED"), "ddp_backend": "gloo"}
+
+
+def allow_fsdp_on_cpu():
+    """On CPU accelerate turns FSDP into DDP without a word."""
+    init = AcceleratorState.__init__
+
+    def patched(self, *args, fsdp_plugin=None, **kwargs):
+        init(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if self.distributed_type == DistributedType.MULTI_CPU and fsdp_plugin is not None:
+            self.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+            if self._mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self._mixed_precision)
+            self.fsdp_plugin = fsdp_plugin
+
+    AcceleratorState.__init__ = patched
+
+
+def check_wrapper(trainer):
+    """Fails if a trainer has not trained as the environment asked."""
+    assert trainer.accelerator.num_processes == WORLD_SIZE
+    wrapper, plain = (
+        type(trainer.model_wrapped).__name__,
+        type(trainer.accelerator.unwrap_model(trainer.model)).__name__,
+    )
+    if WORLD_SIZE == 1:
+        assert wrapper == plain, wrapper
+    elif is_on("FSDP"):
+        assert wrapper.startswith("FSDP"), wrapper
+        # Of whole blocks, not of the whole model alone
+        assert any(type(module).__name__ == "FSDPQwen3DecoderLayer" for module in trainer.model.modules())
+        assert all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+    elif is_on("DEEPSPEED"):
+        assert wrapper == "DeepSpeedEngine", wrapper
+        stage = int(os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"])
+        assert trainer.model_wrapped.zero_optimization_stage() == stage
+        assert all(hasattr(parameter, "ds_id") == (stage == 3) for parameter in trainer.model.parameters())
+    else:
+        assert wrapper == "DistributedDataParallel", wrapper
+
+
+def make_sharp_model():
+    """One whose answers are not all about as likely, so that the objectives have something to compare."""
+    model = make_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(5)
+    return model
+
+
+def shard(weight):
+    """What this process holds of a weight."""
+    return weight.to_local() if isinstance(weight, DTensor) else getattr(weight, "ds_tensor", weight)
+
+
+def trained_weights(trainer):
+    """The trained weights, one after the other, gathered; fails unless all processes have the same."""
+    parameters = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    with DistributedBackend(trainer.accelerator).gather_params(parameters):
+        whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in parameters]
+        weights = torch.cat([weight.detach().flatten().clone() for weight in whole])
+    others = trainer.accelerator.gather(weights[None])
+    assert all(torch.equal(weights, other) for other in others), "the ranks have drifted apart"
+    return weights
