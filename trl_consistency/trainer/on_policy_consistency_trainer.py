@@ -55,7 +55,7 @@ from .rollout_metrics import (
 )
 from .rollout_sampler import RolloutSampler
 from .rollout_table import RolloutTable
-from .sharding import shape_of
+from .sharding import is_sharded, shape_of
 from .target_making import adapter_changes_base
 from .upstream import (
     RepeatSampler,
@@ -235,11 +235,10 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         check_reference_options(self)
         self._check_size()
         self.ref_model: Any = ref_model
-        # The cache takes two passes of a model where it serves, and sharded weights meet in each pass.
-        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         reference = self._make_reference(model)
         self.add_callback(StartReference(reference))
-        self.rollout_loss = RolloutLoss(args, reference, use_cache=not sharded)
+        # The cache takes two passes of a model where it serves, and processes that share weights meet in each pass.
+        self.rollout_loss = RolloutLoss(args, reference, use_cache=not is_sharded(self.accelerator))
         batch, group = args.per_device_train_batch_size, args.num_generations
         if args.share_prefix and batch % group:
             logger.warning(
