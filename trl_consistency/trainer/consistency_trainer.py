@@ -269,7 +269,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
         adapter_off = self._peft_config is not None and not adapter_changes_base(self._peft_config)
         check_sharding(self, adapter_off)
         reference = freeze_initial_policy(self, model, adapter_off)
-        self.add_callback(StartReference(reference))
+        self.add_callback(StartReference(reference, self.accelerator))
         paired_loss = PairedLoss(self.args, self.model, reference)
         with gathered(self.model, self.accelerator):
             frozen = paired_loss.freeze_unreached(self.model)

@@ -236,7 +236,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         self._check_size()
         self.ref_model: Any = ref_model
         reference = self._make_reference(model)
-        self.add_callback(StartReference(reference))
+        self.add_callback(StartReference(reference, self.accelerator))
         # The cache takes two passes of a model where it serves, and processes that share weights meet in each pass.
         self.rollout_loss = RolloutLoss(args, reference, use_cache=not is_sharded(self.accelerator))
         batch, group = args.per_device_train_batch_size, args.num_generations

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -42,7 +43,7 @@ class Reference:
         self.checksum = self.compute_checksum()
 
     def start(self) -> None:
-        """Takes the checksum again, now that the model is wrapped: DeepSpeed rounds the weights to its own precision."""
+        """Takes the checksum again, now that DeepSpeed or FSDP has the weights, which it rounds to its own precision."""
         self._swap()
         self._swap()
         self.checksum = self.compute_checksum()
@@ -132,13 +133,14 @@ class GivenReference(Reference):
 
 
 class StartReference(TrainerCallback):
-    """Starts a reference when its student is wrapped."""
+    """Starts a reference when its student is wrapped by something that rounds weights."""
 
-    def __init__(self, reference: Reference):
-        self.reference = reference
+    def __init__(self, reference: Reference, accelerator: Accelerator):
+        self.reference, self.accelerator = reference, accelerator
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.reference.start()
+        if self.accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
+            self.reference.start()
 
 
 def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Reference:
