@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import make_pairs
 from tests.scripts.conftest import launched
+from trl_consistency.data.lint import FINDINGS
 from trl_consistency.perturbations import PERTURBATIONS
 
 
@@ -30,6 +31,7 @@ COMMANDS = [
     if line.strip()
 ]
 PAIRS_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency pairs ")]
+LINT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency lint ")]
 
 
 @pytest.mark.parametrize("block", blocks("python"))
@@ -71,6 +73,24 @@ def test_pairs_commands(line, tmp_path, monkeypatch):
     check_pairs(load_dataset("pairs", split="train"))
 
 
+@pytest.mark.parametrize("line", LINT_COMMANDS)
+def test_lint_commands(line, tmp_path, monkeypatch, model_dir, capsys):
+    from trl_consistency.cli import main
+
+    make_pairs(2, completion=False).to_json(tmp_path / "pairs.jsonl")
+    words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
+    words = [str(ROOT / word) if word.startswith("recipes/") else word for word in words]
+    monkeypatch.chdir(tmp_path)
+    main(words[1:])
+    assert "anchors" in capsys.readouterr().out
+
+
+def test_table_of_findings():
+    """docs/lint.md explains each finding."""
+    page = (ROOT / "docs" / "lint.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(FINDINGS)
+
+
 @pytest.mark.parametrize("name", PERTURBATIONS)
 def test_table_of_perturbations(name):
     """docs/perturbations.md says of each what the registry says."""
@@ -88,7 +108,7 @@ def test_table_of_perturbations_has_no_other():
     assert sorted(named) == sorted(PERTURBATIONS)
 
 
-@pytest.mark.parametrize("line", [command for command in COMMANDS if command not in PAIRS_COMMANDS])
+@pytest.mark.parametrize("line", [command for command in COMMANDS if command not in PAIRS_COMMANDS + LINT_COMMANDS])
 def test_commands(line, tmp_path, organism_dir):
     words = shlex.split(line)
     if words[0] == "make":  # this very run is `make test`, and the quickstart has a test of its own

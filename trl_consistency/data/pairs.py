@@ -54,7 +54,7 @@ def check_pairs(dataset: AnyDataset, name: str = "train_dataset") -> None:
         [`InvalidPairsError`]: If it is empty, a column is missing, or any row is faulty.
     """
     first, columns = _first_row(dataset, name)
-    _check_columns(columns, name)
+    check_prompt_columns(columns, name)
     _check_rows(dataset, columns, first, row_checker(first, has_completion="completion" in columns), name)
 
 
@@ -75,17 +75,9 @@ def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str
     if first is None:
         raise InvalidPairsError(f"`{name}` is empty: it has no rows.")
     columns = dataset.column_names or list(first)
-    for column in RESERVED_COLUMNS:
-        if column in columns:
-            raise InvalidPairsError(f"`{name}` has the column `{column}`, a name that preparation uses: rename it.")
-    for column in ("completion", "completion_ids", "tools", "chat_template_kwargs", "shared_text"):
-        others = {other.lower(): other for other in columns if other not in PAIR_COLUMNS}
-        near = get_close_matches(column, others, n=1, cutoff=0.85)
-        if column not in columns and near:
-            raise InvalidPairsError(
-                f"`{name}` has the column `{others[near[0]]}`, which would be ignored. Rename it to `{column}` if that is "
-                "what it holds, or to something else if not."
-            )
+    fault = next(column_faults(columns), None)
+    if fault:
+        raise InvalidPairsError(f"`{name}` has {fault}")
     images = [column for column in columns if column in ("image", "images")]
     if images:
         raise InvalidPairsError(
@@ -93,6 +85,21 @@ def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str
             "`dataset.remove_columns` if the prompts do not need it."
         )
     return first, columns
+
+
+def column_faults(columns: list[str]) -> Iterator[str]:
+    """Columns whose names would be taken for something else, or not be taken for what they are."""
+    for column in RESERVED_COLUMNS:
+        if column in columns:
+            yield f"the column `{column}`, a name that preparation uses: rename it."
+    for column in ("completion", "completion_ids", "tools", "chat_template_kwargs", "shared_text"):
+        others = {other.lower(): other for other in columns if other not in PAIR_COLUMNS}
+        near = get_close_matches(column, others, n=1, cutoff=0.85)
+        if column not in columns and near:
+            yield (
+                f"the column `{others[near[0]]}`, which would be ignored. Rename it to `{column}` if that is "
+                "what it holds, or to something else if not."
+            )
 
 
 def _check_rows(
@@ -161,7 +168,8 @@ def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None
     )
 
 
-def _check_columns(columns: list[str], name: str) -> None:
+def check_prompt_columns(columns: list[str], name: str) -> None:
+    """Raises [`InvalidPairsError`] if a column of prompts is missing, and names the one that may be meant."""
     for column in PROMPT_COLUMNS:
         if column not in columns:
             near = get_close_matches(column, columns, n=1, cutoff=0.6)

@@ -1,5 +1,6 @@
 """Pairs to token ids: rendering of a whole data set, with what does not fit reported or left out."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -88,7 +89,7 @@ def prepare_pairs(
             "streaming, or filter it yourself."
         )
     render = partial(
-        _render_row,
+        render_row,
         processing_class=processing_class,
         has_completion="completion" in columns or "completion_ids" in columns,
         chat_template_kwargs=chat_template_kwargs or {},
@@ -106,7 +107,7 @@ def prepare_pairs(
     return dataset if max_length is None else _fit(dataset, name, max_length, overlong)
 
 
-def _render_row(
+def render_row(
     row: dict[str, Any],
     processing_class: ProcessingClass,
     has_completion: bool,
@@ -114,6 +115,7 @@ def _render_row(
     max_completion_length: int,
     always_generates: bool,
 ) -> dict[str, Any]:
+    """Both prompts of a row as token ids, its `length`, and in `render_fault` why it cannot be used (empty if it can)."""
     tools = parse_json_column(row.get("tools"))
     kwargs = {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
     # An empty string rather than None: Arrow settles a column's type on the first rows that it sees.
@@ -217,7 +219,7 @@ def align_pairs(
         [`InvalidPairsError`]: If pairs share nothing.
     """
     align = partial(
-        _align_row,
+        align_row,
         processing_class=processing_class,
         chat_template_kwargs=chat_template_kwargs or {},
         kinds=kinds,
@@ -242,13 +244,14 @@ def align_pairs(
     return _without(dataset.remove_columns(helpers), empty, name, no_shared_span), reports
 
 
-def _align_row(
-    row: dict[str, Any],
+def align_row(
+    row: Mapping[str, Any],
     processing_class: ProcessingClass,
     chat_template_kwargs: dict[str, Any],
     kinds: tuple[str, ...],
     headers: dict[str, int],
 ) -> dict[str, Any]:
+    """The spans of a rendered row and the length of its generation header, which `headers` remembers."""
     prompt, clean_ids, perturbed_ids = row["clean_prompt"], row["clean_ids"], row["perturbed_ids"]
     tools = parse_json_column(row.get("tools"))
     kwargs = {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}

@@ -51,6 +51,7 @@ class StrictParser(TrlParser):
             for field in dataclasses.fields(dataclass_type)
             if field.init
         }
+        self.config_keys: list[str] = []  # those that the file given with `--config` sets
 
     def error(self, message: str) -> NoReturn:
         # argparse would print the usage of some two hundred options first.
@@ -96,6 +97,7 @@ class StrictParser(TrlParser):
             self.error(f"{path} is not valid YAML: {error}")
         if not isinstance(config, dict):
             self.error(f"{path} must hold `key: value` lines.")
+        self.config_keys = list(config)
         for key, value in config.items():
             if key == "env":
                 continue

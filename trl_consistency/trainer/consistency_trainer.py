@@ -22,6 +22,7 @@ from trl import SFTTrainer
 from ..data.alignment import AlignmentReport
 from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
 from ..data.collators import PairCollator
+from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import align_pairs, is_prepared, needs_targets, prepare_pairs
 from ..data.targets import TargetTable
@@ -308,6 +309,14 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
             )
             if args.needs_shared_span:
                 dataset = self._align(dataset, processing_class, args, dataset_name)
+        if dataset_name == "train_dataset":
+            warn_of_findings(
+                dataset,
+                processing_class,
+                dataset_name,
+                cast(dict[str, Any] | None, args.chat_template_kwargs),
+                args.thinking_markers,
+            )
         return dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset
 
     def _align(

@@ -21,6 +21,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, Pr
 from trl import DistillationTrainer
 
 from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
+from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import is_prepared, prepare_pairs
 from ..data.thinking import thought_span
@@ -210,6 +211,13 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         )
         self._peft_config = peft_config
         prepared = {name: _prepare(dataset, processing_class, args, name) for name, dataset in datasets.items()}
+        warn_of_findings(
+            prepared["train_dataset"],
+            processing_class,
+            "train_dataset",
+            cast(dict[str, Any] | None, args.chat_template_kwargs),
+            args.thinking_markers,
+        )
         if args.anchor_ratio > 0:
             prepared["train_dataset"] = _with_anchors(prepared["train_dataset"], prepared.get("anchor_dataset"), args)
         for name in _named(eval_dataset):

@@ -1,0 +1,280 @@
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+import trl
+from datasets import concatenate_datasets
+
+from tests.conftest import CHATML, make_config, make_model, make_pairs, make_tokenizer
+from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency.data.lint import FINDINGS, lint_pairs
+from trl_consistency.data.rendering import render_prompt
+from trl_consistency.perturbations.registry import WORDING_SPLITS
+
+
+CHAT_TEMPLATES = Path(trl.__file__).parent / "chat_templates"
+QUESTION = "What is the capital of France?"
+SYSTEM_TURN = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are helpful.<|im_end|>\n{% endif %}"
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def system(text, messages):
+    return [{"role": "system", "content": text}, *messages]
+
+
+def assistant(messages, text):
+    return [*messages, {"role": "assistant", "content": text}]
+
+
+def pair(clean=None, perturbed=None, **columns):
+    clean = user(QUESTION) if clean is None else clean
+    perturbed = user(f"I think the answer is Lyon. {QUESTION}") if perturbed is None else perturbed
+    return {"clean_prompt": clean, "perturbed_prompt": perturbed, **columns}
+
+
+GOOD = [
+    pair(completion="Paris.", answer="Paris", perturbation="authority/train-01"),
+    pair(
+        user("Which fox?"),
+        [*assistant(user("Which fox?"), "Red."), *user("Sure? Which fox?")],
+        completion="x",
+        answer="Blue",
+    ),
+    pair(system("Be brief.", user("Which dog?")), user("Which dog?"), completion="z"),  # the clean side is longer
+    pair(user("Which animal?"), user("Which animal?"), completion="y"),  # an anchor
+]
+
+
+def with_bos(template):
+    tokenizer = make_tokenizer(template)
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    return tokenizer
+
+
+# --- each fault, planted once ---
+
+
+def cued(text="Where?", **columns):
+    return pair(user(text), user(f"Lyon? {text}"), **{"completion": "x", **columns})
+
+
+# What it is called, the faulty row, and the tokenizer or options that it takes
+FAULTS = {
+    "blank": ("empty", pair(user("  "), completion="x"), {}),
+    "missing": ("empty", {"perturbed_prompt": user("Hm?"), "completion": "x"}, {}),
+    "unknown role": ("faulty", pair([{"role": "humn", "content": QUESTION}], completion="x"), {}),
+    "no completion": ("faulty", cued(completion=None), {}),
+    "broken tools": ("faulty", cued(tools="[{"), {}),
+    "same tokens": (
+        "faulty",
+        pair(user("Where?"), user(" Where? "), completion="x"),
+        {"processing_class": make_tokenizer(CHATML.replace("message.content", "message.content | trim"))},
+    ),
+    "repeated": ("duplicates", pair(completion="Paris, or so."), {}),
+    "too long": ("truncated", cued("no " * 200), {"limit": 200}),
+    "too long with its answer": ("truncated", cued(completion="x " * 200), {"limit": 200}),
+    "nothing in common": ("no_shared_span", pair("So?", "Who!", completion="x"), {}),
+    "cue at the end": ("header_only", pair(user("Where?"), user("Where? Or Lyon"), completion="x"), {}),
+    "system turn of the template": (
+        "template_differs",
+        pair(system("Be kind.", user("Where?")), user("Where?"), completion="x"),
+        {"processing_class": make_tokenizer(SYSTEM_TURN + CHATML)},
+    ),
+    "rendered beforehand": (
+        "template_differs",
+        pair("<|im_start|>user\nHm?<|im_end|>\n<|im_start|>assistant\n", "Hm?<|im_end|>\nassistant\n", completion="x"),
+        {},
+    ),
+    "two BOS": (
+        "bos_doubled",
+        pair(user("<s>Where?"), user("Lyon? Where?"), completion="x"),
+        {"processing_class": with_bos("<s>" + CHATML)},
+    ),
+    "a thought on one side": ("thinking_differs", pair("Where? <think>\n", "Lyon? <think></think>\n"), {}),
+    "a prefilled thought": (
+        "thinking_differs",
+        pair(assistant(user("Where?"), "Well"), assistant(user("Where?"), "<think> Well"), completion="x"),
+        {},
+    ),
+    "completion": ("leaked_target", pair(user("Where?"), user("It is Oslo. Where?"), completion="It is\nOslo."), {}),
+    "answer": ("leaked_target", cued(answer="Lyon"), {}),
+    "held out": ("held_out_wordings", cued(perturbation="typos/train-02+authority/held-out-03"), {}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_planted_fault_is_found(fault):
+    name, row, options = FAULTS[fault]
+    is_text = isinstance(row.get("clean_prompt"), str)  # a column has one type
+    rows = [row] if is_text else [*GOOD, row] if "processing_class" not in options else [GOOD[0], row]
+    report = lint_pairs(rows, **{"processing_class": make_tokenizer(), **options})
+    expected = {name: [len(rows) - 1]}
+    assert {name: of_one for name, of_one in report.findings.items() if of_one} == expected
+    assert report.has_findings()
+
+
+def test_good_pairs_have_none():
+    report = lint_pairs(GOOD, make_tokenizer())
+    assert not report.has_findings()
+    assert report.anchors == [3]
+    assert report.summary() == ""
+
+
+def test_every_finding_has_a_planted_fault():
+    assert {name for name, _, _ in FAULTS.values()} == set(FINDINGS)
+
+
+def test_reasons_of_faulty_rows():
+    report = lint_pairs([*GOOD, FAULTS["unknown role"][1], FAULTS["broken tools"][1]], make_tokenizer())
+    assert list(report.reasons) == [4, 5]
+    assert "humn" in report.reasons[4]
+    assert "JSON" in report.reasons[5]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pair(answer="Paris", biased_answer="NOT Paris", perturbed=user(f"I doubt Paris. {QUESTION}")),  # it denies it
+        pair(answer="Sure", category="benign", perturbed=user(f"Begin with Sure. {QUESTION}")),
+        pair(user("(A) Rome (B) Oslo"), user("It's B. (A) Rome (B) Oslo"), answer="B"),  # a letter of the choices
+        pair(answer="Par", perturbed=user(f"Paris? {QUESTION}")),  # a part of a word
+        pair(answer=None),
+    ],
+)
+def test_what_is_no_leak(row):
+    assert lint_pairs([row | {"completion": "x"}], make_tokenizer()).findings["leaked_target"] == []
+
+
+def test_wordings_are_told_as_provenance_writes_them():
+    assert WORDING_SPLITS["held_out"] == "held-out"  # `data` knows it by heart: it stands below `perturbations`
+
+
+def test_columns_that_would_be_ignored():
+    report = lint_pairs([pair(Completion="Paris.")], make_tokenizer())
+    assert "`Completion`" in report.columns[0]
+    assert report.has_findings()
+
+
+def test_no_rows_are_a_finding():
+    report = lint_pairs([], make_tokenizer())
+    assert report.to_dict()["shared_tokens"] == {"min": 0, "median": 0, "max": 0}
+    assert report.has_findings()
+
+
+def test_findings_that_do_not_matter():
+    report = lint_pairs([FAULTS["cue at the end"][1]], make_tokenizer())
+    assert report.has_findings()
+    assert not report.has_findings(ignore=["header_only"])
+    assert report.summary() == "of 1 pair(s), 1 share at most one token before the generation header (header_only)."
+    assert report.summary(ignore=["header_only"]) == ""
+
+
+def test_template_kwargs_of_a_row():
+    """Both sides have them, so that they make no difference between the sides."""
+    rows = [cued(chat_template_kwargs={"no_think": index % 2 == 0}) for index in range(2)]
+    assert not lint_pairs(rows, make_tokenizer()).has_findings()
+
+
+@pytest.mark.parametrize("trainer", [ConsistencyTrainer, OnPolicyConsistencyTrainer])
+def test_trainers_say_it_in_one_line_or_not_at_all(trainer, tmp_path, caplog):
+    pairs = make_pairs(4, completion=False)
+
+    def lines(dataset):
+        caplog.clear()
+        config = make_config if trainer is ConsistencyTrainer else make_on_policy_config
+        trainer(make_model(), args=config(tmp_path), train_dataset=dataset, processing_class=make_tokenizer())
+        lines = [record.getMessage().removeprefix("[RANK 0] ") for record in caplog.records]
+        return [line for line in lines if "lint" in line]
+
+    assert lines(pairs) == []
+    assert lines(concatenate_datasets([pairs, pairs.select([2])])) == [
+        "`train_dataset`: of 5 pair(s), 1 repeat the two prompts of an earlier row (duplicates). `trl-consistency lint` "
+        "shows them."
+    ]
+
+
+# --- against a naive computation ---
+
+
+def random_pairs(count):
+    """Pairs with cues anywhere, empty rows, anchors, repetitions, long rows."""
+    rng = random.Random(0)
+    words = [
+        "fox",
+        "dog",
+        "Paris",
+        "Lyon",
+        "quick",
+        "animal",
+        "capital",
+        "France",
+        "the",
+        "of",
+        "is",
+        "1",
+        "2",
+        "?",
+        "!",
+        ".",
+    ]
+
+    def text(least=1, most=12):
+        return " ".join(rng.choices(words, k=rng.randint(least, most)))
+
+    rows = []
+    for _ in range(count):
+        question, cue = text(), text()
+        kind = rng.choice(["start", "end", "middle", "turns", "system", "anchor", "empty", "again", "long"])
+        perturbed = {
+            "start": user(f"{cue} {question}"),
+            "end": user(f"{question} {cue}"),
+            "middle": user(f"{question[:5]}{cue}{question[5:]}"),
+            "turns": [*assistant(user(question), cue), *user(question)],
+            "system": user(question),
+            "anchor": user(question),
+            "empty": rng.choice([[], user(" "), None]),
+            "again": None,
+            "long": user(text(60, 90) + question),
+        }[kind]
+        clean = system(cue, user(question)) if kind == "system" else user(question)
+        rows.append(
+            rng.choice(rows) if kind == "again" and rows else {"clean_prompt": clean, "perturbed_prompt": perturbed}
+        )
+    return rows
+
+
+@pytest.mark.parametrize("template", ["qwen3", "llama3"])
+def test_figures_equal_a_naive_computation(template):
+    tokenizer = with_bos((CHAT_TEMPLATES / f"{template}.jinja").read_text())
+    rows, limit = random_pairs(300), 100
+    expected = dict.fromkeys(("empty", "anchors", "duplicates", "truncated", "no_shared_span", "header_only"), 0)
+    tokens, fractions, before = [], [], []
+    one, other = (render_prompt(tokenizer, user(text)) for text in ("dog", "fox"))
+    header = next(length for length in range(len(one)) if one[-length - 1] != other[-length - 1])
+    for row in rows:
+        if not row["clean_prompt"] or not row["perturbed_prompt"] or not row["perturbed_prompt"][0]["content"].strip():
+            expected["empty"] += 1
+            continue
+        expected["anchors"] += row["clean_prompt"] == row["perturbed_prompt"]
+        expected["duplicates"] += row in before
+        before.append(row)
+        clean, perturbed = (render_prompt(tokenizer, row[f"{side}_prompt"]) for side in ("clean", "perturbed"))
+        expected["truncated"] += max(len(clean), len(perturbed)) > limit
+        length = max(
+            size for size in range(len(clean) + 1) if perturbed[len(perturbed) - size :] == clean[len(clean) - size :]
+        )
+        tokens.append(length)
+        fractions.append(length / len(clean))
+        expected["no_shared_span"] += length == 0
+        expected["header_only"] += 0 < length <= header + 1
+    assert min(expected[name] for name in expected if name != "no_shared_span") > 5
+    for name, values in (("shared_tokens", tokens), ("shared_fraction", fractions)):
+        expected[name] = {"min": min(values), "median": statistics.median(values), "max": max(values)}
+    found = lint_pairs(rows, tokenizer, limit=limit).to_dict()
+    assert {name: found[name] for name in expected} == expected
+    assert found["rows"] == 300

@@ -1,0 +1,64 @@
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from trl_consistency.data.alignment import header_length
+from trl_consistency.data.marks import mark_pair, token_texts
+from trl_consistency.data.rendering import render_prompt, render_text
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def marked(tokenizer, clean, perturbed, limit=None):
+    """The text of each mark on both sides, in order."""
+    ids = [render_prompt(tokenizer, prompt) for prompt in (clean, perturbed)]
+    sides = mark_pair(*ids, header_length(tokenizer, clean), tokenizer, limit)
+    for tokens, prompt, of_side in zip(sides, (clean, perturbed), ids, strict=True):
+        assert len(tokens) == len(of_side)
+        assert "".join(token.text for token in tokens) == render_text(tokenizer, prompt)
+        assert [token.is_over_limit for token in tokens] == [
+            limit is not None and place >= limit for place in range(len(of_side))
+        ]
+    runs = []
+    for tokens in sides:
+        run: dict[str, str] = {}
+        for token in tokens:
+            run[token.mark] = run.get(token.mark, "") + token.text
+        runs.append(run)
+    return runs
+
+
+HEADER = "<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("limit", [None, 6])
+def test_cue_before_and_behind(tokenizer, limit):
+    clean, perturbed = marked(tokenizer, user("A B"), user("C A B"), limit)
+    assert clean == {"same": "<|im_start|>user\n", "shared": "A B", "header": HEADER}
+    assert perturbed == {"same": "<|im_start|>user\n", "cue": "C ", "shared": "A B", "header": HEADER}
+    clean, perturbed = marked(tokenizer, user("A B"), user("A B C"), limit)
+    assert clean == {"same": "<|im_start|>user\nA B", "header": HEADER}
+    assert perturbed == {"same": "<|im_start|>user\nA B", "cue": " C", "header": HEADER}
+
+
+def test_anchor_is_all_shared(tokenizer):
+    shared = {"shared": "<|im_start|>user\nWhy?", "header": HEADER}
+    assert marked(tokenizer, user("Why?"), user("Why?")) == [shared, shared]
+
+
+def test_text_prompts_have_no_header(tokenizer):
+    assert marked(tokenizer, "A B", "C A B") == [
+        {"shared": "A B"},
+        {"cue": "C ", "shared": "A B"},
+    ]
+
+
+def test_spaces_of_a_sentencepiece_tokenizer():
+    vocabulary = {piece: index for index, piece in enumerate(["<unk>", "▁Who", "▁is", "it", "?"])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    assert token_texts([1, 2, 3, 4], tokenizer) == [" Who", " is", "it", "?"]

@@ -1,0 +1,212 @@
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.conftest import make_pairs
+from trl_consistency.cli import main as cli
+from trl_consistency.scripts import lint
+
+
+KEYS = {
+    *("rows", "empty", "anchors", "duplicates", "truncated", "no_shared_span", "header_only"),
+    *("shared_tokens", "shared_fraction"),
+}
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Four pairs without a fault, and one row each: a repetition, an empty row, a row of another type."""
+    path = tmp_path / "pairs.jsonl"
+    rows = [*make_pairs(4, completion=False), {"clean_prompt": "", "perturbed_prompt": "Hm?"}]
+    rows += [rows[0], {"clean_prompt": "Hm?", "perturbed_prompt": "Lyon? Hm?"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.fixture
+def good_pairs(tmp_path):
+    make_pairs(4, completion=False).to_json(tmp_path / "good.jsonl")
+    return tmp_path / "good.jsonl"
+
+
+def run(*args):
+    """The exit status."""
+    try:
+        cli(["lint", *map(str, args)])
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def test_json_is_all_of_standard_output(pairs, model_dir, tmp_path, capsys):
+    options = ("--pairs", pairs, "--model_name_or_path", model_dir, "--json", "--html", tmp_path / "lint.html")
+    assert run(*options) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() >= KEYS
+    assert (found["rows"], found["empty"], found["duplicates"], found["faulty"]) == (7, 1, 1, 1)
+    assert found["first_rows"] == {"empty": [4], "duplicates": [5], "faulty": [6]}
+    assert found["max_length"] == 512  # what the model can read
+    assert run(*options, "--strict") == 1
+    assert json.loads(capsys.readouterr().out) == found
+
+
+def test_strict_without_findings(good_pairs, model_dir, capsys):
+    assert run("--pairs", good_pairs, "--model_name_or_path", model_dir, "--strict") == 0
+    assert "Nothing to mend" in capsys.readouterr().out
+
+
+def test_no_weights_are_loaded(good_pairs, model_dir, tokenizer, tmp_path, capsys):
+    tokenizer.save_pretrained(tmp_path / "alone")
+    assert run("--pairs", good_pairs, "--model_name_or_path", tmp_path / "alone", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["max_length"] is None
+
+
+def test_length_limit(good_pairs, model_dir, capsys):
+    options = ("--pairs", good_pairs, "--model_name_or_path", model_dir, "--json")
+    lengths = []
+    for limit in (30, 40, 50):
+        assert run(*options, "--max_length", limit) == 0
+        lengths.append(json.loads(capsys.readouterr().out)["truncated"])
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > 0 == lengths[-1]
+    run(*options, "--max_length", 50, "--max_completion_length", 40)
+    assert json.loads(capsys.readouterr().out)["truncated"] == 4
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_marked_pairs_in_a_terminal(good_pairs, model_dir, capsys, monkeypatch, colour):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("NO_COLOR", "" if colour else "1")
+    assert run("--pairs", good_pairs, "--model_name_or_path", model_dir, "--samples", "9") == 0
+    printed = capsys.readouterr().out
+    assert ("\033[" in printed) == colour
+    plain = re.sub(r"\033\[[\d;]*m", "", printed)
+    assert plain.count(", clean ") == 4
+    assert max(map(len, plain[plain.index("row 0, clean") :].splitlines())) <= 100
+    if not colour:
+        assert "«I think the answer is Lyon" in plain
+        assert "<<|im_end|>↵" in plain
+
+
+class Marks(HTMLParser):
+    """The text of each mark on a page, and any link to another file."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts, self.links, self.open = {}, [], []
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.links += [attributes[name] for name in ("src", "href") if name in attributes]
+        self.open.append(attributes.get("class", ""))
+
+    def handle_endtag(self, tag):
+        self.open.pop()
+
+    def handle_data(self, data):
+        mark = self.open[-1].removeprefix("t ") if self.open else ""
+        self.texts[mark] = self.texts.get(mark, "") + data
+
+
+def test_page_stands_alone(pairs, model_dir, tmp_path):
+    path = tmp_path / "lint.html"
+    with pairs.open("a") as file:
+        cue = "<script>alert(1)</script>"
+        row = {"clean_prompt": "Fox?", "perturbed_prompt": f"{cue} Fox?"}
+        file.write("\n" + json.dumps({key: [{"role": "user", "content": text}] for key, text in row.items()}))
+    run("--pairs", pairs, "--model_name_or_path", model_dir, "--html", path, "--samples", 9, "--max_length", 40)
+    page = path.read_text()
+    assert cue not in page
+    marks = Marks()
+    marks.feed(page)
+    assert not marks.links
+    assert "url(" not in page
+    assert "alert(1)" in marks.texts["cue"]
+    assert "assistant" in marks.texts["header"]
+    assert marks.texts["over"] != "over the limit"  # more than the legend
+    assert "row 6: " in page
+
+
+def write_recipe(tmp_path, model_dir, data, **options):
+    """A recipe for a machine with a GPU."""
+    path = tmp_path / "recipe.yaml"
+    keys = {"model_name_or_path": str(model_dir), "dataset_name": str(data), "bf16": True, **options}
+    path.write_text("\n".join(f"{key}: {json.dumps(value)}" for key, value in keys.items()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [({"method": "act"}, 1), ({"method": ["bct"]}, 0), ({"num_generations": 2}, 0), ({"method": ["bct", "attct"]}, 1)],
+)
+def test_recipe_says_what_matters(tmp_path, model_dir, options, status):
+    """Pairs whose cue comes last give ACT nothing to compare, and are as good as any for BCT and OPCT."""
+    data = tmp_path / "late.jsonl"
+    sides = {"clean_prompt": "Where?", "perturbed_prompt": "Where? Or Lyon"}
+    data.write_text(json.dumps({key: [{"role": "user", "content": text}] for key, text in sides.items()}))
+    recipe = write_recipe(tmp_path, model_dir, data, max_completion_length=8, **options)
+    assert run("--config", recipe, "--strict") == status
+
+
+@pytest.mark.parametrize(
+    ("options", "truncated"),
+    [
+        ({"method": "act"}, 0),  # needs no answers
+        ({"method": "bct", "max_completion_length": 8}, 0),
+        ({"method": "bct"}, 4),
+        ({"num_generations": 2}, 4),
+    ],
+)
+def test_recipe_reserves_room_for_answers(tmp_path, model_dir, good_pairs, options, truncated, capsys):
+    recipe = write_recipe(tmp_path, model_dir, good_pairs, max_length=80, **options)
+    assert run("--config", recipe, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["truncated"] == truncated
+
+
+def test_template_of_the_recipe(tmp_path, model_dir, good_pairs, capsys):
+    (tmp_path / "own.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %} A B C D")
+    recipe = write_recipe(tmp_path, model_dir, good_pairs)
+    shared = []
+    for options in (
+        (),
+        ("--chat_template_path", tmp_path / "own.jinja"),
+        ("--chat_template_kwargs", '{"no_think": true}'),
+    ):
+        assert run("--config", recipe, "--json", *options) == 0
+        shared.append(json.loads(capsys.readouterr().out)["shared_tokens"]["min"])
+    assert shared[0] != shared[1]
+    assert shared[2] > shared[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--pairs", "none.jsonl"], "There is no file none.jsonl"),
+        (["--pairs", "{broken}"], "line 1"),
+        (["--pairs", "{questions}"], "no column `clean_prompt`"),
+        (["--pairs", "{pairs}", "--model_name_or_path", "nowhere"], "tokenizer of nowhere"),
+        (["--pairs", "{pairs}", "--html", "no/such/folder.html"], "`html`"),
+        (["--pairs", "{pairs}", "--chat_template_kwargs", "x"], "`chat_template_kwargs`"),
+        ([], "No data"),
+    ],
+)
+def test_what_cannot_be_read(args, message, tmp_path, pairs, model_dir):
+    (tmp_path / "broken.jsonl").write_text("{")
+    (tmp_path / "questions.jsonl").write_text('{"question": "Hm?", "perturbed_prompt": "Hm?"}')
+    files = {name: str(tmp_path / f"{name}.jsonl") for name in ("broken", "questions", "pairs")}
+    args = [arg.format(**files) for arg in args]
+    model = [] if "--model_name_or_path" in args else ["--model_name_or_path", model_dir]
+    assert message in str(run(*args, *model))
+
+
+def test_all_options_of_both_trainers_can_be_read():
+    from dataclasses import fields
+
+    from trl_consistency import ConsistencyConfig, OnPolicyConsistencyConfig
+
+    names = {option.name for option in fields(lint._recipe_options())}
+    for config in (ConsistencyConfig, OnPolicyConsistencyConfig):
+        assert {option.name for option in fields(config) if option.init} <= names

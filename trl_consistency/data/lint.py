@@ -1,0 +1,373 @@
+"""What is wrong with pairs, or will train little: counted row by row from the data, the tokenizer and its template."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from accelerate import PartialState
+from accelerate.logging import get_logger
+from datasets import IterableDataset
+
+from .alignment import AlignmentReport, Span, report_alignment, shared_suffix
+from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
+from .prepare import align_row, render_row
+from .rendering import ProcessingClass, Prompt, get_tokenizer, is_prefilled, message_text, render_text
+
+
+logger = get_logger(__name__)
+
+# Each finding in words, as they follow the number of pairs.
+FINDINGS = {
+    "empty": "have a prompt without text",
+    "faulty": "cannot be used",
+    "duplicates": "repeat the two prompts of an earlier row",
+    "truncated": "are longer than the limit",
+    "no_shared_span": "share no token at their end",
+    "header_only": "share at most one token before the generation header",
+    "template_differs": "are rendered differently: the chat template writes a text of its own on one side only",
+    "bos_doubled": "have a beginning-of-sequence token too many",
+    "thinking_differs": "open or close a thought before the answer on one side only",
+    "leaked_target": "have their target in the perturbed prompt and not in the clean one",
+    "held_out_wordings": "have a held-out wording, which is for measuring",
+}
+
+# What the objectives that compare a shared span need, and no other.
+SPAN_FINDINGS = ("no_shared_span", "header_only")
+
+# As `perturbations` names the wordings that are not for training, between the name and the number.
+_HELD_OUT = "/held-out-"
+
+_SENTINEL = "consistency q"
+_EMPTY = "a prompt is empty or blank"
+
+
+@dataclass
+class LintReport:
+    """
+    What [`lint_pairs`] found.
+
+    Args:
+        rows (`int`):
+            Rows, whatever their state.
+        anchors (`list[int]`):
+            Rows with two equal prompts, which are no fault.
+        findings (`dict[str, list[int]]`):
+            Rows of each of [`FINDINGS`], numbered from 0.
+        reasons (`dict[int, str]`):
+            What is wrong with each row that cannot be used.
+        columns (`list[str]`):
+            What is wrong with the columns' names.
+        alignment ([`~trl_consistency.data.alignment.AlignmentReport`]):
+            What the pairs share, over the rows that are neither empty nor faulty.
+        limit (`int`, *optional*):
+            The limit on a row's length in tokens.
+    """
+
+    rows: int
+    anchors: list[int]
+    findings: dict[str, list[int]]
+    reasons: dict[int, str]
+    columns: list[str]
+    alignment: AlignmentReport
+    limit: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON has it: counts, spreads, and the first rows of each finding."""
+        return {
+            "rows": self.rows,
+            "anchors": len(self.anchors),
+            **{name: len(rows) for name, rows in self.findings.items()},
+            "shared_tokens": self.alignment.shared_tokens._asdict(),
+            "shared_fraction": self.alignment.shared_fraction._asdict(),
+            "max_length": self.limit,
+            "columns": self.columns,
+            "first_rows": {name: rows[:MAX_REPORTED] for name, rows in self.findings.items() if rows},
+            "reasons": [{"row": row, "reason": reason} for row, reason in list(self.reasons.items())[:MAX_REPORTED]],
+        }
+
+    def has_findings(self, ignore: Iterable[str] = ()) -> bool:
+        """Whether there is anything to mend, or nothing at all; `ignore` names findings that do not matter."""
+        found = {name for name, rows in self.findings.items() if rows} - set(ignore)
+        return not self.rows or bool(self.columns) or bool(found)
+
+    def summary(self, ignore: Iterable[str] = ()) -> str:
+        """One line of counts; empty if nothing was found."""
+        counts = [
+            f"{len(rows)} {FINDINGS[name]} ({name})"
+            for name, rows in self.findings.items()
+            if rows and name not in ignore
+        ]
+        return f"of {self.rows} pair(s), {'; '.join(counts)}." if counts else ""
+
+
+class _Frame(NamedTuple):
+    """What a template writes around messages: before the first, before the last, after the last; and all of it."""
+
+    start: str
+    before_last: str
+    end: str
+    whole: str
+
+
+@dataclass
+class _Linter:
+    """The checks of one rendered row, with what they remember of the template."""
+
+    processing_class: ProcessingClass
+    chat_template_kwargs: dict[str, Any]
+    thinking_markers: tuple[str, str]
+    frames: dict[str, _Frame | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        tokenizer = get_tokenizer(self.processing_class)
+        added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self.bos = tokenizer.bos_token_id
+        self.special = (added | set(tokenizer.all_special_ids)) - {self.bos}
+
+    def findings(self, row: Mapping[str, Any]) -> list[str]:
+        """Those of the checks that compare what the template made of the two sides."""
+        tools = parse_json_column(row.get("tools"))
+        kwargs = {**self.chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
+        sides = [(row[f"{side}_prompt"], row[f"{side}_ids"]) for side in ("clean", "perturbed")]
+        frames = [None if isinstance(prompt, str) else self._frame(prompt, tools, kwargs) for prompt, _ in sides]
+        found = []
+        if isinstance(sides[0][0], str):
+            differs = len({self._special_ends(ids) for _, ids in sides}) > 1
+        else:
+            differs = self._frames_differ([prompt for prompt, _ in sides], frames, tools, kwargs)
+        if differs:
+            found.append("template_differs")
+        if any(self._bos_doubled(ids, frame) for (_, ids), frame in zip(sides, frames, strict=True)):
+            found.append("bos_doubled")
+        if len({self._thinking(prompt, frame) for (prompt, _), frame in zip(sides, frames, strict=True)}) > 1:
+            found.append("thinking_differs")
+        if self._leaks(row):
+            found.append("leaked_target")
+        if _HELD_OUT in str(row.get("perturbation") or ""):
+            found.append("held_out_wordings")
+        return found
+
+    def _frame(self, messages: list[dict], tools: Any, kwargs: dict[str, Any]) -> _Frame | None:
+        """None where the template refuses the stand-ins for the messages' contents, or leaves them out."""
+        stand_ins = [{**message, "content": _SENTINEL} for message in messages]
+        key = repr((stand_ins, tools, kwargs))
+        if key not in self.frames:
+            try:
+                parts = render_text(self.processing_class, stand_ins, tools, kwargs).split(_SENTINEL)
+            except Exception:  # templates raise whatever their authors chose
+                parts = []
+            self.frames[key] = _Frame(parts[0], parts[-2], parts[-1], "".join(parts)) if len(parts) > 1 else None
+        return self.frames[key]
+
+    def _frames_differ(
+        self, prompts: list[Any], frames: list[_Frame | None], tools: Any, kwargs: dict[str, Any]
+    ) -> bool:
+        clean, perturbed = frames
+        if clean is None or perturbed is None:
+            return False
+        if not any(map(is_prefilled, prompts)) and clean.end != perturbed.end:
+            return True
+        systems = [prompt[0]["role"] == "system" for prompt in prompts]
+        if systems[0] == systems[1]:
+            return prompts[0][0]["role"] == prompts[1][0]["role"] and clean.start != perturbed.start
+        # One side has a system message. On the other the template may write one of its own.
+        without = prompts[0] if systems[1] else prompts[1]
+        with_one = self._frame([{"role": "system", "content": ""}, *without], tools, kwargs)
+        alone = self._frame(without, tools, kwargs)
+        return with_one is not None and alone is not None and not _is_shortened(alone.whole, with_one.whole)
+
+    def _special_ends(self, ids: list[int]) -> tuple:
+        """Of a text prompt that was rendered beforehand: the special token it starts with, and from the last one on."""
+        places = [place for place, token in enumerate(ids) if token in self.special]
+        start = next((token for token in ids[:2] if token != self.bos), None)
+        return (start if start in self.special else None, *ids[places[-1] :]) if places else ()
+
+    def _bos_doubled(self, ids: list[int], frame: _Frame | None) -> bool:
+        if self.bos is None:
+            return False
+        written = 1 if frame is None else frame.whole.count(get_tokenizer(self.processing_class).bos_token)
+        is_end_too = self.bos == get_tokenizer(self.processing_class).eos_token_id
+        return ids[:2] == [self.bos] * 2 or (not is_end_too and ids.count(self.bos) > max(written, 1))
+
+    def _thinking(self, prompt: Prompt, frame: _Frame | None) -> str:
+        """What of a thought stands before the answer: nothing, its opening, or all of it."""
+        if isinstance(prompt, str):
+            text = prompt
+        elif frame is None:
+            return ""
+        else:
+            text = frame.before_last + message_text(prompt[-1]) if is_prefilled(prompt) else frame.end
+        opened, closed = (text.rfind(marker) for marker in self.thinking_markers)
+        return "" if max(opened, closed) < 0 else "open" if opened > closed else "closed"
+
+    def _leaks(self, row: Mapping[str, Any]) -> bool:
+        targets = []
+        if row.get("completion"):
+            targets.append(all_text(row["completion"]))
+        elif row.get("completion_ids"):
+            tokenizer = get_tokenizer(self.processing_class)
+            targets.append(tokenizer.decode(row["completion_ids"], skip_special_tokens=True))
+        denied = str(row.get("biased_answer") or "").startswith("NOT ")  # a cue that denies an answer names it
+        # Of a request, the answer is no more than a word that tells a refusal.
+        if isinstance(row.get("answer"), str) and row.get("category") not in ("harmful", "benign") and not denied:
+            targets.append(row["answer"])
+        clean, perturbed = (all_text(row[column]) for column in PROMPT_COLUMNS)
+        return any(_holds(perturbed, target) and not _holds(clean, target) for target in targets)
+
+
+def lint_pairs(
+    rows: Collection[Mapping[str, Any]],
+    processing_class: ProcessingClass,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    limit: int | None = None,
+    max_completion_length: int = 0,
+    always_generates: bool = False,
+    thinking_markers: tuple[str, str] = ("<think>", "</think>"),
+    is_prepared: bool = False,
+) -> LintReport:
+    """
+    Looks for what is wrong with pairs. No row is refused: all are read, and every finding is counted.
+
+    Args:
+        rows (`Collection[Mapping[str, Any]]`):
+            The pairs: a list, or a data set in memory.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Renders both sides, as in training.
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            Variables of the chat template for all rows; a row's own come on top.
+        limit (`int`, *optional*):
+            Longest row in tokens: the longer of the two prompts plus the completion.
+        max_completion_length (`int`, *optional*, defaults to `0`):
+            Tokens reserved for a completion that is still to be generated.
+        always_generates (`bool`, *optional*, defaults to `False`):
+            Whether one is generated for rows that have a completion, too.
+        thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
+            What opens and closes a thought.
+        is_prepared (`bool`, *optional*, defaults to `False`):
+            Whether the rows were rendered by [`~trl_consistency.data.prepare.prepare_pairs`].
+
+    Returns:
+        [`LintReport`]: The findings.
+    """
+    kwargs = chat_template_kwargs or {}
+    linter = _Linter(processing_class, kwargs, thinking_markers)
+    columns = list(dict.fromkeys(column for row in rows for column in row)) if not is_prepared else []
+    render = partial(
+        render_row,
+        processing_class=processing_class,
+        has_completion="completion" in columns or "completion_ids" in columns,
+        chat_template_kwargs=kwargs,
+        max_completion_length=max_completion_length,
+        always_generates=always_generates,
+    )
+    found: dict[str, list[int]] = {name: [] for name in FINDINGS}
+    anchors: list[int] = []
+    reasons: dict[int, str] = {}
+    seen: set[int] = set()
+    headers: dict[str, int] = {}
+    shared: list[tuple[int, Span, int, int]] = []
+    count = 0
+    for index, (row, fault) in enumerate(((row, "") for row in rows) if is_prepared else _rendered(rows, render)):
+        count += 1
+        if fault:
+            found["empty" if fault == _EMPTY else "faulty"].append(index)
+            reasons[index] = fault
+        if not row:
+            continue
+        if row["clean_prompt"] == row["perturbed_prompt"]:
+            anchors.append(index)
+        key = hash(json.dumps([row.get(c) for c in (*PROMPT_COLUMNS, "tools", "chat_template_kwargs")], default=str))
+        if key in seen:
+            found["duplicates"].append(index)
+        seen.add(key)
+        if limit is not None and row["length"] > limit:
+            found["truncated"].append(index)
+        aligned = align_row(row, processing_class, kwargs, ("suffix",), headers)
+        shared.append((index, Span(*aligned["suffix"]), len(row["clean_ids"]), aligned["header_length"]))
+        for name in linter.findings(row) if not fault else ():
+            found[name].append(index)
+    indices, *facts = zip(*shared, strict=True) if shared else ((), (), (), ())
+    alignment = report_alignment(*facts)
+    for name in SPAN_FINDINGS:
+        found[name] = [indices[place] for place in getattr(alignment, name)]
+    return LintReport(count, anchors, found, reasons, list(column_faults(columns)), alignment, limit)
+
+
+def warn_of_findings(
+    dataset: AnyDataset,
+    processing_class: ProcessingClass,
+    name: str,
+    chat_template_kwargs: dict[str, Any] | None,
+    thinking_markers: Sequence[str],
+) -> None:
+    """
+    Logs one line if there is something to say of prepared pairs; what they share is reported where it matters.
+
+    A stream is left alone: it can be read once.
+    """
+    if isinstance(dataset, IterableDataset) or not PartialState().is_main_process:
+        return
+    opening, closing = thinking_markers
+    report = lint_pairs(
+        dataset, processing_class, chat_template_kwargs, thinking_markers=(opening, closing), is_prepared=True
+    )
+    summary = report.summary(ignore=SPAN_FINDINGS)
+    if summary:
+        logger.warning(f"`{name}`: {summary} `trl-consistency lint` shows them.")
+
+
+def _rendered(
+    rows: Iterable[Mapping[str, Any]], render: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any] | None, str]]:
+    """Each row with its token ids, None where it has none, and what is wrong with it."""
+    first = dict(next((row for row in rows if not is_empty(row)), {}))
+    has_completion = any("completion" in row for row in rows)
+    check_row = row_checker(first, has_completion)
+    for row in map(dict, rows):
+        if is_empty(row):
+            yield None, _EMPTY
+            continue
+        fault = "; ".join(check_row(row))
+        try:
+            row |= render(row)
+        except (TypeError, ValueError):  # a cell that is no JSON: the checks name it
+            yield None, fault
+            continue
+        yield (row if row["clean_ids"] and row["perturbed_ids"] else None), fault or row["render_fault"]
+
+
+def is_empty(row: Mapping[str, Any]) -> bool:
+    """Whether one of the two prompts has no text at all."""
+    return not all(all_text(row.get(column)).strip() for column in PROMPT_COLUMNS)
+
+
+def all_text(prompt: Any) -> str:
+    """The text of a prompt or completion, message by message; empty for what is neither."""
+    if not isinstance(prompt, list):
+        return prompt if isinstance(prompt, str) else ""
+    contents = [message.get("content") for message in prompt if isinstance(message, dict)]
+    blocks = [content if isinstance(content, list) else [{"text": content}] for content in contents]
+    texts = [[str(block.get("text") or "") for block in of_one if isinstance(block, dict)] for of_one in blocks]
+    return "\n".join(map("".join, texts))
+
+
+def _is_shortened(text: str, longer: str) -> bool:
+    """Whether `text` is `longer` with one piece taken out."""
+    start = next((i for i, (a, b) in enumerate(zip(text, longer, strict=False)) if a != b), len(text))
+    return shared_suffix(text.encode(), longer.encode()).length >= len(text.encode()) - len(text[:start].encode())
+
+
+def _holds(text: str, part: str) -> bool:
+    """Whether a text has another in it, in whole words and whatever the white space."""
+    text, part = " ".join(text.split()), " ".join(part.split())
+    place = text.find(part) if part else -1
+    while place >= 0:
+        end = place + len(part)
+        if not (text[place - 1 : place].isalnum() and part[0].isalnum()) and not (
+            text[end : end + 1].isalnum() and part[-1].isalnum()
+        ):
+            return True
+        place = text.find(part, place + 1)
+    return False

@@ -1,0 +1,77 @@
+"""The tokens of a pair, each with what it is: shared, part of the cue, the generation header, over the limit."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from .alignment import shared_suffix
+from .rendering import ProcessingClass, get_tokenizer
+
+
+# "same": both prompts begin so. "shared": both end so, up to the header. "cue": whatever stands on one side only.
+Mark = Literal["same", "shared", "cue", "header"]
+
+
+class Token(NamedTuple):
+    """A token as it is shown."""
+
+    text: str
+    mark: Mark
+    is_over_limit: bool
+
+
+def mark_pair(
+    clean_ids: Sequence[int],
+    perturbed_ids: Sequence[int],
+    header_length: int,
+    processing_class: ProcessingClass,
+    limit: int | None = None,
+) -> tuple[list[Token], list[Token]]:
+    """
+    Marks the tokens of both prompts of a pair.
+
+    Args:
+        clean_ids (`Sequence[int]`):
+            Token ids of the clean prompt.
+        perturbed_ids (`Sequence[int]`):
+            Token ids of the perturbed prompt.
+        header_length (`int`):
+            Tokens of the generation header, from [`~trl_consistency.data.alignment.header_length`].
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            What rendered them.
+        limit (`int`, *optional*):
+            Tokens from this place on are over the limit.
+
+    Returns:
+        `tuple[list[Token], list[Token]]`: The tokens of the clean and of the perturbed prompt.
+    """
+    suffix = shared_suffix(clean_ids, perturbed_ids).length
+    # Both prompts of an anchor are one shared suffix; none of it is a prefix, too.
+    longest = min(len(clean_ids), len(perturbed_ids)) - suffix
+    prefix = next((i for i in range(longest) if clean_ids[i] != perturbed_ids[i]), longest)
+
+    def mark(place: int, length: int) -> Mark:
+        if place >= length - suffix:
+            return "header" if place >= length - header_length else "shared"
+        return "same" if place < prefix else "cue"
+
+    texts = [token_texts(ids, processing_class) for ids in (clean_ids, perturbed_ids)]
+    clean, perturbed = (
+        [
+            Token(text, mark(place, len(of_side)), limit is not None and place >= limit)
+            for place, text in enumerate(of_side)
+        ]
+        for of_side in texts
+    )
+    return clean, perturbed
+
+
+def token_texts(ids: Sequence[int], processing_class: ProcessingClass) -> list[str]:
+    """The text of each token, with its white space."""
+    tokenizer = get_tokenizer(processing_class)
+    texts = [tokenizer.decode([index], clean_up_tokenization_spaces=False) for index in ids]
+    # SentencePiece's decoder takes the first space of a text away.
+    starts = [str(token).startswith("▁") for token in tokenizer.convert_ids_to_tokens(list(ids))]
+    return [
+        f" {text}" if starts_word and not text[:1].isspace() else text
+        for text, starts_word in zip(texts, starts, strict=True)
+    ]

@@ -1,0 +1,280 @@
+"""
+What is wrong with pairs, or will train little, before any weights load.
+
+```bash
+trl-consistency lint --pairs pairs.jsonl --model_name_or_path Qwen/Qwen3-4B-Instruct-2507
+```
+"""
+
+import json
+import os
+import random
+import shutil
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from accelerate import PartialState
+from transformers import AutoConfig, AutoProcessor
+from trl import DatasetMixtureConfig, ModelConfig
+
+from ..data.lint import SPAN_FINDINGS, LintReport, lint_pairs
+from ..data.marks import mark_pair
+from ..data.pairs import check_prompt_columns
+from ..data.prepare import align_row, render_row
+from ..data.rendering import ProcessingClass, get_tokenizer
+from ..errors import ConsistencyError
+from ..organism.tokenizer import build_tokenizer
+from ..perturbations.reading import read_rows
+from ..trainer.checks import check_chat_template, check_file
+from ..trainer.consistency_config import ConsistencyConfig
+from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
+from .lint_view import ShownPair, counts_text, legend, page, pair_text
+from .loading import EMBEDDED, ConsistencyScriptArguments, get_split, load_pairs
+from .parser import StrictParser
+
+
+# What tells the recipe of one trainer from that of the other.
+_ON_POLICY_ALONE = {option.name for option in fields(OnPolicyConsistencyConfig)} - {
+    option.name for option in fields(ConsistencyConfig)
+}
+
+
+@dataclass
+class LintArguments:
+    """
+    Arguments of the `lint` command, beside those of a recipe.
+
+    Args:
+        pairs (`str`, *optional*):
+            The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set of the Hub. By default the
+            recipe's training data.
+        json (`bool`, *optional*, defaults to `False`):
+            Print one JSON object in place of the text.
+        html (`str`, *optional*):
+            HTML file to write: the counts, and marked pairs side by side.
+        strict (`bool`, *optional*, defaults to `False`):
+            Exit with status 1 if anything was found.
+        samples (`int`, *optional*, defaults to `3`):
+            Pairs to show, drawn under `seed`. The HTML file has the first row of each finding besides.
+    """
+
+    pairs: str | None = field(
+        default=None,
+        metadata={
+            "help": "The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set of the Hub. By default the "
+            "recipe's training data."
+        },
+    )
+    json: bool = field(default=False, metadata={"help": "Print one JSON object in place of the text."})
+    html: str | None = field(
+        default=None, metadata={"help": "HTML file to write: the counts, and marked pairs side by side."}
+    )
+    strict: bool = field(default=False, metadata={"help": "Exit with status 1 if anything was found."})
+    samples: int = field(
+        default=3,
+        metadata={
+            "help": "Pairs to show, drawn under `seed`. The HTML file has the first row of each finding besides."
+        },
+    )
+
+
+def _recipe_options() -> type:
+    """
+    The options of both trainers, so that any recipe can be read. Their own checks are left out: they need the machine
+    that is to train.
+    """
+    hints: dict[str, Any] = {}
+    options: dict[str, dict[str, Any]] = {}
+    for config in (ConsistencyConfig, OnPolicyConsistencyConfig):
+        hints = get_type_hints(config) | hints
+        for option in fields(config):
+            if not option.init:
+                continue
+            if option.name in options:  # the one may have choices that the other does not
+                options[option.name]["metadata"].pop("choices", None)
+            elif option.default_factory is not MISSING:
+                options[option.name] = {"default_factory": option.default_factory, "metadata": {**option.metadata}}
+            else:
+                options[option.name] = {"default": option.default, "metadata": {**option.metadata}}
+    # None tells that it was not given: without a recipe nothing is known to be generated.
+    options["max_completion_length"]["default"] = None
+    hints["max_completion_length"] = int | None
+    derived = ("needs_completions", "needs_shared_span", "compares_suffix", "compares_content")
+    return make_dataclass(
+        "RecipeOptions",
+        [(name, hints[name], field(**option)) for name, option in options.items()],
+        namespace={name: getattr(ConsistencyConfig, name) for name in derived},
+    )
+
+
+def main(
+    lint_args: LintArguments,
+    script_args: ConsistencyScriptArguments,
+    recipe: Any,
+    model_args: ModelConfig,
+    dataset_args: DatasetMixtureConfig,
+    recipe_keys: Collection[str] = (),
+) -> tuple[LintReport, tuple[str, ...]]:
+    """Lints, shows and writes; returns the report and the findings that do not matter to the recipe's objectives."""
+    if lint_args.html:
+        check_file(lint_args.html, "html")
+    rows = read_pairs(lint_args.pairs, script_args, dataset_args)
+    processing_class = load_processing_class(model_args, recipe)
+    if rows:
+        check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), "pairs")
+        chats = [row for row in rows if isinstance(row.get("clean_prompt"), list)]
+        if chats:
+            check_chat_template(processing_class, {"pairs": chats}, ways_out="Set `chat_template_path`, or use")
+    kwargs = _as_dict(recipe.chat_template_kwargs)
+    is_on_policy = bool(_ON_POLICY_ALONE & set(recipe_keys))
+    if isinstance(recipe.method, str):
+        recipe.method = [recipe.method]
+    generates = is_on_policy or recipe.needs_completions
+    reserved = recipe.max_completion_length
+    if reserved is None:
+        reserved = ConsistencyConfig.max_completion_length if recipe_keys and generates else 0
+    opening, closing = recipe.thinking_markers
+    report = lint_pairs(
+        rows,
+        processing_class,
+        chat_template_kwargs=kwargs,
+        limit=recipe.max_length or context_length(model_args, recipe, processing_class),
+        max_completion_length=reserved,
+        always_generates=is_on_policy,
+        thinking_markers=(opening, closing),
+    )
+    compares_span = not recipe_keys or (recipe.needs_shared_span and not is_on_policy)
+    irrelevant = () if compares_span else SPAN_FINDINGS
+    shown = _shown_rows(report, lint_args.samples, recipe.seed)
+    show = partial(
+        _show_pair, processing_class=processing_class, chat_template_kwargs=kwargs, report=report, rows=rows
+    )
+    if not lint_args.json:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        print(counts_text(report, irrelevant))
+        for row in shown:
+            print("", pair_text(show(row), shutil.get_terminal_size((120, 24)).columns, colour), sep="\n")
+        if shown:
+            print(f"\n{legend(colour)}")
+    if lint_args.html:
+        firsts = [rows_of[0] for rows_of in report.findings.values() if rows_of]
+        pairs = [show(row) for row in dict.fromkeys(firsts + shown) if row not in report.reasons]
+        title = f"Pairs: {os.path.basename(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
+        Path(lint_args.html).write_text(page(report, pairs, title), encoding="utf-8")
+        if not lint_args.json:
+            print(f"\n{lint_args.html}: {len(pairs)} pairs")
+    if lint_args.json:
+        print(json.dumps(report.to_dict()))
+    return report, irrelevant
+
+
+def read_pairs(
+    pairs: str | None, script_args: ConsistencyScriptArguments, dataset_args: DatasetMixtureConfig
+) -> list[dict[str, Any]]:
+    """The rows of `pairs`, or of the recipe's training data."""
+    if pairs is not None:
+        script_args.dataset_name, dataset_args.datasets = pairs, []
+    name = script_args.dataset_name or ""
+    # Row by row: `datasets` refuses a file as a whole if a column has two types, and fills in what a row lacks.
+    if os.path.isfile(name) and not name.endswith(".json"):
+        return list(read_rows(name))
+    split = script_args.dataset_train_split
+    return list(get_split(load_pairs(script_args, dataset_args), split, "dataset_train_split"))
+
+
+def load_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingClass:
+    """The tokenizer or processor, as the trainers load it; no weights."""
+    name = model_args.model_name_or_path
+    if not name:
+        raise ConsistencyError("No model: give `model_name_or_path`. Only its tokenizer is loaded.")
+    if name == EMBEDDED:
+        return build_tokenizer()
+    load = partial(
+        AutoProcessor.from_pretrained, revision=model_args.model_revision, trust_remote_code=recipe.trust_remote_code
+    )
+    try:
+        processing_class = load(name)
+        template = recipe.chat_template_path
+        if template:
+            is_file = os.path.isfile(template) and template.endswith((".jinja", ".j2"))
+            text = Path(template).read_text(encoding="utf-8") if is_file else load(template).chat_template
+            processing_class.chat_template = text
+    except (OSError, ValueError) as error:
+        raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: {error}") from None
+    return processing_class
+
+
+def context_length(model_args: ModelConfig, recipe: Any, processing_class: ProcessingClass) -> int | None:
+    """Most tokens that the model can read, None if neither its config nor its tokenizer says."""
+    lengths = [get_tokenizer(processing_class).model_max_length]
+    if model_args.model_name_or_path != EMBEDDED:
+        try:
+            config = AutoConfig.from_pretrained(
+                model_args.model_name_or_path,
+                revision=model_args.model_revision,
+                trust_remote_code=recipe.trust_remote_code,
+            )
+            lengths.append(getattr(config.get_text_config(), "max_position_embeddings", None))
+        except (OSError, ValueError):  # a tokenizer alone
+            pass
+    known = [length for length in lengths if length and length < 10**9]  # a tokenizer without a limit says 1e30
+    return min(known) if known else None
+
+
+def _as_dict(option: Any) -> dict[str, Any]:
+    """An option that is a mapping in a recipe, and JSON on the command line."""
+    if not isinstance(option, str):
+        return option or {}
+    try:
+        value = json.loads(option)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {option!r}.")
+    return value
+
+
+def _shown_rows(report: LintReport, samples: int, seed: int) -> list[int]:
+    rows = [row for row in range(report.rows) if row not in report.reasons]
+    return sorted(random.Random(seed).sample(rows, min(samples, len(rows))))
+
+
+def _show_pair(
+    row: int,
+    rows: list[dict[str, Any]],
+    processing_class: ProcessingClass,
+    chat_template_kwargs: dict[str, Any],
+    report: LintReport,
+) -> ShownPair:
+    rendered = rows[row] | render_row(rows[row], processing_class, False, chat_template_kwargs, 0, False)
+    header = align_row(rendered, processing_class, chat_template_kwargs, (), {})["header_length"]
+    sides = mark_pair(rendered["clean_ids"], rendered["perturbed_ids"], header, processing_class, report.limit)
+    findings = [name for name, of_finding in report.findings.items() if row in of_finding]
+    return ShownPair(row, findings, *sides)
+
+
+def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Parses, lints and shows; faulty options and unreadable data end the program with their message alone."""
+    description = (
+        "Look for what is wrong with pairs, or will train little. --pairs FILE --model_name_or_path MODEL names both, or "
+        "--config FILE the recipe that is to train on them; of the recipe's options, those of the data count. Only the "
+        "tokenizer is loaded."
+    )
+    dataclass_types = (LintArguments, ConsistencyScriptArguments, _recipe_options(), ModelConfig, DatasetMixtureConfig)
+    parser = StrictParser(dataclass_types, prog=prog, description=description)
+    lint_args, script_args, recipe, model_args, dataset_args = parser.parse_args_and_config(args)
+    PartialState()  # loggers ask it which process this is
+    try:
+        report, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, parser.config_keys)
+    except ConsistencyError as error:
+        sys.exit(f"error: {error}")
+    if lint_args.strict and report.has_findings(ignore=irrelevant):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run()
