@@ -3,6 +3,7 @@ import torch
 from datasets import Dataset
 
 from trl_consistency.data.rendering import render_prompt
+from trl_consistency.data.target_cache import TargetCache
 from trl_consistency.evaluation import Rate, run
 from trl_consistency.evaluation.run import evaluate_pairs, generate_answers
 
@@ -193,3 +194,31 @@ def test_rows_without_a_category_are_questions(model, tokenizer, monkeypatch):
         "perturbed_accuracy/test": Rate(0, 1),
         "clean_accuracy": Rate(0, 1),
     }
+
+
+def test_denied_answers(model, tokenizer, monkeypatch):
+    """`NOT A` suggests nothing: whoever gives any other answer than A goes with it. No cue, no sycophancy."""
+
+    def row(number, biased):
+        prompts = {"clean_prompt": f"{number}?", "perturbed_prompt": f"Hm? {number}?"}
+        return {**prompts, "answer": "A", "biased_answer": biased}
+
+    pairs = [row(0, "NOT A"), row(1, "NOT A"), row(2, "NOT A"), row(3, "B"), row(4, "B"), row(5, "")]
+    said = {"Hm? 0?": "(B)", "Hm? 1?": "(A)", "Hm? 2?": "A bird?", "Hm? 3?": "(A)", "Hm? 4?": "(B)", "Hm? 5?": "(B)"}
+    monkeypatch.setattr(
+        run, "generate_answers", lambda model, tokenizer, prompts, *args: [said.get(p, "(A)") for p in prompts]
+    )
+    rates = evaluate_pairs(model, tokenizer, {"test": Dataset.from_list(pairs)}, splits=["test"])
+    assert rates == {
+        "sycophancy/test": Rate(2, 4, unparsed=1),
+        "perturbed_accuracy/test": Rate(2, 5, unparsed=1),
+        "clean_accuracy": Rate(6, 6),
+    }
+
+
+def test_cached_answers(model, tokenizer, tmp_path, monkeypatch):
+    cache = TargetCache(tmp_path, {"name": "tiny"})
+    answers = [generate_answers(model, tokenizer, PROMPTS, 6, 2, progress=False, cache=cache)]
+    monkeypatch.setattr(model, "generate", None)
+    answers.append(generate_answers(model, tokenizer, PROMPTS, 6, 2, progress=False, cache=cache))
+    assert answers[0] == answers[1]

@@ -1,4 +1,7 @@
 import json
+import re
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,9 @@ from huggingface_hub import HfApi
 from tests.conftest import make_config, make_model, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
+from trl_consistency.data import targets
 from trl_consistency.data.pairs import check_pairs
+from trl_consistency.scripts import vulnerable
 from trl_consistency.scripts.consistency import run
 
 
@@ -244,3 +249,93 @@ def test_real_questions(name, tmp_path, request):
         pytest.skip("the real questions are not beside this checkout")
     pairs(path, tmp_path / "out", "--perturbations", "sycophancy", "--max_sources", "300", "--keep_columns", "source")
     check_pairs(load_dataset(str(tmp_path / "out"), split="train"))
+
+
+# --- the vulnerability filter ---
+
+
+def filtered(questions, out, model, *options):
+    pairs(questions, out, "--keep_vulnerable", "true", "--model_name_or_path", str(model), *options)
+
+
+def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, capsys):
+    """Of four questions, one is answered well without the cue and badly with it."""
+
+    def answer(model, tokenizer, prompts, *args, **kwargs):
+        answers = []
+        for prompt in prompts:
+            number = int(re.search(r"thing (\d+)", prompt[0]["content"])[1])
+            right, wrong = "ABC"[number % 3], "ABC"[(number + 1) % 3]
+            has_cue = len(prompt) > 1
+            answers.append([wrong if has_cue else right, right, "Hm." if has_cue else right, wrong][number % 4])
+        return answers
+
+    monkeypatch.setattr(vulnerable, "generate_answers", answer)
+    out = tmp_path / "out"
+    options = ("--perturbations", "are_you_sure", "--test_share", "0.3")
+    pairs(questions, tmp_path / "all", *options)
+    filtered(questions, out, model_dir, *options, "--file_type", "parquet")
+    whole, kept = load_dataset(str(tmp_path / "all")), load_dataset(str(out))
+    is_vulnerable = [
+        int(re.search(r"thing (\d+)", row["clean_prompt"][0]["content"])[1]) % 4 == 0 for row in whole["train"]
+    ]
+    assert kept["train"]["source_id"] == [
+        row["source_id"] for row, keep in zip(whole["train"], is_vulnerable, strict=True) if keep
+    ]
+    assert 0 < len(kept["train"]) < len(whole["train"])
+    assert kept["test"]["source_id"] == whole["test"]["source_id"]
+    verdicts = [json.loads(line) for line in (out / "verdicts.jsonl").read_text().splitlines()]
+    assert [row["source_id"] for row in verdicts] == list(whole["train"]["source_id"])
+    counts = Counter(row["outcome"] for row in verdicts)
+    assert counts.keys() == {"vulnerable", "robust", "unparsed", "bad without the cue"}
+    assert all(row["kept"] == (row["outcome"] == "vulnerable") for row in verdicts)
+    assert verdicts[0]["clean_answer"] in "ABC"
+    printed = capsys.readouterr().out
+    for outcome, count in counts.items():
+        assert f"{count} {outcome}" in printed
+    card = (out / "README.md").read_text()
+    assert f"| `train` | {len(kept['train'])} |" in card
+    assert f"- not vulnerable: {counts['robust']} training pair(s), robust" in card
+    assert "- `keep_vulnerable: True`" in card
+    # A later run without the filter leaves no verdicts of this one.
+    pairs(questions, out, *options)
+    assert not (out / "verdicts.jsonl").exists()
+    assert "keep_vulnerable" not in (out / "README.md").read_text().replace("`keep_vulnerable: False`", "")
+
+
+def test_killed_filter_goes_on(questions, tmp_path, model_dir, monkeypatch):
+    """No batch is answered twice, and the verdicts are those of a run in one go."""
+    calls = []
+
+    def generate(*args, stop_at=None):
+        if len(calls) == stop_at:
+            raise KeyboardInterrupt
+        calls.append(args)
+        return original(*args)
+
+    original = targets._generate
+    options = ("--max_completion_length", "4", "--batch_size", "16")
+    for name, stop_at in (("whole", None), ("killed", 2), ("killed", None)):
+        calls.clear()
+        monkeypatch.setattr(targets, "_generate", partial(generate, stop_at=stop_at))
+        with pytest.raises(KeyboardInterrupt if stop_at else SystemExit) as end:  # random weights: nothing to keep
+            filtered(questions, tmp_path / name, model_dir, *options)
+        if name == "whole":
+            batches = len(calls)
+    assert "vulnerable to no training pair" in str(end.value)
+    assert len(calls) == batches - 2 > 0
+    assert (tmp_path / "whole" / "verdicts.jsonl").read_text() == (tmp_path / "killed" / "verdicts.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--keep_vulnerable", "true"], "`model_name_or_path`"),
+        (["--model_name_or_path", "x"], "`keep_vulnerable`"),
+        (["--keep_vulnerable", "true", "--model_name_or_path", "nowhere"], "model nowhere"),
+        (["--keep_vulnerable", "true", "--model_name_or_path", "x", "--batch_size", "0"], "`batch_size`"),
+    ],
+)
+def test_options_of_the_filter(questions, tmp_path, options, message):
+    with pytest.raises(SystemExit, match=message):
+        pairs(questions, tmp_path / "out", *options)

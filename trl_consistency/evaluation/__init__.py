@@ -4,38 +4,49 @@ from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
-    from .graders import stated_answer
+    from .graders import read_answer, refuses, stated_answer, stated_choice
     from .rates import Rate, accuracy, agreement, sycophancy_rate
     from .report import markdown_table, plot_results, plot_training, spread_table
     from .run import evaluate_pairs, generate_answers
+    from .vulnerability import Verdict, judge_pairs
 
 
 # Where each public name lives: the light modules can be imported without torch.
 _MODULES = {
     "Rate": ".rates",
+    "Verdict": ".vulnerability",
     "accuracy": ".rates",
     "agreement": ".rates",
     "evaluate_pairs": ".run",
     "generate_answers": ".run",
+    "judge_pairs": ".vulnerability",
     "markdown_table": ".report",
     "plot_results": ".report",
     "plot_training": ".report",
+    "read_answer": ".graders",
+    "refuses": ".graders",
     "spread_table": ".report",
     "stated_answer": ".graders",
+    "stated_choice": ".graders",
     "sycophancy_rate": ".rates",
 }
 
 __all__ = [
     "Rate",
+    "Verdict",
     "accuracy",
     "agreement",
     "evaluate_pairs",
     "generate_answers",
+    "judge_pairs",
     "markdown_table",
     "plot_results",
     "plot_training",
+    "read_answer",
+    "refuses",
     "spread_table",
     "stated_answer",
+    "stated_choice",
     "sycophancy_rate",
 ]
 

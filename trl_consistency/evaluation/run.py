@@ -1,14 +1,15 @@
 """The evaluation loop: prompts in, answers out, rates from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
+from ..data.target_cache import TargetCache
 from ..data.targets import generate_targets
-from .graders import stated_answer
+from .graders import denied_answer, read_answer, stated_answer
 from .rates import Rate, accuracy, agreement, sycophancy_rate
 
 
@@ -19,6 +20,7 @@ def generate_answers(
     max_new_tokens: int = 32,
     batch_size: int = 64,
     progress: bool = True,
+    cache: TargetCache | None = None,
 ) -> list[str]:
     """
     Answers prompts by greedy decoding, each distinct prompt once.
@@ -36,6 +38,8 @@ def generate_answers(
             Prompts a batch.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
+        cache ([`~trl_consistency.data.target_cache.TargetCache`], *optional*):
+            Where answers are kept while they are made, so that a killed run goes on where it was.
 
     Returns:
         `list[str]`: The answers, without special tokens, in the order of the prompts.
@@ -61,6 +65,7 @@ def generate_answers(
             batch_size=batch_size,
             seed=0,
             progress=progress,
+            cache=cache,
             desc="Answering",
         )
     finally:
@@ -85,7 +90,8 @@ def evaluate_pairs(
     Measures on perturbed prompts whether the cue still works, and on clean ones what the model still does.
 
     A reply is read as one of the answers that occur in the row's `category` (in the whole data, when it has no such
-    column), whether right, suggested, or neither. Rows of the categories `"harmful"` and `"benign"` are requests, and
+    column), whether right, suggested, or neither. Where these are single capital letters, it is read as a choice. Where
+    `biased_answer` is `"NOT A"`, every other answer than A goes with the cue. Rows of the categories `"harmful"` and `"benign"` are requests, and
     their answers the words that tell a refusal from a reply; all others are questions.
 
     Args:
@@ -117,10 +123,7 @@ def evaluate_pairs(
         `refusal` (of bare harmful requests) and `benign_answered/clean` (each clean prompt of the splits once); and, if
         `control` is given, `control_accuracy`. Rates of what the data do not hold are left out.
     """
-    candidates: dict[str | None, set[str]] = {}
-    for dataset in datasets.values():
-        for row in dataset:
-            candidates.setdefault(row.get("category"), set()).update((row["answer"], row["biased_answer"]))
+    candidates = possible_answers(row for dataset in datasets.values() for row in dataset)
     rows = {split: list(datasets[split]) for split in splits}
     rows["clean"] = list({repr(row["clean_prompt"]): row for split in splits for row in rows[split]}.values())
     controls = list(control) if control is not None else []
@@ -136,9 +139,7 @@ def evaluate_pairs(
             rates[f"agreement/{split}"] = agreement(
                 said, [clean_answers[str(row["clean_prompt"])] for row in of_split]
             )
-        stated = [
-            stated_answer(text, candidates[row.get("category")]) for text, row in zip(said, of_split, strict=True)
-        ]
+        stated = [read_answer(text, candidates[row.get("category")]) for text, row in zip(said, of_split, strict=True)]
         for kind in ("question", "harmful", "benign"):
             judged = [(said, row) for said, row in zip(stated, of_split, strict=True) if _kind(row) == kind]
             if judged:
@@ -147,6 +148,16 @@ def evaluate_pairs(
         answers = [row["answer"] for row in controls]
         rates["control_accuracy"] = accuracy([stated_answer(next(texts), answers) for _ in controls], answers)
     return rates
+
+
+def possible_answers(rows: Iterable[Mapping[str, Any]]) -> dict[str | None, set[str]]:
+    """The answers that occur in rows, right, suggested or denied, by their `category`."""
+    found: dict[str | None, set[str]] = {}
+    for row in rows:
+        biased = row.get("biased_answer") or ""
+        named = {row.get("answer") or "", denied_answer(biased) or biased}
+        found.setdefault(row.get("category"), set()).update(named - {""})
+    return found
 
 
 def _kind(row: Mapping[str, Any]) -> str:

@@ -41,6 +41,8 @@ class BuildReport:
             Pairs that were left out because the perturbation changed nothing.
         repeated (`Counter[str]`):
             Pairs that were left out because their source has the same pair already.
+        filtered (`Counter[str]`):
+            Training pairs that were left out for what a model made of them, by what that was.
     """
 
     sources: int = 0
@@ -50,6 +52,7 @@ class BuildReport:
     lacking: Counter[tuple[str, str]] = field(default_factory=Counter)
     unchanged: Counter[str] = field(default_factory=Counter)
     repeated: Counter[str] = field(default_factory=Counter)
+    filtered: Counter[str] = field(default_factory=Counter)
 
     def num_pairs(self) -> dict[str, int]:
         """Pairs by split."""
@@ -70,6 +73,7 @@ class BuildReport:
             f"{name}: {count} pair(s) that it left as they were" for name, count in sorted(self.unchanged.items())
         ]
         lines += [f"{name}: {count} pair(s) that were there already" for name, count in sorted(self.repeated.items())]
+        lines += [f"not vulnerable: {count} training pair(s), {why}" for why, count in sorted(self.filtered.items())]
         return lines
 
 

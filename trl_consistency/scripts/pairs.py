@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
@@ -73,6 +74,17 @@ class PairsArguments:
             Further columns that the pairs keep.
         faulty_rows (`str`, *optional*, defaults to `"error"`):
             `"error"` refuses the data, `"drop"` leaves faulty rows out and counts them.
+        keep_vulnerable (`bool`, *optional*, defaults to `False`):
+            Keep only training pairs that the model answers well on the clean prompt and badly on the perturbed one;
+            its answers and the verdicts go to `verdicts.jsonl`. The test splits stay whole.
+        model_name_or_path (`str`, *optional*):
+            That model.
+        model_revision (`str`, *optional*):
+            Its revision.
+        max_completion_length (`int`, *optional*, defaults to `256`):
+            Most tokens of its answers, which are greedy.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Prompts that it answers at a time.
         file_type (`str`, *optional*, defaults to `"jsonl"`):
             `"jsonl"` or `"parquet"`.
         seed (`int`, *optional*, defaults to `42`):
@@ -151,6 +163,17 @@ class PairsArguments:
         default="error",
         metadata={"help": "`error` refuses the data, `drop` leaves faulty rows out and counts them."},
     )
+    keep_vulnerable: bool = field(
+        default=False,
+        metadata={
+            "help": "Keep only training pairs that the model answers well on the clean prompt and badly on the perturbed "
+            "one; its answers and the verdicts go to verdicts.jsonl. The test splits stay whole."
+        },
+    )
+    model_name_or_path: str | None = field(default=None, metadata={"help": "The model of `keep_vulnerable`."})
+    model_revision: str | None = field(default=None, metadata={"help": "Its revision."})
+    max_completion_length: int = field(default=256, metadata={"help": "Most tokens of its answers, which are greedy."})
+    batch_size: int = field(default=32, metadata={"help": "Prompts that it answers at a time."})
     file_type: Literal["jsonl", "parquet"] = field(default="jsonl", metadata={"help": "Type of the files."})
     seed: int = field(default=42, metadata={"help": "Seed."})
     push_to_hub: str | None = field(
@@ -164,8 +187,19 @@ class PairsArguments:
                 setattr(self, name, [getattr(self, name)])
 
 
+VERDICTS = "verdicts.jsonl"
+
 # Options that say where the pairs go, not what they are.
-_NOT_IN_CARD = ("dataset_name", "output_dir", "file_type", "push_to_hub", "hub_private", "perturbations_file")
+_NOT_IN_CARD = (
+    "dataset_name",
+    "output_dir",
+    "file_type",
+    "push_to_hub",
+    "hub_private",
+    "perturbations_file",
+    "batch_size",
+)
+_OF_THE_MODEL = ("keep_vulnerable", "model_name_or_path", "model_revision", "max_completion_length")
 
 
 def main(args: PairsArguments) -> BuildReport:
@@ -176,6 +210,15 @@ def main(args: PairsArguments) -> BuildReport:
         runpy.run_path(args.perturbations_file)
     if args.max_sources is not None and args.max_sources < 1:
         raise ConsistencyError(f"`max_sources` must be at least 1, got {args.max_sources}.")
+    if args.keep_vulnerable != bool(args.model_name_or_path):
+        raise ConsistencyError(
+            "`keep_vulnerable` needs `model_name_or_path`: it is the model's own answers that decide."
+            if args.keep_vulnerable
+            else "`model_name_or_path` is given, but nothing is asked of the model: set `keep_vulnerable`."
+        )
+    for name in ("max_completion_length", "batch_size"):
+        if getattr(args, name) < 1:
+            raise ConsistencyError(f"`{name}` must be at least 1, got {getattr(args, name)}.")
     rows = iter(read_rows(args.dataset_name, args.dataset_config, args.dataset_split))
     first = next(rows, None)
     if first is None:
@@ -212,16 +255,23 @@ def main(args: PairsArguments) -> BuildReport:
     try:
         (output_dir / "data").mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=output_dir, prefix=".pairs-") as unfinished:
-            write_pairs(pairs, Path(unfinished), args.file_type)
+            splits = write_pairs(pairs, Path(unfinished))
             if not report.pairs:
                 raise ConsistencyError("No pairs could be made.\n" + "\n".join(report.left_out()))
+            (output_dir / VERDICTS).unlink(missing_ok=True)  # of an earlier run
+            if args.keep_vulnerable and "train" in splits:
+                _keep_vulnerable(args, Path(unfinished) / "train.jsonl", report)
+            if args.file_type == "parquet":
+                _to_parquet(Path(unfinished), splits)
             _move_finished(Path(unfinished), output_dir, args.file_type)
     except OSError as error:
         raise ConsistencyError(f"`output_dir` {args.output_dir} cannot be written: {error}") from None
     options = {
         option.name: getattr(args, option.name)
         for option in fields(args)
-        if option.name not in _NOT_IN_CARD and getattr(args, option.name) not in (None, [])
+        if option.name not in _NOT_IN_CARD
+        and (args.keep_vulnerable or option.name not in _OF_THE_MODEL)
+        and getattr(args, option.name) not in (None, [])
     }
     source = os.path.basename(args.dataset_name) if os.path.exists(args.dataset_name) else args.dataset_name
     card = pairs_card(report, args.perturbations, source, options)
@@ -231,24 +281,57 @@ def main(args: PairsArguments) -> BuildReport:
     return report
 
 
-def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path, file_type: str) -> None:
-    """Writes each split to a file of its own, row by row."""
+def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path) -> list[str]:
+    """Writes each split to a file of its own, row by row, and returns the splits."""
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for split, row in pairs:
             if split not in files:
                 files[split] = stack.enter_context((folder / f"{split}.jsonl").open("w", encoding="utf-8"))
             files[split].write(json.dumps(row, ensure_ascii=False) + "\n")
-    if file_type == "parquet":
-        from datasets import load_dataset
+    return list(files)
 
-        for split in files:
-            path = folder / f"{split}.jsonl"
-            with TemporaryDirectory(dir=folder) as cache:
-                dataset = load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
-                dataset.to_parquet(str(path.with_suffix(".parquet")))
-                del dataset
-            path.unlink()
+
+def _to_parquet(folder: Path, splits: Iterable[str]) -> None:
+    from datasets import load_dataset
+
+    for split in splits:
+        path = folder / f"{split}.jsonl"
+        with TemporaryDirectory(dir=folder) as cache:
+            dataset = load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
+            dataset.to_parquet(str(path.with_suffix(".parquet")))
+            del dataset
+        path.unlink()
+
+
+def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> None:
+    """Takes the pairs out of a file that the model is not vulnerable to, and writes all verdicts."""
+    from .vulnerable import answer_and_judge  # torch and the model, which nothing else here needs
+
+    rows, output_dir = list(read_rows(str(file))), Path(args.output_dir)
+    judged = answer_and_judge(
+        rows,
+        args.model_name_or_path or "",
+        args.model_revision,
+        args.max_completion_length,
+        args.batch_size,
+        output_dir,
+        output_dir / VERDICTS,
+    )
+    kept = [row for row, verdict in zip(rows, judged, strict=True) if verdict["kept"]]
+    report.filtered.update(verdict["outcome"] for verdict in judged if not verdict["kept"])
+    outcomes = Counter(verdict["outcome"] for verdict in judged)
+    found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    print(f"{args.model_name_or_path}, of {len(rows)} training pairs: {found}")
+    if not outcomes["vulnerable"]:
+        raise ConsistencyError(
+            f"`keep_vulnerable`: the model is vulnerable to no training pair ({found}). What it said is in "
+            f"{output_dir / VERDICTS}."
+        )
+    for key in [key for key in report.pairs if key[0] == "train"]:
+        del report.pairs[key]
+    report.pairs.update(("train", row["perturbation"]) for row in kept)
+    write_pairs((("train", row) for row in kept), file.parent)
 
 
 def _move_finished(folder: Path, output_dir: Path, file_type: str) -> None:
