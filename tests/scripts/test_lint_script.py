@@ -210,3 +210,23 @@ def test_all_options_of_both_trainers_can_be_read():
     names = {option.name for option in fields(lint._recipe_options())}
     for config in (ConsistencyConfig, OnPolicyConsistencyConfig):
         assert {option.name for option in fields(config) if option.init} <= names
+
+
+def test_dose(good_pairs, model_dir, capsys):
+    options = ("--pairs", good_pairs, "--model_name_or_path", model_dir, "--dose", "--max_completion_length", 4)
+    assert run(*options, "--dose_pairs", 3, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() >= KEYS
+    assert found["dose"]["dose/pairs"] == 3
+    assert found["dose"]["dose/kl"] > 0
+    assert isinstance(found["dose"]["warnings"], list)
+    assert run(*options, "--strict") == 0  # the dose is no fault of the pairs
+    printed = capsys.readouterr().out
+    assert "Dose, on 4 pairs" in printed
+    assert "flip_rate: " in printed
+
+
+def test_dose_of_anchors(tmp_path, model_dir):
+    path = tmp_path / "anchors.jsonl"
+    path.write_text(json.dumps({"clean_prompt": "Hm?", "perturbed_prompt": "Hm?"}))
+    assert "`dose`" in str(run("--pairs", path, "--model_name_or_path", model_dir, "--dose"))

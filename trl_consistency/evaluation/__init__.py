@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
+    from .dose import Dose, measure_dose
     from .graders import read_answer, refuses, stated_answer, stated_choice
     from .rates import Rate, accuracy, agreement, sycophancy_rate
     from .report import markdown_table, plot_results, plot_training, spread_table
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives: the light modules can be imported without torch.
 _MODULES = {
+    "Dose": ".dose",
     "Rate": ".rates",
     "Verdict": ".vulnerability",
     "accuracy": ".rates",
@@ -21,6 +23,7 @@ _MODULES = {
     "generate_answers": ".run",
     "judge_pairs": ".vulnerability",
     "markdown_table": ".report",
+    "measure_dose": ".dose",
     "plot_results": ".report",
     "plot_training": ".report",
     "read_answer": ".graders",
@@ -32,6 +35,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "Dose",
     "Rate",
     "Verdict",
     "accuracy",
@@ -40,6 +44,7 @@ __all__ = [
     "generate_answers",
     "judge_pairs",
     "markdown_table",
+    "measure_dose",
     "plot_results",
     "plot_training",
     "read_answer",

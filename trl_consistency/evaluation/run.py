@@ -44,9 +44,27 @@ def generate_answers(
     Returns:
         `list[str]`: The answers, without special tokens, in the order of the prompts.
     """
-    text_tokenizer = get_tokenizer(tokenizer)
     rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
     distinct = list(dict.fromkeys(rendered))
+    generated = generate_greedily(
+        model, tokenizer, list(map(list, distinct)), max_new_tokens, batch_size, progress, cache
+    )
+    texts = get_tokenizer(tokenizer).batch_decode(generated, skip_special_tokens=True)
+    by_prompt = {ids: text.strip() for ids, text in zip(distinct, texts, strict=True)}
+    return [by_prompt[ids] for ids in rendered]
+
+
+def generate_greedily(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    batch_size: int,
+    progress: bool = True,
+    cache: TargetCache | None = None,
+) -> list[list[int]]:
+    """As [`generate_answers`], from the token ids of distinct prompts to those of answers."""
+    text_tokenizer = get_tokenizer(tokenizer)
     # A chat model may end its turn with another token than the tokenizer's own.
     end = model.generation_config.eos_token_id
     config = GenerationConfig(
@@ -58,21 +76,11 @@ def generate_answers(
     was_training = model.training
     model.eval()
     try:
-        generated = generate_targets(
-            model,
-            [list(ids) for ids in distinct],
-            config,
-            batch_size=batch_size,
-            seed=0,
-            progress=progress,
-            cache=cache,
-            desc="Answering",
+        return generate_targets(
+            model, prompts, config, batch_size=batch_size, seed=0, progress=progress, cache=cache, desc="Answering"
         )
     finally:
         model.train(was_training)
-    texts = text_tokenizer.batch_decode(generated, skip_special_tokens=True)
-    by_prompt = {ids: text.strip() for ids, text in zip(distinct, texts, strict=True)}
-    return [by_prompt[ids] for ids in rendered]
 
 
 def evaluate_pairs(

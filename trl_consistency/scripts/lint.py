@@ -27,12 +27,13 @@ from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
 from ..data.rendering import ProcessingClass, get_tokenizer
 from ..errors import ConsistencyError
+from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
 from ..trainer.checks import check_chat_template, check_file
 from ..trainer.consistency_config import ConsistencyConfig
 from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
-from .lint_view import ShownPair, counts_text, legend, page, pair_text
+from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import EMBEDDED, ConsistencyScriptArguments, get_split, load_pairs
 from .parser import StrictParser
 
@@ -58,6 +59,10 @@ class LintArguments:
             HTML file to write: the counts, and marked pairs side by side.
         strict (`bool`, *optional*, defaults to `False`):
             Exit with status 1 if anything was found.
+        dose (`bool`, *optional*, defaults to `False`):
+            Load the weights, too, and measure on `dose_pairs` pairs how differently the model answers the two sides.
+        dose_pairs (`int`, *optional*, defaults to `64`):
+            Pairs of that sample, drawn under `seed`.
         samples (`int`, *optional*, defaults to `3`):
             Pairs to show, drawn under `seed`. The HTML file has the first row of each finding besides.
     """
@@ -74,6 +79,13 @@ class LintArguments:
         default=None, metadata={"help": "HTML file to write: the counts, and marked pairs side by side."}
     )
     strict: bool = field(default=False, metadata={"help": "Exit with status 1 if anything was found."})
+    dose: bool = field(
+        default=False,
+        metadata={
+            "help": "Load the weights, too, and measure on `dose_pairs` pairs how differently the model answers the two sides."
+        },
+    )
+    dose_pairs: int = field(default=DOSE_PAIRS, metadata={"help": "Pairs of that sample, drawn under `seed`."})
     samples: int = field(
         default=3,
         metadata={
@@ -120,6 +132,8 @@ def main(
     recipe_keys: Collection[str] = (),
 ) -> tuple[LintReport, tuple[str, ...]]:
     """Lints, shows and writes; returns the report and the findings that do not matter to the recipe's objectives."""
+    if lint_args.dose_pairs < 1:
+        raise ConsistencyError(f"`dose_pairs` must be at least 1, got {lint_args.dose_pairs}.")
     if lint_args.html:
         check_file(lint_args.html, "html")
     rows = read_pairs(lint_args.pairs, script_args, dataset_args)
@@ -147,6 +161,7 @@ def main(
         always_generates=is_on_policy,
         thinking_markers=(opening, closing),
     )
+    dose = _measure_dose(lint_args.dose_pairs, rows, report, recipe, kwargs, model_args) if lint_args.dose else None
     compares_span = not recipe_keys or (recipe.needs_shared_span and not is_on_policy)
     irrelevant = () if compares_span else SPAN_FINDINGS
     shown = _shown_rows(report, lint_args.samples, recipe.seed)
@@ -156,6 +171,8 @@ def main(
     if not lint_args.json:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(counts_text(report, irrelevant))
+        if dose is not None:
+            print("", dose_text(dose), sep="\n")
         for row in shown:
             print("", pair_text(show(row), shutil.get_terminal_size((120, 24)).columns, colour), sep="\n")
         if shown:
@@ -168,7 +185,8 @@ def main(
         if not lint_args.json:
             print(f"\n{lint_args.html}: {len(pairs)} pairs")
     if lint_args.json:
-        print(json.dumps(report.to_dict()))
+        measured = {} if dose is None else {"dose": dose.metrics() | {"warnings": dose.warnings()}}
+        print(json.dumps(report.to_dict() | measured))
     return report, irrelevant
 
 
@@ -236,6 +254,30 @@ def _as_dict(option: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {option!r}.")
     return value
+
+
+def _measure_dose(
+    pairs: int,
+    rows: list[dict[str, Any]],
+    report: LintReport,
+    recipe: Any,
+    chat_template_kwargs: dict[str, Any],
+    model_args: ModelConfig,
+) -> Dose:
+    from .vulnerable import load_model
+
+    model, processing_class = load_model(model_args.model_name_or_path or "", model_args.model_revision)
+    if recipe.chat_template_path:
+        processing_class = load_processing_class(model_args, recipe)
+    usable = [
+        row | render_row(row, processing_class, False, chat_template_kwargs, 0, False)
+        for index, row in enumerate(rows)
+        if index not in report.reasons
+    ]
+    sample = sample_pairs(usable, pairs, recipe.seed)
+    if not sample:
+        raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
+    return measure_dose(model, processing_class, sample, recipe.max_completion_length or 256)
 
 
 def _shown_rows(report: LintReport, samples: int, seed: int) -> list[int]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..data.lint import FINDINGS, LintReport
 from ..data.marks import Token
+from ..evaluation.dose import Dose
 
 
 MARKS = {
@@ -49,6 +50,19 @@ def counts_text(report: LintReport, irrelevant: Iterable[str] = ()) -> str:
     if not report.has_findings():
         lines.append("Nothing to mend was found.")
     return "\n".join(lines)
+
+
+def dose_text(dose: Dose) -> str:
+    """What [`~trl_consistency.evaluation.measure_dose`] found, in lines of text."""
+    lines = [
+        f"Dose, on {dose.pairs} pairs (greedy answers):",
+        f"- kl: {dose.kl:.3g} nats a token of the clean answers",
+    ]
+    for name, rate in dose.rates.items():
+        unparsed = f", {rate.unparsed} unparsed" if rate.unparsed else ""
+        share = f"{rate.value:.1%} ({rate.hits}/{rate.total})" if rate.total else "n/a"
+        lines.append(f"- {name}: {share}{unparsed}")
+    return "\n".join(lines + [f"Warning: {warning}" for warning in dose.warnings()])
 
 
 def _listed(rows: Sequence[int]) -> str:

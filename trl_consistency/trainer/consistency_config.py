@@ -68,6 +68,10 @@ class ConsistencyConfig(SFTConfig):
             whole passes where `layers` would allow shorter ones.
         log_layer_distances (`bool`, *optional*, defaults to `False`):
             Whether to log the activation distance of each layer besides.
+        dose_check (`bool`, *optional*, defaults to `False`):
+            Whether to measure, before the first step and on 64 pairs, how differently the model answers the two sides:
+            flips of greedy answers, KL divergence, and where there is a key sycophancy and clean accuracy. They are
+            logged under `dose/`, with a warning if there is nothing to train or the clean side is bad.
 
         > Parameters that control the data preprocessing
 
@@ -184,6 +188,13 @@ class ConsistencyConfig(SFTConfig):
     )
     log_layer_distances: bool = field(
         default=False, metadata={"help": "Whether to log the activation distance of each layer besides."}
+    )
+    dose_check: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether to measure before the first step how differently the model answers the two sides of 64 pairs, "
+            "and warn if there is nothing to train or the clean side is bad."
+        },
     )
 
     # Parameters that control the data preprocessing

@@ -41,6 +41,7 @@ from .checks import (
     refuse_arguments,
 )
 from .consistency_config import ConsistencyConfig
+from .dose import DoseCheck
 from .evaluation_by_row import PairEvaluationMixin
 from .loss_meter import LossMeter
 from .paired_loss import PairedLoss, RowLosses
@@ -253,6 +254,8 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
         self.paired_loss = self._make_paired_loss(model)
         # What `train` makes targets for: the mixture with anchors has them too, but no longer says which rows lack one.
         self._target_sources = [self.train_dataset, *_named(self.eval_dataset).values()]
+        if args.dose_check:
+            self.add_callback(DoseCheck(self, self.train_dataset))
         if args.anchor_ratio > 0:
             self.train_dataset = self._with_anchors(anchor_dataset)
         if args.regenerate_targets_every:

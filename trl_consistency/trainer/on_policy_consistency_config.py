@@ -145,6 +145,10 @@ class OnPolicyConsistencyConfig(DistillationConfig):
             both prompts end with, and the divergence from the reference on the clean answer. Costs a pass of each
             model over the distinct pairs and, where the pairs come without a `completion`, the reference's greedy answer
             to every distinct clean prompt, once.
+        dose_check (`bool`, *optional*, defaults to `False`):
+            Whether to measure, before the first step and on 64 pairs, how differently the model answers the two sides:
+            flips of greedy answers, KL divergence, and where there is a key sycophancy and clean accuracy. They are
+            logged under `dose/`, with a warning if there is nothing to train or the clean side is bad.
 
     > [!NOTE]
     > These parameters have default values different from [`~trl.DistillationConfig`]:
@@ -248,6 +252,13 @@ class OnPolicyConsistencyConfig(DistillationConfig):
         metadata={
             "help": "Whether to log, on the pairs of every batch, response cross-entropy, activation distance and KL to the "
             "reference, at the cost of further passes and of the reference's greedy answers where the pairs have none."
+        },
+    )
+    dose_check: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether to measure before the first step how differently the model answers the two sides of 64 pairs, "
+            "and warn if there is nothing to train or the clean side is bad."
         },
     )
 

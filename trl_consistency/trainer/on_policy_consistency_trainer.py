@@ -38,6 +38,7 @@ from .checks import (
     refuse_arguments,
 )
 from .consistency_trainer import EvalDataset, _named
+from .dose import DoseCheck
 from .evaluation_by_row import EvaluationMixin, means_of
 from .loss_meter import LossMeter
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
@@ -218,6 +219,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
             cast(dict[str, Any] | None, args.chat_template_kwargs),
             args.thinking_markers,
         )
+        pairs = prepared["train_dataset"]
         if args.anchor_ratio > 0:
             prepared["train_dataset"] = _with_anchors(prepared["train_dataset"], prepared.get("anchor_dataset"), args)
         for name in _named(eval_dataset):
@@ -262,6 +264,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         self._meter = LossMeter()
         self.log_completions = False  # the parent's table, which has prompts and completions alone
         self._tables = {mode: RolloutTable(args, self._tokenizer) for mode in ("train", "eval")}
+        if args.dose_check:
+            self.add_callback(DoseCheck(self, pairs))
         self.rollout_engine: RolloutEngine | None = None
         self._engine_log_probs: list[list[float]] | None = None
         self._log_ratios: dict[str, list[Tensor]] = {"train": [], "eval": []}

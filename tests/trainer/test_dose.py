@@ -1,0 +1,81 @@
+import pytest
+import torch
+from peft import LoraConfig
+from transformers import TrainerCallback
+
+from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+
+
+TRAINERS = {
+    "bct": ConsistencyTrainer,
+    "kl": ConsistencyTrainer,
+    "act": ConsistencyTrainer,
+    "opct": OnPolicyConsistencyTrainer,
+}
+
+
+class Tracker(TrainerCallback):
+    """Keeps what a tracker gets."""
+
+    def __init__(self):
+        self.logged = []
+
+    def on_log(self, args, state, control, logs, **kwargs):
+        self.logged.append((state.global_step, dict(logs)))
+
+
+def trained(tmp_path, kind, lora=False, resume=None, model=None, **options):
+    make = make_on_policy_config if kind == "opct" else make_config
+    options = {"max_steps": 2, "logging_steps": 1, "anchor_ratio": 0.5} | options
+    if kind != "opct":
+        options["method"] = kind
+    tracker = Tracker()
+    trainer = TRAINERS[kind](
+        model or make_model(),
+        args=make(tmp_path, **options),
+        train_dataset=make_pairs(8, completion=False),
+        processing_class=make_tokenizer(),
+        callbacks=[tracker],
+        peft_config=LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1) if lora else None,
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, tracker.logged
+
+
+@pytest.mark.parametrize(
+    ("kind", "lora"), [("bct", False), ("bct", True), ("kl", True), ("act", False), ("opct", True)]
+)
+def test_dose_is_logged_once_before_the_first_step(tmp_path, kind, lora):
+    """And the training goes as it would have gone without."""
+    plain, logged = trained(tmp_path / "plain", kind, lora)
+    assert not any("dose/kl" in logs for _, logs in logged)
+    checked, logged = trained(tmp_path / "checked", kind, lora, dose_check=True)
+    doses = [(step, logs) for step, logs in logged if "dose/kl" in logs]
+    assert doses[0] == logged[0]
+    ((step, dose),) = doses
+    assert step == 0
+    assert dose["dose/pairs"] == 8  # not the anchors
+    assert dose["dose/kl"] > 0
+    assert 0 <= dose["dose/flip_rate"] <= 1
+    assert dose in [{key: log[key] for key in dose if key in log} for log in checked.state.log_history]
+    losses = [[log["loss"] for log in trainer.state.log_history if "loss" in log] for trainer in (plain, checked)]
+    assert losses[0] == losses[1]
+    weights = [dict(trainer.model.named_parameters()) for trainer in (plain, checked)]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+
+
+def test_resumed_run_is_past_the_check(tmp_path):
+    trained(tmp_path, "act", dose_check=True, max_steps=1, save_strategy="steps", save_steps=1)
+    _, logged = trained(tmp_path, "act", dose_check=True, resume=str(tmp_path / "checkpoint-1"))
+    assert not any("dose/kl" in logs for _, logs in logged)
+
+
+def test_warning(tmp_path, caplog):
+    model = make_model()
+    torch.nn.init.zeros_(model.lm_head.weight)  # whatever it reads, it says the same
+    trained(tmp_path, "act", model=model, dose_check=True)
+    lines = [record.getMessage() for record in caplog.records if "dose_check" in record.getMessage()]
+    assert len(lines) == 1
+    assert "nothing to train" in lines[0]
