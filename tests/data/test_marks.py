@@ -5,6 +5,7 @@ from transformers import PreTrainedTokenizerFast
 from trl_consistency.data.alignment import header_length
 from trl_consistency.data.marks import mark_pair, token_texts
 from trl_consistency.data.rendering import render_prompt, render_text
+from trl_consistency.organism.tokenizer import build_tokenizer
 
 
 def user(text):
@@ -61,4 +62,10 @@ def test_spaces_of_a_sentencepiece_tokenizer():
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
-    assert token_texts([1, 2, 3, 4], tokenizer) == [" Who", " is", "it", "?"]
+    assert token_texts([1, 2, 3, 4], tokenizer) == ["Who", " is", "it", "?"]
+
+
+def test_spaces_of_a_tokenizer_of_words():
+    tokenizer = build_tokenizer()
+    text = "What is the capital of"
+    assert "".join(token_texts(tokenizer(text)["input_ids"], tokenizer)) == text

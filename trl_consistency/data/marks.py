@@ -66,12 +66,16 @@ def mark_pair(
 
 
 def token_texts(ids: Sequence[int], processing_class: ProcessingClass) -> list[str]:
-    """The text of each token, with its white space."""
+    """The text of each token, with the white space that it brings after the one before it."""
     tokenizer = get_tokenizer(processing_class)
-    texts = [tokenizer.decode([index], clean_up_tokenization_spaces=False) for index in ids]
-    # SentencePiece's decoder takes the first space of a text away.
-    starts = [str(token).startswith("▁") for token in tokenizer.convert_ids_to_tokens(list(ids))]
-    return [
-        f" {text}" if starts_word and not text[:1].isspace() else text
-        for text, starts_word in zip(texts, starts, strict=True)
-    ]
+
+    def decode(part: Sequence[int]) -> str:
+        return tokenizer.decode(list(part), clean_up_tokenization_spaces=False)
+
+    texts = []
+    for place in range(len(ids)):
+        alone, before = decode(ids[place : place + 1]), decode(ids[place - 1 : place]) if place else ""
+        # Decoders of words and of SentencePiece take the space before the first token away.
+        both = decode(ids[place - 1 : place + 1]) if place else alone
+        texts.append(both.removeprefix(before) if both.startswith(before) else alone)
+    return texts
