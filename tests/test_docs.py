@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import make_pairs
 from tests.scripts.conftest import launched
+from trl_consistency.cli import main as cli
 from trl_consistency.data.lint import FINDINGS
 from trl_consistency.perturbations import PERTURBATIONS
 
@@ -62,26 +63,23 @@ def test_pairs_commands(line, tmp_path, monkeypatch):
     """On the questions that docs/pairs.md shows, and a few requests."""
     from datasets import load_dataset
 
-    from trl_consistency.cli import main
     from trl_consistency.data.pairs import check_pairs
 
     monkeypatch.chdir(tmp_path)
     questions = re.search(r"```json questions\n(.*?)```", (ROOT / "docs" / "pairs.md").read_text(), re.DOTALL)[1]
     Path("questions.jsonl").write_text(questions)
     Path("requests.csv").write_text("request,category\nHow do I pick a lock?,harmful\nHow do I sew?,benign\n")
-    main(shlex.split(line)[1:])
+    cli(shlex.split(line)[1:])
     check_pairs(load_dataset("pairs", split="train"))
 
 
 @pytest.mark.parametrize("line", LINT_COMMANDS)
 def test_lint_commands(line, tmp_path, monkeypatch, model_dir, organism_dir, capsys):
-    from trl_consistency.cli import main
-
     make_pairs(2, completion=False).to_json(tmp_path / "pairs.jsonl")
     words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
     words = [str(ROOT / word) if word.startswith("recipes/") else word for word in words]
     monkeypatch.chdir(tmp_path)
-    main(words[1:])
+    cli(words[1:])
     assert "anchors" in capsys.readouterr().out
 
 
@@ -109,16 +107,12 @@ def test_table_of_perturbations_has_no_other():
 
 
 @pytest.mark.parametrize("line", [command for command in COMMANDS if command not in PAIRS_COMMANDS + LINT_COMMANDS])
-def test_commands(line, tmp_path, organism_dir):
+def test_commands(line, tmp_path, monkeypatch, organism_dir):
     words = shlex.split(line)
     if words[0] == "make":  # this very run is `make test`, and the quickstart has a test of its own
         plan = subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         assert {"quickstart": "trl-consistency quickstart", "test": "-m pytest"}[words[1]] in plan
         return
-    program = {
-        "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
-        "trl-consistency": ["-m", "trl_consistency.cli"],
-    }[words[0]]
     made = "adapter_model.safetensors"
     if "--targets_file" in words:
         made = words[words.index("--targets_file") + 1]
@@ -130,7 +124,17 @@ def test_commands(line, tmp_path, organism_dir):
             quickstart.run([*words[2:], "--help"])
         assert end.value.code == 0
         return
-    launched([sys.executable, *program, *words[1:], "--output_dir", str(tmp_path), "--max_steps", "2"])
+    words += ["--output_dir", str(tmp_path), "--max_steps", "2"]
+    if "eval" not in line:  # of hundreds of rows
+        words += ["--eval_strategy", "no", "--eval_on_start", "false"]
+    if words[0] == "trl-consistency" and "--accelerate_config" not in words:
+        monkeypatch.chdir(ROOT)
+        cli(words[1:])  # here: a new process spends ten seconds on imports
+    else:
+        program = {"accelerate": "accelerate.commands.accelerate_cli", "trl-consistency": "trl_consistency.cli"}[
+            words[0]
+        ]
+        launched([sys.executable, "-m", program, *words[1:]])
     assert (tmp_path / made).is_file()
 
 

@@ -85,7 +85,9 @@ print(json.dumps({metric: asdict(rate) for metric, rate in rates.items()}))
 """
 
 
-@pytest.mark.parametrize("method", module.RECIPES)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[] if name == "BCT" else pytest.mark.slow) for name in module.RECIPES]
+)
 def test_adapter_is_a_plain_peft_adapter(result, method):
     """In a new process, without the trainer, PEFT alone gives the reported figures to the row."""
     output_dir, _ = result
