@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig
 from transformers import TrainerCallback
 
 from tests.conftest import make_config, make_pairs, make_tokenizer
-from tests.trainer.distributions import allow_fsdp_on_cpu, check_wrapper, options, shard, trained_weights
+from tests.trainer.distributions import adapter_options, allow_fsdp_on_cpu, check_wrapper, options, shard, trained_weights
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.trainer.upstream import end_run
@@ -52,7 +51,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
         train_dataset=make_pairs(rows, completion=given),
         eval_dataset=make_pairs(7),
         processing_class=make_tokenizer(),
-        peft_config=LoraConfig(r=4, target_modules="all-linear") if adapter == "lora" else None,
+        **adapter_options(adapter),
     )
     before = trained_weights(trainer)
     if spoil:
@@ -68,6 +67,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
         rows = trainer.train_dataset if trainer.args.needs_completions and not given else []
         result = {
             "weights": weights,
+            "before": before,
             "moved": (weights - before).abs().max(),
             "targets": [trainer.targets[row["clean_ids"]] for row in rows],
             "metrics": {"eval_loss": eval_loss},

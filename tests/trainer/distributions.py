@@ -4,13 +4,22 @@ import os
 
 import torch
 from accelerate.state import AcceleratorState, DistributedType, PartialState
+from peft import LoraConfig
 from torch.distributed.tensor import DTensor
-from transformers import training_args
+from transformers import BitsAndBytesConfig, training_args
 
 from tests.conftest import make_model
 from trl_consistency.trainer.upstream import DistributedBackend
 
 
+# QLoRA's own. The weights are kept in numbers that FSDP can share out.
+NF4 = {
+    "load_in_4bit": True,
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_use_double_quant": True,
+    "bnb_4bit_compute_dtype": torch.bfloat16,
+    "bnb_4bit_quant_storage": torch.bfloat16,
+}
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -25,6 +34,14 @@ def options():
     # With `use_cpu` accelerate would pass over DeepSpeed; without, transformers wants a GPU for bfloat16.
     training_args.is_torch_bf16_gpu_available = lambda: True
     return {"use_cpu": not is_on("DEEPSPEED"), "ddp_backend": "gloo"}
+
+
+def adapter_options(adapter):
+    """Arguments of a trainer for what trains: everything (`full`), `lora`, or `qlora`."""
+    arguments = {"peft_config": LoraConfig(r=4, target_modules="all-linear")} if adapter != "full" else {}
+    if adapter == "qlora":
+        arguments["quantization_config"] = BitsAndBytesConfig(**NF4)
+    return arguments
 
 
 def allow_fsdp_on_cpu():

@@ -6,23 +6,29 @@ import sys
 from pathlib import Path
 
 import torch
-from peft import LoraConfig
 
 from tests.conftest import make_model, make_tokenizer
-from tests.trainer.distributions import allow_fsdp_on_cpu, check_wrapper, make_sharp_model, options, trained_weights
+from tests.trainer.distributions import (
+    adapter_options,
+    allow_fsdp_on_cpu,
+    check_wrapper,
+    make_sharp_model,
+    options,
+    trained_weights,
+)
 from tests.trainer.test_on_policy_consistency_trainer import likelihood, make_on_policy_config, replay, uneven_pairs
 from trl_consistency import OnPolicyConsistencyTrainer
 from trl_consistency.trainer.upstream import end_run
 
 
-def main(directory: str, batch_size: str, adapter: str, loss_type: str, others: str = "{}") -> None:
+def main(directory: str, model: str, batch_size: str, adapter: str, loss_type: str, others: str = "{}") -> None:
     allow_fsdp_on_cpu()
     others = json.loads(others)
     is_sampled, with_ref_model = (others.pop(name, False) for name in ("sampled", "ref_model"))
     # Before the config, which under ZeRO-3 has models drawn in shards, hence other ones.
     ref_model = make_model(seed=1) if with_ref_model else None
     trainer = OnPolicyConsistencyTrainer(
-        model=make_sharp_model(),
+        model=model if adapter == "qlora" else make_sharp_model(),
         args=make_on_policy_config(
             directory,
             per_device_train_batch_size=int(batch_size),
@@ -42,7 +48,7 @@ def main(directory: str, batch_size: str, adapter: str, loss_type: str, others: 
         train_dataset=uneven_pairs(16),
         eval_dataset=uneven_pairs(7),
         processing_class=make_tokenizer(),
-        peft_config=LoraConfig(r=4, target_modules="all-linear") if adapter == "lora" else None,
+        **adapter_options(adapter),
         ref_model=ref_model,
     )
     if not is_sampled:
@@ -64,7 +70,7 @@ def main(directory: str, batch_size: str, adapter: str, loss_type: str, others: 
     ]
     if trainer.accelerator.is_main_process:
         moved = (weights - before).abs().max()
-        result = {"weights": weights, "moved": moved, "metrics": metrics, "logged": history}
+        result = {"weights": weights, "before": before, "moved": moved, "metrics": metrics, "logged": history}
         torch.save(result, Path(directory) / "result.pt")
     end_run(trainer)
 
