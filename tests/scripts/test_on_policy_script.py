@@ -22,7 +22,7 @@ def test_script_and_command_give_the_same_adapter(tmp_path, on_policy_recipe):
 
 def test_faulty_options_end_with_one_message(tmp_path, on_policy_recipe, capsys):
     for flags, reason in (
-        (["--method", "bct"], "unknown flag: `--method`"),
+        (["--method", "bct"], "unknown flag: `--method`. It is an option of `trl-consistency consistency`."),
         (["--temperature", "0"], "`temperature` must be above 0"),
         (["--num_generations", "3"], "do not divide into groups"),
         (["--loss_type", "kl"], "invalid choice"),
@@ -31,6 +31,14 @@ def test_faulty_options_end_with_one_message(tmp_path, on_policy_recipe, capsys)
             run(["--config", str(on_policy_recipe), "--output_dir", str(tmp_path / "out"), *flags])
         assert error.value.code == 2
         assert reason in capsys.readouterr().err
+
+
+def test_reference_by_name(tmp_path, on_policy_recipe, model_dir):
+    arguments = ["--config", str(on_policy_recipe), "--output_dir", str(tmp_path / "out")]
+    trainer = run([*arguments, "--ref_model_name_or_path", str(model_dir)])
+    assert trainer.rollout_loss.reference.model is not trainer.accelerator.unwrap_model(trainer.model)
+    with pytest.raises(SystemExit, match=r"error: `anchor_dataset` .* is given, but `anchor_ratio` is 0"):
+        run([*arguments, "--anchor_dataset_name", "embedded:organism"])
 
 
 def test_faulty_data_end_with_one_message(tmp_path, on_policy_recipe):

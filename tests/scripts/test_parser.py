@@ -94,6 +94,7 @@ def test_faulty_yaml(tmp_path, capsys, case):
     ("flags", "reason"),
     [
         (["--learning_rat", "1"], r"unknown flag: `--learning_rat`. Did you mean `--learning_rate`"),
+        (["--num_generations", "4"], "It is an option of `trl-consistency on-policy-consistency`."),
         (["--max_step", "1"], "unknown flag: `--max_step`"),
         (["--max_steps", "many"], "argument --max_steps"),
         (["--overlong", "cut"], "invalid choice: 'cut'"),

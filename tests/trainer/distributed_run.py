@@ -9,7 +9,14 @@ import torch
 from transformers import TrainerCallback
 
 from tests.conftest import make_config, make_pairs, make_tokenizer
-from tests.trainer.distributions import adapter_options, allow_fsdp_on_cpu, check_wrapper, options, shard, trained_weights
+from tests.trainer.distributions import (
+    adapter_options,
+    allow_fsdp_on_cpu,
+    check_wrapper,
+    options,
+    shard,
+    trained_weights,
+)
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.trainer.upstream import end_run

@@ -56,6 +56,7 @@ def test_what_a_method_needs(tmp_path, options, needs):
 FAULTY = {
     "anchor_ratio": ({"anchor_ratio": 1.0}, "`anchor_ratio` must be at least 0 and below 1"),
     "negative anchor_ratio": ({"anchor_ratio": -0.1}, "`anchor_ratio`"),
+    "method with a trainer of its own": ({"method": "opct"}, r"OPCT is `OnPolicyConsistencyTrainer`"),
     "unknown method": ({"method": "btc"}, r"Unknown `method` `btc`.*Did you mean `bct`"),
     "no method": ({"method": []}, "`method` is empty"),
     "method twice": ({"method": ["bct", "bct"]}, "names an objective twice"),
@@ -136,6 +137,7 @@ FAULTY = {
         {"generation_kwargs": {"repetition_penalti": 5}},
         "unknown key `repetition_penalti`. Did you mean `repetition_penalty`",
     ),
+    "stop strings": ({"generation_kwargs": {"stop_strings": ["x"]}}, "`stop_strings`, for which generation has no"),
     "several answers": ({"generation_kwargs": {"num_return_sequences": 3}}, "a clean prompt has one target"),
     "learning_rate": ({"learning_rate": -1e-5}, "`learning_rate`"),
     "epochs": ({"num_train_epochs": 0}, "`num_train_epochs`"),

@@ -9,7 +9,13 @@ from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from trl_consistency import ConsistencyConfig, ConsistencyError, ConsistencyTrainer, InvalidPairsError
+from trl_consistency import (
+    ConsistencyConfig,
+    ConsistencyError,
+    ConsistencyTrainer,
+    InvalidPairsError,
+    OnPolicyConsistencyConfig,
+)
 from trl_consistency.data.prepare import prepare_pairs
 
 
@@ -475,6 +481,12 @@ def test_model_by_path_and_another_config(tmp_path, model_dir, kind):
     trainer = ConsistencyTrainer(model=str(model_dir), args=args, train_dataset=make_pairs())
     assert isinstance(trainer.args, ConsistencyConfig)
     trainer.train()
+
+
+def test_config_of_another_trainer(tmp_path, model_dir):
+    args = OnPolicyConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, report_to="none")
+    with pytest.raises(ConsistencyError, match="class `ConsistencyConfig`, got `OnPolicyConsistencyConfig`"):
+        ConsistencyTrainer(model=str(model_dir), args=args, train_dataset=make_pairs())
 
 
 def test_saved_adapter_loads_with_plain_peft(tmp_path, model_dir):

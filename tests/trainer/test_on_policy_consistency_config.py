@@ -94,6 +94,7 @@ FAULTY = {
         {"generation_kwargs": {"min_new_token": 1}},
         "unknown key `min_new_token`. Did you mean `min_new_tokens`",
     ),
+    "stop strings": ({"generation_kwargs": {"stop_strings": ["x"]}}, "`stop_strings`, for which generation has no"),
     "beams": ({"generation_kwargs": {"num_beams": 2}}, "`generation_kwargs` sets `num_beams`"),
     "greedy by the back door": ({"generation_kwargs": {"do_sample": False}}, "`generation_kwargs` sets `do_sample`"),
     "template": (

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3ForCausalLM, TrainerCallback
 
 from tests.conftest import make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError, OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
@@ -632,6 +632,23 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, kill, options):
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{kill}"))
     assert resumed.state.global_step == whole.state.global_step
     assert torch.equal(weights(whole.model), weights(resumed.model))
+
+
+@pytest.mark.parametrize("change", ["student", "base", "ref_model"])
+def test_resumed_with_another_reference(tmp_path, change):
+    """A run that goes on from its checkpoint as the model would have the half-trained student for a reference."""
+    options = {"lora": change == "base", "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    make_trainer(tmp_path, **options).train()
+    others = {
+        "student": {"model": Qwen3ForCausalLM.from_pretrained(tmp_path / "checkpoint-1")}
+        if change == "student"
+        else {},
+        "base": {"model": make_model(seed=5)},
+        "ref_model": {"ref_model": make_model(seed=5)},
+    }
+    trainer = make_trainer(tmp_path, **options, **others[change])
+    with pytest.raises(ConsistencyError, match="The reference is not the one that the run of the checkpoint had"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 
 
 # Inherited options

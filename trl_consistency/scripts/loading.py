@@ -47,6 +47,22 @@ class ConsistencyScriptArguments(ScriptArguments):
     anchor_dataset_split: str = field(default="train", metadata={"help": "Split of the data set of anchors."})
 
 
+@dataclass
+class OnPolicyConsistencyScriptArguments(ConsistencyScriptArguments):
+    """
+    Arguments of the on-policy script.
+
+    Args:
+        ref_model_name_or_path (`str`, *optional*):
+            A model in the place of the reference. If `None`, it is the model before training.
+    """
+
+    ref_model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "A model in the place of the reference. If None, it is the model before training."},
+    )
+
+
 def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMixtureConfig) -> Any:
     """
     Loads the splits that a recipe names: a hub data set, a local folder or file (JSON Lines, JSON, CSV, Parquet), a
@@ -64,6 +80,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             if extension in FILE_TYPES:  # a file, as `dataset_name` takes it
                 entry.path, entry.data_files = FILE_TYPES[extension], entry.path
         return get_dataset(dataset_args)
+    if dataset_args.test_split_size is not None:
+        raise ConsistencyError(
+            "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out."
+        )
     if not name:
         raise ConsistencyError("No data: give `dataset_name` (a hub data set, a folder or a file) or `datasets`.")
     if name == EMBEDDED:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
     from ..trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
-    from .loading import ConsistencyScriptArguments
+    from .loading import OnPolicyConsistencyScriptArguments
     from .parser import StrictParser
 
 
 def main(
-    script_args: "ConsistencyScriptArguments",
+    script_args: "OnPolicyConsistencyScriptArguments",
     training_args: "OnPolicyConsistencyConfig",
     model_args: "ModelConfig",
     dataset_args: "DatasetMixtureConfig",
@@ -39,7 +39,8 @@ def main(
     from ..trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
     from .training import train_and_save, trainer_arguments
 
-    trainer = OnPolicyConsistencyTrainer(**trainer_arguments(script_args, training_args, model_args, dataset_args))
+    arguments = trainer_arguments(script_args, training_args, model_args, dataset_args)
+    trainer = OnPolicyConsistencyTrainer(ref_model=script_args.ref_model_name_or_path, **arguments)
     train_and_save(trainer, script_args)
     return trainer
 
@@ -48,10 +49,15 @@ def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str 
     from trl import DatasetMixtureConfig, ModelConfig
 
     from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
-    from .loading import ConsistencyScriptArguments
+    from .loading import OnPolicyConsistencyScriptArguments
     from .parser import StrictParser
 
-    dataclass_types = (ConsistencyScriptArguments, OnPolicyConsistencyConfig, ModelConfig, DatasetMixtureConfig)
+    dataclass_types = (
+        OnPolicyConsistencyScriptArguments,
+        OnPolicyConsistencyConfig,
+        ModelConfig,
+        DatasetMixtureConfig,
+    )
     if subparsers is not None:
         return subparsers.add_parser(
             "on-policy-consistency", help="Train on the student's own answers", dataclass_types=dataclass_types

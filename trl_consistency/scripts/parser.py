@@ -125,7 +125,22 @@ class StrictParser(TrlParser):
     def _unknown(self, what: str, name: Any, known: Iterable[str]) -> NoReturn:
         near = get_close_matches(str(name), list(known), n=1)
         hint = f" Did you mean `{near[0]}`?" if near else " `--help` lists all options."
+        for command, options in _training_options().items():
+            if str(name).removeprefix("--") in options:
+                hint = f" It is an option of `trl-consistency {command}`."
         self.error(f"unknown {what}: `{name}`.{hint}")
+
+
+def _training_options() -> dict[str, set[str]]:
+    """The options that only one of the training commands has."""
+    from ..trainer.consistency_config import ConsistencyConfig
+    from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
+
+    paired, on_policy = (
+        {field.name for field in dataclasses.fields(config)}
+        for config in (ConsistencyConfig, OnPolicyConsistencyConfig)
+    )
+    return {"consistency": paired - on_policy, "on-policy-consistency": on_policy - paired}
 
 
 def _quote_hint(value: Any) -> str:

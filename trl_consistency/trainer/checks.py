@@ -2,14 +2,15 @@
 
 import os
 import tempfile
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
-from transformers import AutoConfig, Trainer, get_scheduler
+from transformers import AutoConfig, Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -21,6 +22,9 @@ from .capture import resolve_layers
 from .consistency_config import ConsistencyConfig
 from .sharding import is_sharded
 from .upstream import DistributedBackend
+
+
+Config = TypeVar("Config", bound=TrainingArguments)
 
 
 def check_output_dir(output_dir: str) -> None:
@@ -42,6 +46,16 @@ def check_file(path: str, option: str) -> None:
             pass
     except OSError as error:
         raise ConsistencyError(f"`{option}` `{path}` cannot be written ({error.strerror}).") from None
+
+
+def as_config(args: TrainingArguments, kind: type[Config]) -> Config:
+    """A trainer's config, of one that it extends; raises [`ConsistencyError`] for those of other trainers."""
+    if isinstance(args, kind):
+        return args
+    if not isinstance(args, TrainingArguments) or not issubclass(kind, type(args)):
+        raise ConsistencyError(f"`args` must be of the class `{kind.__name__}`, got `{type(args).__name__}`.")
+    # Not `to_dict`, which masks whatever ends in `_token`.
+    return kind(**{field.name: getattr(args, field.name) for field in fields(args) if field.init})
 
 
 def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> None:
@@ -204,7 +218,10 @@ def check_stream(dataset: AnyDataset, name: str) -> None:
 def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:
     """Raises [`ConsistencyError`] for anchors that are faulty, or that would not be used."""
     if anchor_ratio == 0:
-        raise ConsistencyError("`anchor_dataset` is given, but `anchor_ratio` is 0: say which share it is to have.")
+        raise ConsistencyError(
+            "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: say which share it is to "
+            "have, or leave the data set out."
+        )
     if isinstance(anchor_dataset, IterableDataset) and isinstance(train_dataset, Dataset):
         raise ConsistencyError("`anchor_dataset` is streamed and the pairs are not: load it without streaming.")
     check_anchors(anchor_dataset)

@@ -374,6 +374,11 @@ class ConsistencyConfig(SFTConfig):
                 near = get_close_matches(key, known, n=1)
                 hint = f" Did you mean `{near[0]}`?" if near else ""
                 raise ConsistencyError(f"`generation_kwargs` has the unknown key `{key}`.{hint}")
+            if key == "stop_strings":
+                raise ConsistencyError(
+                    "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or "
+                    "`use_vllm` with its `stop`."
+                )
             if key == "num_return_sequences" and value != 1:
                 raise ConsistencyError(
                     "`generation_kwargs` sets `num_return_sequences`: a clean prompt has one target."
@@ -386,6 +391,8 @@ class ConsistencyConfig(SFTConfig):
             if method not in METHODS:
                 near = get_close_matches(str(method), METHODS, n=1)
                 hint = f" Did you mean `{near[0]}`?" if near else ""
+                if "opc" in str(method).lower():
+                    hint = " OPCT is `OnPolicyConsistencyTrainer` (`trl-consistency on-policy-consistency`)."
                 raise ConsistencyError(f"Unknown `method` `{method}`: it can be {', '.join(METHODS)}.{hint}")
         if len(set(self.method)) < len(self.method):
             raise ConsistencyError(f"`method` names an objective twice: {self.method}. Use `method_weights`.")

@@ -1,6 +1,5 @@
 import logging
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -29,6 +28,7 @@ from ..data.targets import TargetTable
 from ..errors import ConsistencyError
 from .card import build_card, describe_data
 from .checks import (
+    as_config,
     check_anchor_arguments,
     check_chat_template,
     check_extras,
@@ -180,9 +180,8 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
         model_id = model if isinstance(model, str) else get_config_model_id(model.config)
         if args is None:
             args = ConsistencyConfig(f"{model_id.split('/')[-1]}-Consistency")
-        elif not isinstance(args, ConsistencyConfig):
-            # Not `to_dict`, which masks whatever ends in `_token`.
-            args = ConsistencyConfig(**{field.name: getattr(args, field.name) for field in fields(args) if field.init})
+        else:
+            args = as_config(args, ConsistencyConfig)
         refuse_arguments(
             compute_loss_func=(compute_loss_func, "the objective is `ConsistencyConfig.method`"),
             formatting_func=(formatting_func, "it would turn pairs into plain text"),

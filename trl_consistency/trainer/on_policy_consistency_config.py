@@ -436,6 +436,11 @@ class OnPolicyConsistencyConfig(DistillationConfig):
                     f"`generation_kwargs` sets `{key}`, which the trainer sets itself: rollouts are sampled, "
                     "`num_generations` of them a prompt, at `temperature`, up to `max_completion_length` tokens."
                 )
+            if key == "stop_strings":
+                raise ConsistencyError(
+                    "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or "
+                    "`use_vllm` with its `stop`."
+                )
             if key not in known:
                 near = get_close_matches(key, known, n=1)
                 hint = f" Did you mean `{near[0]}`?" if near else ""

@@ -1,7 +1,6 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,6 +27,7 @@ from ..data.thinking import thought_span
 from ..errors import ConsistencyError, InvalidPairsError
 from .card import build_on_policy_card, describe_data
 from .checks import (
+    as_config,
     check_anchor_arguments,
     check_chat_template,
     check_extras,
@@ -175,11 +175,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         model_id = model if isinstance(model, str) else get_config_model_id(model.config)
         if args is None:
             args = OnPolicyConsistencyConfig(f"{model_id.split('/')[-1]}-OPCT")
-        elif not isinstance(args, OnPolicyConsistencyConfig):
-            # Not `to_dict`, which masks whatever ends in `_token`.
-            args = OnPolicyConsistencyConfig(
-                **{field.name: getattr(args, field.name) for field in fields(args) if field.init}
-            )
+        else:
+            args = as_config(args, OnPolicyConsistencyConfig)
         refuse_arguments(
             teacher_model=(teacher_model, "the reference is the initial policy, or `ref_model`"),
             tools=(tools, "what the reference would see of the tools' answers is not settled; schemas go in a column"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.logging import get_logger
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
@@ -16,6 +17,9 @@ from transformers import Trainer, TrainerCallback
 from ..errors import ConsistencyError
 from .sharding import is_sharded, prepare_frozen
 from .upstream import ForwardRedirection, create_model_from_path, use_adapter
+
+
+logger = get_logger(__name__)
 
 
 class Reference:
@@ -133,7 +137,10 @@ class GivenReference(Reference):
 
 
 class StartReference(TrainerCallback):
-    """Starts a reference when its student is wrapped by something that rounds weights."""
+    """
+    Starts a reference when its student is wrapped by something that rounds weights, and has its checksum kept in the
+    state of the run: a run goes on with the reference that it began with.
+    """
 
     def __init__(self, reference: Reference, accelerator: Accelerator):
         self.reference, self.accelerator = reference, accelerator
@@ -141,6 +148,20 @@ class StartReference(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
             self.reference.start()
+        checksum = self.reference.checksum
+        before = state.stateful_callbacks.setdefault("reference", {"checksum": checksum})
+        if before["checksum"] == checksum:
+            return
+        message = (
+            "The reference is not the one that the run of the checkpoint had: its weights are others. Give the trainer the "
+            "model (and `ref_model`) that the run began with, not the checkpoint's; `resume_from_checkpoint` loads what "
+            "was trained since."
+        )
+        is_quantized = getattr(self.reference.model, "hf_quantizer", None) is not None
+        if is_quantized or self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+            logger.warning(f"{message} (Or they were rounded on other hardware, or in another precision.)")
+        else:
+            raise ConsistencyError(message)
 
 
 def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Reference:

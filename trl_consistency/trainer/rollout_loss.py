@@ -106,7 +106,13 @@ class RolloutLoss:
             rollouts["completion_ids"],
             rollouts["completion_mask"],
         )
-        if self.args.share_prefix and self.args.num_generations > 1 and states.road == "plain":
+        # The last batch of an evaluation may well hold a single row.
+        if (
+            self.args.share_prefix
+            and self.args.num_generations > 1
+            and states.road == "plain"
+            and torch.is_grad_enabled()
+        ):
             logger.warning_once(f"Prompts are computed once a rollout, which is slow: {states.reason}.")
         # [B, T, H] -> [M, H]
         return Answers(states.hidden[rollouts["loss_mask"].bool()], head_of(model))
