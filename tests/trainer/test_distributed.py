@@ -1,5 +1,6 @@
 """Two processes on CPU follow one, in every way of sharing the model out that the docs call tested."""
 
+import itertools
 import json
 import os
 import re
@@ -229,12 +230,27 @@ def test_accelerate_knows_every_key(path):
 
 
 def test_the_docs_call_tested_what_is_tested():
+    """Each run of two processes is compared with one of a single process."""
     blocks = (ROOT / "docs" / "distributed.md").read_text().split("\n\n")
     lines = next(block for block in blocks if block.startswith("| method |")).splitlines()
-    table, rows = {}, [line.split("|")[1:-1] for line in lines]
-    header = [cell.strip() for cell in rows[0]]
-    for cells in rows[2:]:
-        method, adapter, *states = (re.sub("[`*]", "", cell).strip() for cell in cells)
-        table |= {(method, adapter.lower(), name): state for name, state in zip(header[2:], states, strict=True)}
-    assert {case for case, state in table.items() if state.startswith("tested")} == set(CASES)
-    assert {state.split(" ")[0] for state in table.values()} <= {"tested", "expected", "refused"}
+    rows = [[re.sub("[`*]", "", cell).strip() for cell in line.split("|")[1:-1]] for line in lines]
+    places = rows[0][3:]
+    states = {
+        (method, adapter.lower(), place, engine): state
+        for method, adapter, engine, *row in rows[2:]
+        for place, state in zip(places, row, strict=True)
+    }
+
+    def where(state):
+        return {(*case, engine == "vLLM") for *case, engine in states if states[*case, engine] == state}
+
+    cases = [*CASES, *QUANTISED]
+    single = {(method, adapter, "one process", False) for method, adapter, _ in cases}
+    assert where("tested") == {(*case, False) for case in cases} | single
+    # Those of tests/trainer/test_rollout_engine.py and test_vllm_engine.py
+    on_policy = [method for method in RUNS if method.startswith("OPCT")]
+    engines = {*itertools.product(on_policy, ("lora", "qlora", "full")), ("bct", "lora"), ("bct", "full")}
+    assert where("stand-in") == {(*run, "one process", True) for run in engines}
+    sharded = itertools.product(on_policy, ("lora", "qlora"), ("FSDP2", "ZeRO-3"))
+    assert where("refused") == {(*case, True) for case in sharded}
+    assert set(states.values()) == {"tested", "stand-in", "expected", "refused"}

@@ -1,4 +1,4 @@
-"""QLoRA on the CPU: LoRA on NF4 weights, double quantisation, computed in bfloat16."""
+"""QLoRA: LoRA on NF4 weights, double quantisation, computed in bfloat16."""
 
 import pytest
 import torch
@@ -32,8 +32,14 @@ def model_dir(tmp_path_factory):
     return directory
 
 
-def make_trainer(output_dir, model_dir, method, **options):
-    options = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "learning_rate": 5e-3, **options}
+@pytest.fixture(params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def on_cpu(request):
+    return request.param == "cpu"
+
+
+def make_trainer(output_dir, model_dir, method, on_cpu, **options):
+    sizes = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
+    options = {"use_cpu": on_cpu, "learning_rate": 5e-3, **sizes, **options}
     if method.startswith("opct"):
         loss_type = "policy_gradient" if method == "opct_policy_gradient" else "divergence"
         trainer_class, args = OnPolicyConsistencyTrainer, make_on_policy_config(
@@ -57,23 +63,30 @@ def trained(trainer):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_evaluation_in_the_middle_changes_nothing(tmp_path, model_dir, method):
+def test_evaluation_in_the_middle_changes_nothing(tmp_path, model_dir, method, on_cpu):
     """On some CPUs bitsandbytes repacks 4-bit weights in evaluation, and training goes on with something else."""
-    plain = trained(make_trainer(tmp_path / "plain", model_dir, method, max_steps=4))
+    plain = trained(make_trainer(tmp_path / "plain", model_dir, method, on_cpu, max_steps=4))
     trainer = make_trainer(
-        tmp_path / "evaluated", model_dir, method, max_steps=4, eval_strategy="steps", eval_steps=2, eval_on_start=True
+        tmp_path / "evaluated",
+        model_dir,
+        method,
+        on_cpu,
+        max_steps=4,
+        eval_strategy="steps",
+        eval_steps=2,
+        eval_on_start=True,
     )
     evaluated = trained(trainer)
     assert sum("eval_loss" in entry for entry in trainer.state.log_history) == 3
-    initial = dict(make_trainer(tmp_path / "new", model_dir, method).model.named_parameters())
+    initial = dict(make_trainer(tmp_path / "new", model_dir, method, on_cpu).model.named_parameters())
     assert any((weights != initial[name]).any() for name, weights in plain.items()), "nothing was trained"
     for name, weights in plain.items():
         torch.testing.assert_close(evaluated[name], weights, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("method", ["bct", "opct"])
-def test_reference_is_the_quantised_model_without_the_adapter(tmp_path, model_dir, method):
-    trainer = make_trainer(tmp_path, model_dir, method, max_steps=3, save_strategy="steps", save_steps=1)
+def test_reference_is_the_quantised_model_without_the_adapter(tmp_path, model_dir, method, on_cpu):
+    trainer = make_trainer(tmp_path, model_dir, method, on_cpu, max_steps=3, save_strategy="steps", save_steps=1)
     weights = [(module, module.weight.data.clone()) for module in linears(trainer.model)]
     assert weights
     trainer.train()  # checks the checksum at each save, too
@@ -84,17 +97,17 @@ def linears(model):
     return [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
 
 
-def test_merged_model_answers_as_the_unmerged_one(tmp_path, model_dir):
+def test_merged_model_answers_as_the_unmerged_one(tmp_path, model_dir, on_cpu):
     """Merged into weights of full precision: those that the adapter was trained on, dequantised."""
-    trainer = make_trainer(tmp_path, model_dir, "bct", max_steps=4)
+    trainer = make_trainer(tmp_path, model_dir, "bct", on_cpu, max_steps=4)
     trainer.train()
     trainer.save_model()
     config = BitsAndBytesConfig(**NF4)
     quantised = AutoModelForCausalLM.from_pretrained(model_dir, quantization_config=config, dtype=torch.float32)
     base = quantised.dequantize()
-    ids = torch.arange(3, 40)[None]
-    merged = PeftModel.from_pretrained(base, tmp_path).merge_and_unload().float().eval()
     unmerged = trainer.model.eval()
+    ids = torch.arange(3, 40, device=unmerged.device)[None]
+    merged = PeftModel.from_pretrained(base, tmp_path).merge_and_unload().float().to(ids.device).eval()
     with torch.no_grad():
         expected, actual = unmerged(input_ids=ids).logits.float(), merged(input_ids=ids).logits
     assert (actual - expected).norm() / expected.norm() < 0.02  # computed in bfloat16
