@@ -63,7 +63,9 @@ def split_launch_args(args: list[str], parser: argparse.ArgumentParser) -> tuple
     launch_args = []
     if launch.accelerate_config:
         launch_args += ["--config_file", _find_accelerate_config(launch.accelerate_config, parser)]
-    if launch.num_processes:
+    if launch.num_processes is not None:
+        if launch.num_processes < 1:
+            parser.error(f"--num_processes must be at least 1, got {launch.num_processes}.")
         launch_args += ["--num_processes", str(launch.num_processes)]
     return launch_args, rest
 

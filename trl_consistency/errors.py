@@ -7,3 +7,8 @@ class ConsistencyError(ValueError):
 
 class InvalidPairsError(ConsistencyError):
     """Raised when a data set does not hold usable (clean prompt, perturbed prompt) pairs."""
+
+
+def one_line(error: BaseException) -> str:
+    """What an error of another library says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from enum import Enum
+from importlib.util import find_spec
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -68,6 +69,12 @@ def check_types(options: Any, keys: Iterable[str]) -> None:
         is_text_for_number = isinstance(value, str) and hints[key] in (float, float | None)
         if is_text_for_number or not accepts(hints[key], value):
             raise ConsistencyError(f"`{key}` must be {describe(hints[key])}, got {value!r}.")
+
+
+def check_installed(option: str, is_wanted: Any, module: str) -> None:
+    """Raises [`ConsistencyError`] if an option is set that needs a package which is not installed."""
+    if is_wanted and find_spec(module) is None:
+        raise ConsistencyError(f"`{option}` needs the package `{module}`: `pip install {module}`.")
 
 
 def check_ranges(options: Any, ranges: dict[str, tuple[bool, str]]) -> None:

@@ -50,6 +50,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         help="train each recipe with the seeds 1 to N, and give the spread",
     )
     parsed = parser.parse_args(args)
+    if parsed.seeds < 0:
+        parser.error(f"--seeds must be at least 0, got {parsed.seeds}.")
     missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
     if missing:
         parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install {' '.join(missing)}\n")

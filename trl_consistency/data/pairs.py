@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -71,7 +72,8 @@ def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str
             f"`{name}` uses `with_transform()`, whose result could differ at every read. Apply the transform with "
             "`Dataset.map()` first."
         )
-    first = next(iter(dataset), None)
+    with _readable(name):
+        first = next(iter(dataset), None)
     if first is None:
         raise InvalidPairsError(f"`{name}` is empty: it has no rows.")
     columns = dataset.column_names or list(first)
@@ -85,6 +87,14 @@ def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str
             "`dataset.remove_columns` if the prompts do not need it."
         )
     return first, columns
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InvalidPairsError(f"`{name}` is not valid UTF-8 ({error}). Save the data in that encoding.") from None
 
 
 def column_faults(columns: list[str]) -> Iterator[str]:
@@ -116,7 +126,9 @@ def _check_rows(
         None
     )
     progress = tqdm(rows, desc=f"Checking {name}", disable=len(rows) < 50_000)
-    report_faults([(index, fault) for index, row in enumerate(progress) for fault in check_row(row)], name, len(rows))
+    with _readable(name):
+        faults = [(index, fault) for index, row in enumerate(progress) for fault in check_row(row)]
+    report_faults(faults, name, len(rows))
 
 
 def check_anchors(dataset: AnyDataset, name: str = "anchor_dataset") -> None:
@@ -158,14 +170,12 @@ def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None
     if not faults:
         return
     faulty_rows = len({index for index, _ in faults})
-    lines = [f"  row {index}: {reason}" for index, reason in faults[:MAX_REPORTED]]
+    lines = [f"row {index}: {' '.join(reason.split())}" for index, reason in faults[:MAX_REPORTED]]
     if len(faults) > MAX_REPORTED:
-        lines.append(f"  ... and {len(faults) - MAX_REPORTED} more faults")
+        lines.append(f"... and {len(faults) - MAX_REPORTED} more faults")
     of_all = f" of {num_rows}" if num_rows is not None else ""
-    raise InvalidPairsError(
-        f"`{name}`: {faulty_rows}{of_all} row(s) cannot be used. Nothing was dropped; mend or remove them:\n"
-        + "\n".join(lines)
-    )
+    found = f"`{name}`: {faulty_rows}{of_all} row(s) cannot be used. Nothing was dropped; mend or remove"
+    raise InvalidPairsError(f"{found} it: {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{found} them:", *lines]))
 
 
 def check_prompt_columns(columns: list[str], name: str) -> None:
@@ -244,6 +254,8 @@ def _prompt_faults(prompt: Any) -> Iterator[str]:
     elif isinstance(prompt, str):
         if not prompt.strip():
             yield "is empty or blank"
+        if not _is_unicode(prompt):
+            yield "is not valid Unicode: it holds half a surrogate pair"
     elif not isinstance(prompt, list):
         yield f"must be a string or a list of chat messages, not `{type(prompt).__name__}`"
     elif not prompt:
@@ -277,7 +289,15 @@ def _message_fault(message: Any) -> str | None:
     # A system or tool turn may be empty; an empty question or an empty answer to continue may not.
     if not content.strip() and message["role"] in ("user", "assistant") and not message.get("tool_calls"):
         return f"({message['role']}) is empty or blank"
-    return None
+    return None if _is_unicode(content) else "is not valid Unicode: it holds half a surrogate pair"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _completion_faults(completion: Any, prompt_kind: str | None) -> Iterator[str]:
@@ -306,6 +326,8 @@ def _completion_ids_faults(completion_ids: Any) -> Iterator[str]:
         yield "is missing here though the column exists: give it for every row, or remove the column"
     elif not isinstance(completion_ids, list) or not all(isinstance(token, int) for token in completion_ids):
         yield "must be a list of token ids"
+    elif min(completion_ids, default=0) < 0:
+        yield f"holds {min(completion_ids)}, which is no token id"
     elif not completion_ids:
         yield "is empty"
 

@@ -50,6 +50,7 @@ def prepare_pairs(
     overlong: str = "error",
     num_proc: int | None = None,
     always_generates: bool = False,
+    vocab_size: int | None = None,
 ) -> AnyDataset:
     """
     Renders both prompts (and the completion, where the data have one) of every row.
@@ -74,6 +75,8 @@ def prepare_pairs(
         always_generates (`bool`, *optional*, defaults to `False`):
             Whether a completion is generated for rows that have one, too: `max_completion_length` tokens are then
             reserved for all.
+        vocab_size (`int`, *optional*):
+            Tokens that the model knows. Rows with others are refused.
 
     Returns:
         The data set with the added columns `clean_ids`, `perturbed_ids`, `completion_ids` (if it has completions), each
@@ -95,6 +98,7 @@ def prepare_pairs(
         chat_template_kwargs=chat_template_kwargs or {},
         max_completion_length=max_completion_length,
         always_generates=always_generates,
+        vocab_size=vocab_size,
     )
     if isinstance(dataset, IterableDataset):
         check = row_checker(next(iter(dataset)), has_completion="completion" in columns)
@@ -114,6 +118,7 @@ def render_row(
     chat_template_kwargs: dict[str, Any],
     max_completion_length: int,
     always_generates: bool,
+    vocab_size: int | None = None,
 ) -> dict[str, Any]:
     """Both prompts of a row as token ids, its `length`, and in `render_fault` why it cannot be used (empty if it can)."""
     tools = parse_json_column(row.get("tools"))
@@ -142,6 +147,12 @@ def render_row(
                 rendered["render_fault"] = "`completion` renders to no token at all"
             if not always_generates:
                 completion_length = len(rendered["completion_ids"])
+        largest = max(token for name, ids in rendered.items() if name.endswith("_ids") for token in (-1, *ids))
+        if vocab_size is not None and largest >= vocab_size:
+            rendered["render_fault"] = (
+                f"token {largest} is beyond the model's vocabulary of {vocab_size}: the tokenizer, or what made "
+                "`completion_ids`, is another model's"
+            )
     except Exception as error:  # templates raise whatever their authors chose; the row is what the user needs
         rendered["render_fault"] = f"the chat template refused it ({type(error).__name__}: {error})"
     rendered["length"] = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + completion_length

@@ -2,12 +2,35 @@
 
 from typing import Any, TypeAlias
 
-from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from transformers import AutoProcessor, PreTrainedTokenizerBase, ProcessorMixin
+
+from ..errors import ConsistencyError, one_line
 
 
 Message: TypeAlias = dict[str, Any]
 Prompt: TypeAlias = str | list[Message]
 ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
+
+
+def load_processing_class(
+    name: str, revision: str | None = None, trust_remote_code: bool = False, **options: Any
+) -> ProcessingClass:
+    """
+    The tokenizer or processor of a model. Code that it brings along is run only with `trust_remote_code`.
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be loaded.
+    """
+    try:
+        loaded = AutoProcessor.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code, **options)
+    except Exception as error:  # a damaged file makes `tokenizers` raise `Exception` itself
+        raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: {one_line(error)}") from None
+    if not isinstance(loaded, PreTrainedTokenizerBase | ProcessorMixin):
+        raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: it has a `{type(loaded).__name__}` only.")
+    tokenizer = get_tokenizer(loaded)
+    if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):  # made of nothing where its files are missing
+        raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: it has no vocabulary.")
+    return loaded
 
 
 def get_tokenizer(processing_class: ProcessingClass) -> PreTrainedTokenizerBase:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
 
 
 def read_rows(name: str, config: str | None = None, split: str = "train") -> Iterator[dict[str, Any]]:
@@ -44,7 +44,7 @@ def _readable(name: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, A
     try:
         yield from rows
     except OSError as error:
-        raise ConsistencyError(f"{name} cannot be read: {error}") from None
+        raise ConsistencyError(f"{name} cannot be read: {one_line(error)}") from None
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -54,7 +54,7 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 hint = " Write one JSON object a line." if number == 1 else ""
                 raise ConsistencyError(f"{path}, line {number}: not valid JSON ({error}).{hint}") from None
             if not isinstance(row, dict):
@@ -74,7 +74,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
                     )
                 yield row
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ConsistencyError(f"{path}, line {reader.line_num}: cannot be read ({error}).") from None
+            raise ConsistencyError(f"{path}, line {reader.line_num or 1}: cannot be read ({error}).") from None
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
             for batch in file.iter_batches(batch_size=1000):
                 yield from batch.to_pylist()
     except pyarrow.ArrowException as error:
-        raise ConsistencyError(f"{path} cannot be read: {error}") from None
+        raise ConsistencyError(f"{path} cannot be read: {one_line(error)}") from None
 
 
 def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[str, Any]]:
@@ -94,6 +94,6 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
 
     try:
         dataset = load_dataset(name, name=config, split=split, streaming=True)
-    except (ValueError, OSError) as error:
-        raise ConsistencyError(f"{name} cannot be loaded: {error}") from None
+    except (ValueError, OSError, RuntimeError) as error:
+        raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
     yield from dataset

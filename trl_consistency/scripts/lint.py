@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from accelerate import PartialState
-from transformers import AutoConfig, AutoProcessor
+from transformers import AutoConfig
 from trl import DatasetMixtureConfig, ModelConfig
 
 from ..data.lint import SPAN_FINDINGS, LintReport, lint_pairs
 from ..data.marks import mark_pair
 from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
-from ..data.rendering import ProcessingClass, get_tokenizer
+from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..errors import ConsistencyError
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
-from ..trainer.checks import check_chat_template, check_file
+from ..trainer.checks import check_chat_template, check_file, read_template
 from ..trainer.consistency_config import ConsistencyConfig
 from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
@@ -137,7 +137,7 @@ def main(
     if lint_args.html:
         check_file(lint_args.html, "html")
     rows = read_pairs(lint_args.pairs, script_args, dataset_args)
-    processing_class = load_processing_class(model_args, recipe)
+    processing_class = recipe_processing_class(model_args, recipe)
     if rows:
         check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), "pairs")
         chats = [row for row in rows if isinstance(row.get("clean_prompt"), list)]
@@ -204,25 +204,21 @@ def read_pairs(
     return list(get_split(load_pairs(script_args, dataset_args), split, "dataset_train_split"))
 
 
-def load_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingClass:
+def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingClass:
     """The tokenizer or processor, as the trainers load it; no weights."""
     name = model_args.model_name_or_path
     if not name:
         raise ConsistencyError("No model: give `model_name_or_path`. Only its tokenizer is loaded.")
     if name == EMBEDDED:
         return build_tokenizer()
-    load = partial(
-        AutoProcessor.from_pretrained, revision=model_args.model_revision, trust_remote_code=recipe.trust_remote_code
-    )
-    try:
-        processing_class = load(name)
-        template = recipe.chat_template_path
-        if template:
-            is_file = os.path.isfile(template) and template.endswith((".jinja", ".j2"))
-            text = Path(template).read_text(encoding="utf-8") if is_file else load(template).chat_template
-            processing_class.chat_template = text
-    except (OSError, ValueError) as error:
-        raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: {error}") from None
+    processing_class = load_processing_class(name, model_args.model_revision, recipe.trust_remote_code)
+    template = recipe.chat_template_path
+    if template and template.endswith((".jinja", ".j2")):
+        processing_class.chat_template = read_template(template)
+    elif template:
+        processing_class.chat_template = load_processing_class(
+            template, trust_remote_code=recipe.trust_remote_code
+        ).chat_template
     return processing_class
 
 
@@ -266,9 +262,11 @@ def _measure_dose(
 ) -> Dose:
     from .vulnerable import load_model
 
-    model, processing_class = load_model(model_args.model_name_or_path or "", model_args.model_revision)
+    model, processing_class = load_model(
+        model_args.model_name_or_path or "", model_args.model_revision, recipe.trust_remote_code
+    )
     if recipe.chat_template_path:
-        processing_class = load_processing_class(model_args, recipe)
+        processing_class = recipe_processing_class(model_args, recipe)
     usable = [
         row | render_row(row, processing_class, False, chat_template_kwargs, 0, False)
         for index, row in enumerate(rows)

@@ -9,12 +9,15 @@ from datasets import DatasetDict, IterableDatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, get_dataset
 
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
 from ..organism import build_organism, load_control_dataset, load_organism_datasets
 
 
 # In place of a model or data set name: the organism that is trained on the spot, and its pairs.
 EMBEDDED = "embedded:organism"
+
+# What `datasets` raises for files that it cannot read, folders without data, scripts, and names that it cannot find.
+LOADING_ERRORS = (DatasetGenerationError, OSError, RuntimeError, ValueError)
 
 FILE_TYPES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
@@ -78,8 +81,13 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
         for entry in dataset_args.datasets:
             extension = os.path.splitext(entry.path)[1]
             if extension in FILE_TYPES:  # a file, as `dataset_name` takes it
+                if not os.path.isfile(entry.path) and "://" not in entry.path:
+                    raise ConsistencyError(f"There is no file {entry.path}.")
                 entry.path, entry.data_files = FILE_TYPES[extension], entry.path
-        return get_dataset(dataset_args)
+        try:
+            return get_dataset(dataset_args)
+        except LOADING_ERRORS as error:
+            raise ConsistencyError(f"`datasets` cannot be loaded: {one_line(error.__cause__ or error)}") from None
     if dataset_args.test_split_size is not None:
         raise ConsistencyError(
             "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out."
@@ -116,8 +124,9 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
         if is_file:
             return load_dataset(FILE_TYPES[extension], data_files={"train": name}, streaming=streaming)
         return load_dataset(name, name=config, streaming=streaming)
-    except DatasetGenerationError as error:
-        raise ConsistencyError(f"{name} cannot be read: {error.__cause__ or error}") from None
+    except LOADING_ERRORS as error:
+        what = "read" if is_file else "loaded"
+        raise ConsistencyError(f"{name} cannot be {what}: {one_line(error.__cause__ or error)}") from None
 
 
 def get_split(dataset: DatasetDict | IterableDatasetDict, split: str, option: str) -> Any:

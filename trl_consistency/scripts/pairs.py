@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
 from ..perturbations import PERTURBATIONS
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import SPLITS, file_name, pairs_card
@@ -207,7 +208,7 @@ def main(args: PairsArguments) -> BuildReport:
     if args.perturbations_file:
         if not os.path.isfile(args.perturbations_file):
             raise ConsistencyError(f"`perturbations_file`: there is no file {args.perturbations_file}.")
-        runpy.run_path(args.perturbations_file)
+        _run_perturbations(args.perturbations_file)
     if args.max_sources is not None and args.max_sources < 1:
         raise ConsistencyError(f"`max_sources` must be at least 1, got {args.max_sources}.")
     if args.keep_vulnerable != bool(args.model_name_or_path):
@@ -279,6 +280,19 @@ def main(args: PairsArguments) -> BuildReport:
     if args.push_to_hub:
         _push(args.push_to_hub, output_dir)
     return report
+
+
+def _run_perturbations(file: str) -> None:
+    try:
+        runpy.run_path(file)
+    except ConsistencyError:
+        raise
+    except Exception as error:  # the user's own code
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        place = f", line {lines[-1]}" if lines else ""
+        raise ConsistencyError(
+            f"`perturbations_file` {file}{place}: {type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path) -> list[str]:

@@ -10,6 +10,7 @@ import yaml
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
 
+from ..errors import one_line
 from ..option_types import accepts, describe
 
 
@@ -17,15 +18,41 @@ from ..option_types import accepts, describe
 TRUE_OR_TEXT = ("resume_from_checkpoint",)
 
 
+# Values that a file may make when its aliases are written out, as a message that shows one would write them.
+MAX_VALUES = 100_000
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML without code, and with an error where a key is given twice: the last one would win without a word."""
 
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None and _count_values(node, {}) > MAX_VALUES:
+            raise yaml.YAMLError(f"written out, its aliases would make more than {MAX_VALUES} values")
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"the key `{twice}` is given twice", node.start_mark)
+        seen: list[Any] = []
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                where = key_node.start_mark
+                raise yaml.constructor.ConstructorError(None, None, f"the key `{key}` is given twice", where)
+            seen.append(key)
         return super().construct_mapping(node, deep)
+
+
+def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
+    if counts.setdefault(id(node), -1) > 0:
+        return counts[id(node)]
+    count = 1
+    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for child in part if isinstance(part, tuple) else (part,):
+            if counts.get(id(child)) == -1:
+                raise yaml.composer.ComposerError(None, None, "an alias holds itself", child.start_mark)
+            count += _count_values(child, counts)
+    counts[id(node)] = count
+    return count
 
 
 class StrictParser(TrlParser):
@@ -74,6 +101,8 @@ class StrictParser(TrlParser):
             for arg in (sys.argv[1:] if args is None else args)
             for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])
         ]
+        if args.count("--config") > 1:
+            self.error("`--config` is given twice: put all options into one file.")
         if "--config" in args:
             position = args.index("--config") + 1
             if position == len(args):
@@ -85,7 +114,7 @@ class StrictParser(TrlParser):
         try:
             return super().parse_args_and_config(args, **kwargs)
         except (TypeError, ValueError) as error:
-            self.error(str(error))
+            self.error(one_line(error))
 
     def _check_config(self, path: str) -> None:
         try:
@@ -94,7 +123,9 @@ class StrictParser(TrlParser):
         except OSError as error:
             self.error(f"cannot read `--config` {path}: {error.strerror}.")
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            self.error(f"{path} is not valid YAML: {error}")
+            self.error(f"{path} is not valid YAML: {one_line(error)}")
+        except RecursionError:
+            self.error(f"{path} is not valid YAML: it is nested too deep.")
         if not isinstance(config, dict):
             self.error(f"{path} must hold `key: value` lines.")
         self.config_keys = list(config)
@@ -114,13 +145,15 @@ class StrictParser(TrlParser):
                 self.error(f"{path}: `{key}` must be one of {', '.join(map(str, choices))}, got {value!r}.")
 
     def _check_datasets(self, path: str, value: Any) -> None:
-        known = DatasetConfig.__dataclass_fields__
+        known = get_type_hints(DatasetConfig)
         for entry in value if isinstance(value, list) else [value]:
             if not isinstance(value, list) or not isinstance(entry, dict) or "path" not in entry:
                 self.error(f"{path}: `datasets` must be a list of mappings, each with a `path`, got {entry!r}.")
-            for key in entry:
+            for key, option in entry.items():
                 if key not in known:
                     self._unknown(f"key under `datasets` in {path}", key, known)
+                if not accepts(known[key], option):
+                    self.error(f"{path}: `{key}` under `datasets` must be {describe(known[key])}, got {option!r}.")
 
     def _unknown(self, what: str, name: Any, known: Iterable[str]) -> NoReturn:
         near = get_close_matches(str(name), list(known), n=1)

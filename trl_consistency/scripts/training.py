@@ -5,7 +5,7 @@ from typing import Any
 from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantization_config
 
 from ..errors import ConsistencyError
-from ..trainer.checks import check_bitsandbytes, check_output_dir
+from ..trainer.checks import check_bitsandbytes, check_output_dir, find_checkpoint
 from ..trainer.upstream import end_run
 from .loading import ConsistencyScriptArguments, get_split, load_anchors, load_pairs, resolve_model
 
@@ -19,6 +19,7 @@ def trainer_arguments(
     """The arguments of a trainer that the options stand for; models and data sets are loaded by name."""
     if training_args.should_save:
         check_output_dir(training_args.output_dir)
+    find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
     if model_args.load_in_4bit or model_args.load_in_8bit:
         option = "`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`"
         check_bitsandbytes(option)

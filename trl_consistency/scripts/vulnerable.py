@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from transformers import AutoProcessor
 from trl import ModelConfig
 
+from ..data.rendering import load_processing_class
 from ..data.target_cache import TargetCache, fingerprint
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
 from ..evaluation.run import generate_answers
 from ..evaluation.vulnerability import judge_pairs
 from ..trainer.checks import check_chat_template
+from ..trainer.model_checks import check_model_folder, load_config
 from ..trainer.upstream import create_model_from_path
 from .loading import resolve_model
 
@@ -21,7 +22,7 @@ from .loading import resolve_model
 ANSWERS = "_answers"
 
 
-def load_model(name: str, revision: str | None = None) -> tuple[Any, Any]:
+def load_model(name: str, revision: str | None = None, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """
     A model in the precision of its checkpoint, on the accelerator if there is one, and its tokenizer or processor.
 
@@ -29,11 +30,14 @@ def load_model(name: str, revision: str | None = None) -> tuple[Any, Any]:
         [`ConsistencyError`]: If it cannot be loaded.
     """
     path = resolve_model(ModelConfig(model_name_or_path=name))
+    check_model_folder(path)
+    load_config(path, revision, trust_remote_code)
+    processing_class = load_processing_class(path, revision, trust_remote_code)
+    options = {"revision": revision, "trust_remote_code": trust_remote_code, "use_safetensors": True}
     try:
-        processing_class = AutoProcessor.from_pretrained(path, revision=revision)
-        model = create_model_from_path(path, revision=revision, dtype="auto", device_map=None)
+        model = create_model_from_path(path, dtype="auto", device_map=None, **options)
     except (OSError, ValueError) as error:
-        raise ConsistencyError(f"The model {name} cannot be loaded: {error}") from None
+        raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
     return model.to(PartialState().device).eval(), processing_class
 
 

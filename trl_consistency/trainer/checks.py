@@ -10,16 +10,17 @@ from typing import Any, TypeVar
 import torch
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
-from transformers import AutoConfig, Trainer, TrainingArguments, get_scheduler
+from transformers import PreTrainedTokenizerBase, ProcessorMixin, Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import get_last_checkpoint
 
 from ..data.pairs import AnyDataset, check_anchors
 from ..data.prepare import columns_of
-from ..data.rendering import ProcessingClass
-from ..errors import ConsistencyError, InvalidPairsError
+from ..data.rendering import ProcessingClass, get_tokenizer
+from ..errors import ConsistencyError, InvalidPairsError, one_line
 from .capture import resolve_layers
 from .consistency_config import ConsistencyConfig
+from .model_checks import check_checkpoint, load_config
 from .sharding import is_sharded
 from .upstream import DistributedBackend
 
@@ -27,15 +28,15 @@ from .upstream import DistributedBackend
 Config = TypeVar("Config", bound=TrainingArguments)
 
 
-def check_output_dir(output_dir: str) -> None:
-    """Raises [`ConsistencyError`] if nothing can be written to `output_dir`."""
+def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
+    """Raises [`ConsistencyError`] if nothing can be written to the folder `output_dir`, which `option` names."""
     try:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output_dir):
             pass
     except OSError as error:
         raise ConsistencyError(
-            f"`output_dir` `{output_dir}` is not writable ({error.strerror or error}). Choose another one."
+            f"`{option}` `{output_dir}` is not writable ({error.strerror or error}). Choose another one."
         ) from None
 
 
@@ -68,7 +69,6 @@ def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> No
     wanted = {
         "`use_liger_kernel`": (args.use_liger_kernel, "liger_kernel", "liger-kernel"),
         "`use_vllm`": (args.use_vllm, "vllm", "'trl[vllm]'"),
-        "`deepspeed`": (args.deepspeed, "deepspeed", "deepspeed"),
         "`attn_implementation` flash_attention_2": (
             (args.model_init_kwargs or {}).get("attn_implementation") == "flash_attention_2",
             "flash_attn",
@@ -99,10 +99,9 @@ def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool 
     that is not there, an optimizer or schedule that cannot be built.
     """
     args = trainer.args
-    if resume_from_checkpoint is True and get_last_checkpoint(args.output_dir) is None:
-        raise ConsistencyError(f"`resume_from_checkpoint` is true, but there is no checkpoint in {args.output_dir}.")
-    if isinstance(resume_from_checkpoint, str) and not os.path.isdir(resume_from_checkpoint):
-        raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
+    checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
+    if checkpoint is not None and not is_sharded(trainer.accelerator):
+        check_checkpoint(checkpoint, trainer.model)
     try:
         if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
             trainer.get_optimizer_cls_and_kwargs(args, trainer.model)
@@ -120,6 +119,60 @@ def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool 
     except (TypeError, ValueError) as error:
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
+
+
+def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
+    """The folder to resume from, None for a run from the start, or a [`ConsistencyError`] if it is not there."""
+    if not resume_from_checkpoint:
+        return None
+    if str(resume_from_checkpoint).lower() != "true":
+        if not os.path.isdir(str(resume_from_checkpoint)):
+            raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
+        return str(resume_from_checkpoint)
+    last = get_last_checkpoint(output_dir) if os.path.isdir(output_dir) else None
+    if last is None:
+        raise ConsistencyError(f"`resume_from_checkpoint` is true, but there is no checkpoint in {output_dir}.")
+    return last
+
+
+def check_evaluation(args: Any, eval_dataset: Any) -> None:
+    """Raises [`ConsistencyError`] if there is to be an evaluation with nothing to evaluate on, or the other way round."""
+    strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
+    if strategy != "no" and eval_dataset is None:
+        raise ConsistencyError(
+            f"`eval_strategy` is {strategy}, but there is no `eval_dataset`: give one, or set `eval_strategy: 'no'`."
+        )
+    if args.load_best_model_at_end and strategy == "no":
+        raise ConsistencyError(
+            "`load_best_model_at_end` needs evaluations to tell which is best: set `eval_strategy`."
+        )
+
+
+def read_template(path: str) -> str:
+    """The chat template in a file, or a [`ConsistencyError`] if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConsistencyError(f"`chat_template_path` {path} cannot be read: {one_line(error)}") from None
+
+
+def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase:
+    """Raises [`ConsistencyError`] for a tokenizer whose answers could not end; returns it."""
+    if not isinstance(processing_class, PreTrainedTokenizerBase | ProcessorMixin):
+        raise ConsistencyError(
+            f"`processing_class` must be a tokenizer or a processor, got `{type(processing_class).__name__}`."
+        )
+    tokenizer = get_tokenizer(processing_class)
+    for option in ("eos_token", "pad_token"):
+        token = getattr(args, option, None)
+        if token is not None and token not in tokenizer.get_vocab():
+            raise ConsistencyError(f"`{option}` is {token!r}, which is no token of the tokenizer.")
+    if tokenizer.eos_token is None and getattr(args, "eos_token", None) is None:
+        raise ConsistencyError(
+            "The tokenizer has no `eos_token`, so that no answer could end. Set it (`tokenizer.eos_token = ...`) and save "
+            "the tokenizer."
+        )
+    return tokenizer
 
 
 def check_reference_options(trainer: Trainer) -> None:
@@ -191,9 +244,7 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> N
     if args.layers is not None:
         if isinstance(model, str):
             options = args.model_init_kwargs or {}
-            config = AutoConfig.from_pretrained(
-                model_id, revision=options.get("revision"), trust_remote_code=args.trust_remote_code
-            )
+            config = load_config(model_id, options.get("revision"), args.trust_remote_code)
         else:
             config = model.config
         resolve_layers(args.layers, config.get_text_config().num_hidden_layers)

@@ -8,7 +8,7 @@ from trl import SFTConfig
 
 from ..data.pairs import RESERVED_TEMPLATE_KWARGS
 from ..errors import ConsistencyError
-from ..option_types import check_ranges, check_types
+from ..option_types import check_installed, check_ranges, check_types
 
 
 METHODS = ("bct", "kl", "act", "attct", "mlpct")
@@ -301,6 +301,7 @@ class ConsistencyConfig(SFTConfig):
                 f"`ddp_backend` is {self.ddp_backend}, but this is a single process. Launch several with `accelerate "
                 "launch` or `torchrun`, or leave it out."
             )
+        check_installed("deepspeed", self.deepspeed, "deepspeed")
         super().__post_init__()
         self._check_generation_kwargs()
 

@@ -8,7 +8,6 @@ from accelerate.logging import get_logger
 from datasets import DatasetDict, IterableDataset, IterableDatasetDict
 from torch import nn
 from transformers import (
-    AutoProcessor,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProcessorMixin,
@@ -24,6 +23,7 @@ from ..data.collators import PairCollator
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import align_pairs, is_prepared, needs_targets, prepare_pairs
+from ..data.rendering import load_processing_class
 from ..data.targets import TargetTable
 from ..errors import ConsistencyError
 from .card import build_card, describe_data
@@ -31,19 +31,23 @@ from .checks import (
     as_config,
     check_anchor_arguments,
     check_chat_template,
+    check_evaluation,
     check_extras,
     check_model_options,
     check_output_dir,
     check_reference_options,
     check_sharding,
     check_stream,
+    check_tokenizer,
     check_training_options,
+    read_template,
     refuse_arguments,
 )
 from .consistency_config import ConsistencyConfig
 from .dose import DoseCheck
 from .evaluation_by_row import PairEvaluationMixin
 from .loss_meter import LossMeter
+from .model_checks import check_model
 from .paired_loss import PairedLoss, RowLosses
 from .quantization import keep_layout
 from .reference import StartReference, freeze_initial_policy
@@ -190,8 +194,12 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
         check_extras(args, quantization_config)
         check_model_options(model, model_id, args)
         check_vllm(args, model, quantization_config)
+        self._vocab_size = check_model(model, args, peft_config, quantization_config)
         if args.should_save:
             check_output_dir(args.output_dir)
+            if args.target_cache_dir is not None:
+                check_output_dir(args.target_cache_dir, "target_cache_dir")
+        check_evaluation(args, eval_dataset)
         datasets = {"train_dataset": train_dataset, **_named(eval_dataset)}
         for name, dataset in datasets.items():
             check_pairs(dataset, name)
@@ -202,10 +210,13 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
             datasets["anchor_dataset"] = anchor_dataset = anchor_rows(anchor_dataset)
         if processing_class is None:
             revision = (args.model_init_kwargs or {}).get("revision")
-            processing_class = AutoProcessor.from_pretrained(
-                model_id, revision=revision, trust_remote_code=args.trust_remote_code
-            )
-        if args.chat_template_path is None:
+            processing_class = load_processing_class(model_id, revision, args.trust_remote_code)
+        tokenizer = check_tokenizer(processing_class, args)
+        template = args.chat_template_path
+        clones_template = template is not None and not template.endswith((".jinja", ".j2"))
+        if not clones_template:
+            if template is not None:
+                processing_class.chat_template = read_template(template)
             check_chat_template(processing_class, datasets)
 
         self.targets = TargetTable()
@@ -213,6 +224,17 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
         self._peft_config = peft_config
         data_facts = describe_data(train_dataset)
         is_chat = isinstance(next(iter(cast(AnyDataset, train_dataset)))["clean_prompt"], list)
+        if clones_template:  # may add tokens to the tokenizer and the model: the parent prepares the data after that
+            self._vocab_size = None
+        else:
+            if args.eos_token is not None:
+                tokenizer.eos_token = args.eos_token
+            prepared = {
+                name: self._prepare_dataset(dataset, processing_class, args, False, None, name)
+                for name, dataset in datasets.items()
+                if name != "anchor_dataset"
+            }
+            train_dataset, eval_dataset = prepared["train_dataset"], _like(eval_dataset, prepared)
         super().__init__(
             model=model,
             args=args,
@@ -308,6 +330,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
                 max_completion_length=args.max_completion_length if args.needs_completions else 0,
                 overlong=args.overlong,
                 num_proc=args.dataset_num_proc,
+                vocab_size=self._vocab_size,
             )
             if args.needs_shared_span:
                 dataset = self._align(dataset, processing_class, args, dataset_name)
@@ -514,3 +537,11 @@ def _named(eval_dataset: EvalDataset | None) -> dict[str, AnyDataset]:
     if isinstance(eval_dataset, dict):
         return {f"eval_dataset[{key!r}]": dataset for key, dataset in eval_dataset.items()}
     return {} if eval_dataset is None else {"eval_dataset": eval_dataset}
+
+
+def _like(eval_dataset: EvalDataset | None, prepared: dict[str, AnyDataset]) -> Any:
+    """The prepared evaluation sets in the form that they were given in."""
+    if isinstance(eval_dataset, dict):
+        names = _named(eval_dataset)
+        return {key: prepared[name] for key, name in zip(eval_dataset, names, strict=True)}
+    return None if eval_dataset is None else prepared["eval_dataset"]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
+from peft import PromptLearningConfig
 from torch import Tensor, nn
 from transformers import (
-    AutoProcessor,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ProcessorMixin,
@@ -23,6 +23,7 @@ from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_an
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import is_prepared, prepare_pairs
+from ..data.rendering import load_processing_class
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError, InvalidPairsError
 from .card import build_on_policy_card, describe_data
@@ -30,17 +31,20 @@ from .checks import (
     as_config,
     check_anchor_arguments,
     check_chat_template,
+    check_evaluation,
     check_extras,
     check_output_dir,
     check_reference_options,
     check_sharding,
+    check_tokenizer,
     check_training_options,
     refuse_arguments,
 )
-from .consistency_trainer import EvalDataset, _named
+from .consistency_trainer import EvalDataset, _like, _named
 from .dose import DoseCheck
 from .evaluation_by_row import EvaluationMixin, means_of
 from .loss_meter import LossMeter
+from .model_checks import check_model, check_model_folder
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
 from .quantization import keep_layout
@@ -182,8 +186,17 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
             tools=(tools, "what the reference would see of the tools' answers is not settled; schemas go in a column"),
         )
         check_extras(args, quantization_config)
+        if isinstance(peft_config, PromptLearningConfig):
+            raise ConsistencyError(
+                f"`peft_config` is a learned prompt ({peft_config.peft_type}), which the comparison of the two prompts does "
+                "not see. Use an adapter of the weights, such as LoRA."
+            )
+        vocab_size = check_model(model, args, peft_config, quantization_config)
+        if isinstance(ref_model, str):
+            check_model_folder(ref_model)
         if args.should_save:
             check_output_dir(args.output_dir)
+        check_evaluation(args, eval_dataset)
         datasets = {"train_dataset": train_dataset, **_named(eval_dataset)}
         for name, dataset in datasets.items():
             check_pairs(dataset, name)
@@ -191,13 +204,14 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
             check_anchor_arguments(anchor_dataset, train_dataset, args.anchor_ratio)
             datasets["anchor_dataset"] = anchor_dataset = anchor_rows(anchor_dataset)
         if processing_class is None:
-            processing_class = AutoProcessor.from_pretrained(
+            processing_class = load_processing_class(
                 model_id,
-                revision=(args.model_init_kwargs or {}).get("revision"),
+                (args.model_init_kwargs or {}).get("revision"),
+                args.trust_remote_code,
                 truncation_side="left",
                 padding_side="left",
-                trust_remote_code=args.trust_remote_code,
             )
+        check_tokenizer(processing_class, args)
         check_chat_template(processing_class, datasets, ways_out="Use")
         if ref_model is not None and not isinstance(ref_model, str):
             _check_separate(ref_model, model)
@@ -208,7 +222,10 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
             "the pairs' own clean prompts" if anchor_dataset is None else "a data set of their own"
         )
         self._peft_config = peft_config
-        prepared = {name: _prepare(dataset, processing_class, args, name) for name, dataset in datasets.items()}
+        self._vocab_size = vocab_size
+        prepared = {
+            name: _prepare(dataset, processing_class, args, name, vocab_size) for name, dataset in datasets.items()
+        }
         warn_of_findings(
             prepared["train_dataset"],
             processing_class,
@@ -219,6 +236,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         pairs = prepared["train_dataset"]
         if args.anchor_ratio > 0:
             prepared["train_dataset"] = _with_anchors(prepared["train_dataset"], prepared.get("anchor_dataset"), args)
+        _check_size(prepared["train_dataset"], args)
         for name in _named(eval_dataset):
             prepared[name] = _repeated(prepared[name], args)
         with _without_vllm(args):
@@ -240,7 +258,6 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
                 "is_trainable=True)`, or give a `peft_config`."
             )
         check_reference_options(self)
-        self._check_size()
         self.ref_model: Any = ref_model
         reference = self._make_reference(model)
         self.add_callback(StartReference(reference, self.accelerator))
@@ -282,6 +299,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         check_sharding(self, adapter_off=True)  # whatever the student is, it takes no part
         if isinstance(self.ref_model, str):
             options = {key: value for key, value in (self.args.model_init_kwargs or {}).items() if key != "revision"}
+            options.setdefault("trust_remote_code", self.args.trust_remote_code)
+            options.setdefault("use_safetensors", True)
             if self.accelerator.num_processes > 1:
                 options["device_map"] = None  # "auto" would spread it over the other processes' devices.
             self.ref_model = create_model_from_path(self.ref_model, **options)
@@ -302,23 +321,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
 
     @property
     def _prompts_per_generation(self) -> int:
-        rollouts = self.args.per_device_train_batch_size * self.args.steps_per_generation
-        return rollouts * self.accelerator.num_processes // self.args.num_generations
-
-    def _check_size(self) -> None:
-        if isinstance(self.train_dataset, IterableDataset):
-            return
-        rows, needed = len(self.train_dataset), self._prompts_per_generation
-        if rows < needed:
-            raise InvalidPairsError(
-                f"`train_dataset` has {rows} row(s), fewer than the {needed} prompts of one batch of rollouts "
-                f"(`num_generations` {self.args.num_generations}). Use smaller batches, or more rollouts a prompt."
-            )
-        if rows % needed:
-            logger.warning(
-                f"Each epoch leaves out {rows % needed} of {rows} rows, others each time: {needed} prompts make a batch of "
-                "rollouts, and an incomplete one is not used."
-            )
+        return _prompts_per_generation(self.args)
 
     def get_train_dataloader(self) -> Any:
         """Loads batches of rollouts-to-be, each as often as it has micro-batches; [`_prepare_inputs`] splits them."""
@@ -579,7 +582,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         if is_prepared(dataset):
             return dataset
         check_pairs(dataset, name)
-        return _repeated(_prepare(dataset, self.processing_class, self.args, name), self.args)
+        return _repeated(_prepare(dataset, self.processing_class, self.args, name, self._vocab_size), self.args)
 
     def prediction_step(
         self,
@@ -641,11 +644,34 @@ def _without_vllm(args: OnPolicyConsistencyConfig) -> Iterator[None]:
         args.use_vllm = use_vllm
 
 
+def _prompts_per_generation(args: OnPolicyConsistencyConfig) -> int:
+    rollouts = args.per_device_train_batch_size * cast(int, args.steps_per_generation)
+    return rollouts * args.world_size // args.num_generations
+
+
+def _check_size(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
+    """Raises [`InvalidPairsError`] for fewer prompts than a batch of rollouts takes."""
+    if isinstance(dataset, IterableDataset):
+        return
+    rows, needed = len(dataset), _prompts_per_generation(args)
+    if rows < needed:
+        raise InvalidPairsError(
+            f"`train_dataset` has {rows} row(s), fewer than the {needed} prompts of one batch of rollouts "
+            f"(`num_generations` {args.num_generations}). Use smaller batches, or more rollouts a prompt."
+        )
+    if rows % needed:
+        logger.warning(
+            f"Each epoch leaves out {rows % needed} of {rows} rows, others each time: {needed} prompts make a batch of "
+            "rollouts, and an incomplete one is not used."
+        )
+
+
 def _prepare(
     dataset: AnyDataset,
     processing_class: PreTrainedTokenizerBase | ProcessorMixin,
     args: OnPolicyConsistencyConfig,
     name: str,
+    vocab_size: int | None,
 ) -> AnyDataset:
     """Both prompts of every row as token ids, and the completion where one came with them."""
     with global_then_local_main_first():
@@ -658,6 +684,7 @@ def _prepare(
             max_completion_length=args.max_completion_length,
             overlong=args.overlong,
             always_generates=True,
+            vocab_size=vocab_size,
         )
 
 
@@ -674,14 +701,6 @@ def _repeated(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> AnyDatase
     if isinstance(dataset, IterableDataset):
         return repeat_iterable_dataset(dataset, mini_repeat_count=rollouts)
     return dataset.select([row for row in range(len(dataset)) for _ in range(rollouts)])
-
-
-def _like(eval_dataset: EvalDataset | None, prepared: dict[str, AnyDataset]) -> Any:
-    """The prepared evaluation sets in the form that they were given in."""
-    if isinstance(eval_dataset, dict):
-        names = _named(eval_dataset)
-        return {key: prepared[name] for key, name in zip(eval_dataset, names, strict=True)}
-    return None if eval_dataset is None else prepared["eval_dataset"]
 
 
 def _check_separate(ref_model: Any, model: Any) -> None:

@@ -1,0 +1,220 @@
+"""What a model's folder, its config and the adapter that it is to get can tell: checked before any weights load."""
+
+import json
+import os
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from peft import PeftModel, PromptLearningConfig, get_peft_model, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+
+from ..errors import ConsistencyError, one_line
+
+
+DTYPES = (None, "auto", "bfloat16", "float16", "float32")
+
+ADAPTER_CONFIG = "adapter_config.json"
+
+
+def check_model(model: Any, args: Any, peft_config: Any = None, quantization_config: Any = None) -> int | None:
+    """
+    Checks a model that is still to be loaded, and the adapter that it is to get.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`]):
+            What the trainer was given. A model that is loaded already is left to those who loaded it.
+        args ([`ConsistencyConfig`] or [`OnPolicyConsistencyConfig`]):
+            Options of the run. Its `model_init_kwargs` come to refuse pickled weights.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            What the trainer was given.
+        quantization_config (`Any`, *optional*):
+            What the trainer was given.
+
+    Returns:
+        `int`: Size of the vocabulary, None if the config does not say.
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be loaded, its weights are pickled, it writes no text, or the adapter does not
+            fit.
+    """
+    if not isinstance(model, str):
+        return getattr(model.config.get_text_config(), "vocab_size", None)
+    options = args.model_init_kwargs or {}
+    if not isinstance(dtype := options.get("dtype"), torch.dtype) and dtype not in DTYPES:
+        raise ConsistencyError(f"`dtype` is {dtype}: it can be auto, bfloat16, float16 or float32.")
+    if options.get("use_safetensors") is False:
+        raise ConsistencyError(
+            "`model_init_kwargs` sets `use_safetensors: false`: pickled weights are not loaded, since they could run code."
+        )
+    args.model_init_kwargs = {**options, "use_safetensors": True}
+    if quantization_config is not None and peft_config is None:
+        raise ConsistencyError(
+            "`quantization_config` needs a `peft_config`: quantized weights cannot be trained themselves."
+        )
+    check_model_folder(model)
+    config = load_config(model, options.get("revision"), args.trust_remote_code)
+    architecture = _architecture(model, config)
+    if architecture is not None:
+        _check_without_weights(model, architecture, config, options.get("attn_implementation"), peft_config)
+    return getattr(config.get_text_config(), "vocab_size", None)
+
+
+def load_config(model: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """The config of a model, or a [`ConsistencyError`] that says why it cannot be loaded."""
+    try:
+        return AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        if not trust_remote_code and "trust_remote_code" in str(error):
+            raise ConsistencyError(
+                f"{model} brings Python code along (`auto_map` in config.json), which is not run. If you trust it, set "
+                "`trust_remote_code: true`."
+            ) from None
+        raise ConsistencyError(f"{model} cannot be loaded: {one_line(error)}") from None
+
+
+def check_model_folder(folder: str) -> None:
+    """Raises [`ConsistencyError`] if a local folder holds no whole model; what is no folder is left to the Hub."""
+    if not os.path.isdir(folder):
+        return
+    if (Path(folder) / ADAPTER_CONFIG).is_file():
+        raise ConsistencyError(
+            f"{folder} is an adapter, and a model is asked for. Load it on its base model with "
+            f"`PeftModel.from_pretrained(base_model, {folder!r}, is_trainable=True)` and give the trainer that, or merge "
+            "it into its base model (`merge_and_unload`), save the whole and name that folder."
+        )
+    check_weights(folder)
+
+
+def check_weights(folder: str) -> None:
+    """Raises [`ConsistencyError`] if the weights in a folder are missing, pickled, or not whole."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    pickles = sorted(Path(folder).glob("*model*.bin"))
+    if pickles and not files:
+        name = pickles[0].name
+        kind, convert = ("weights", "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)")
+        if name.startswith("adapter"):
+            kind, convert = "adapter", "PeftModel.from_pretrained(base_model, folder).save_pretrained(new_folder)"
+        raise ConsistencyError(
+            f"{folder} holds its {kind} as a pickle ({name}), which is not loaded: it could run code. If you trust it, "
+            f"convert it to safetensors: `{convert}`."
+        )
+    index = Path(folder) / SAFE_WEIGHTS_INDEX_NAME
+    if not files and not index.is_file() and not any(Path(folder).glob("*.gguf")):
+        raise ConsistencyError(f"{folder} holds no weights: there is no model.safetensors.")
+    if index.is_file():
+        for name in _shards(index):
+            if not (Path(folder) / name).is_file():
+                raise ConsistencyError(
+                    f"{folder} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} names. Download or copy it again."
+                )
+    for file in files:
+        shapes_in(file)
+
+
+def shapes_in(file: Path) -> dict[str, list[int]]:
+    """The shapes of the tensors in a safetensors file by name; only its header is read."""
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ConsistencyError(
+            f"{file} is cut short or damaged ({one_line(error)}). Download or copy it again."
+        ) from None
+
+
+def check_checkpoint(folder: str, model: Any) -> None:
+    """
+    Checks the weights of a checkpoint before they are loaded into a model.
+
+    Args:
+        folder (`str`):
+            The checkpoint.
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model that is to go on from it.
+
+    Raises:
+        [`ConsistencyError`]: If they are missing, pickled, not whole, or another model's.
+    """
+    is_adapter = isinstance(model, PeftModel)
+    if is_adapter and model.active_adapters[0] != "default":  # PEFT saves it in a folder of its own
+        folder = str(Path(folder) / model.active_adapters[0])
+    check_weights(folder)
+    there: dict[str, list[int]] = {}
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        there |= shapes_in(file)
+    state = (
+        get_peft_model_state_dict(model, adapter_name=model.active_adapters[0]) if is_adapter else model.state_dict()
+    )
+    here = {name: list(weight.shape) for name, weight in state.items()}
+    differences = [
+        f"{name} is {there[name]} there and {here[name]} here"
+        for name in here
+        if name in there and there[name] != here[name]
+    ]
+    if (
+        is_adapter or not here.keys() & there.keys()
+    ):  # a whole model may be saved under other names, and tied weights once
+        differences += [f"{name} is not here" for name in there if name not in here]
+        differences += [f"{name} is not there" for name in here if name not in there]
+    if differences:
+        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+        raise ConsistencyError(
+            f"`resume_from_checkpoint`: {folder} is of another model or adapter: {differences[0]}{more}. Resume with the "
+            "options of the run that saved it."
+        )
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise ConsistencyError(f"{index} is cut short or damaged. Download or copy it again.") from None
+
+
+def _architecture(model: str, config: PreTrainedConfig) -> Any:
+    """The class that TRL will load, None if it comes with the model."""
+    if not config.architectures:
+        raise ConsistencyError(
+            f"{model}: config.json has no `architectures`, which say what class the model is. Add them, for example "
+            '`["Qwen3ForCausalLM"]`.'
+        )
+    name = config.architectures[0]
+    architecture = getattr(transformers, name, None)
+    if config.is_encoder_decoder:
+        raise ConsistencyError(f"{model} is a `{name}`, an encoder-decoder. Use a decoder-only model.")
+    if architecture is not None and not architecture.can_generate():
+        raise ConsistencyError(
+            f"{model} is a `{name}`, which writes no text. Use a model that does (`...ForCausalLM`)."
+        )
+    return architecture
+
+
+def _check_without_weights(
+    name: str, architecture: Any, config: PreTrainedConfig, attention: str | None, peft_config: Any
+) -> None:
+    """Builds the model without memory for weights, where its attention and an adapter show whether they fit."""
+    try:
+        with torch.device("meta"):
+            model = architecture._from_config(deepcopy(config), attn_implementation=attention)
+    except (ImportError, ValueError) as error:
+        raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
+    if peft_config is None or isinstance(peft_config, PromptLearningConfig):
+        return
+    peft_config = deepcopy(peft_config)
+    if hasattr(peft_config, "init_lora_weights"):
+        peft_config.init_lora_weights = False  # others read the weights
+    try:
+        adapted = get_peft_model(model, peft_config)
+    except (TypeError, ValueError) as error:
+        raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
+    if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
+        raise ConsistencyError(
+            "`peft_config` puts an adapter on the language modelling head, whose weights the loss reads directly: it "
+            "would not be trained. Remove `lm_head` from `target_modules`."
+        )
