@@ -62,6 +62,16 @@ def test_completion_faults(completion, reason):
     assert any(reason in fault for fault in faults), faults
 
 
+def test_half_a_surrogate_pair():
+    """`lint` reads JSON that holds it; Arrow cannot."""
+    rows = [
+        GOOD | {"clean_prompt": [{"role": "user", "content": "a\ud800"}]},
+        {"clean_prompt": "a\ud800", "perturbed_prompt": "b"},
+    ]
+    for row in rows:
+        assert "is not valid Unicode" in row_checker(row, has_completion=False)(row)[0]
+
+
 def test_message_completion_needs_message_prompts():
     row = {"clean_prompt": "a", "perturbed_prompt": "b", "completion": [{"role": "assistant", "content": "x"}]}
     assert "but the prompts are strings" in row_checker(row, has_completion=True)(row)[0]

@@ -332,7 +332,7 @@ def test_killed_filter_goes_on(questions, tmp_path, model_dir, monkeypatch):
     [
         (["--keep_vulnerable", "true"], "`model_name_or_path`"),
         (["--model_name_or_path", "x"], "`keep_vulnerable`"),
-        (["--keep_vulnerable", "true", "--model_name_or_path", "nowhere"], "model nowhere"),
+        (["--keep_vulnerable", "true", "--model_name_or_path", "nowhere"], "nowhere cannot be loaded"),
         (["--keep_vulnerable", "true", "--model_name_or_path", "x", "--batch_size", "0"], "`batch_size`"),
     ],
 )

@@ -199,9 +199,12 @@ def _check_without_weights(
     name: str, architecture: Any, config: PreTrainedConfig, attention: str | None, peft_config: Any
 ) -> None:
     """Builds the model without memory for weights, where its attention and an adapter show whether they fit."""
+    config = deepcopy(config)
+    if attention is not None:
+        config._attn_implementation = attention
     try:
         with torch.device("meta"):
-            model = architecture._from_config(deepcopy(config), attn_implementation=attention)
+            model = architecture(config)
     except (ImportError, ValueError) as error:
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
     if peft_config is None or isinstance(peft_config, PromptLearningConfig):
