@@ -348,6 +348,12 @@ CASES: dict[str, list[Case]] = {
             lambda room: room.train("datasets: [{path: pairs.jsonl}]\n"),
         ),
         Case(
+            "split of a file",
+            "A share for the test of data that are not split",
+            "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out.",
+            lambda room: room.train(test_split_size=0.1),
+        ),
+        Case(
             "mixture without file",
             "A file of a mixture that is not there",
             "There is no file gone.jsonl.",
@@ -631,7 +637,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "unused anchors",
             "Anchors of which none would be used",
-            "`anchor_dataset` is given, but `anchor_ratio` is 0: say which share it is to have.",
+            "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: say which share it is to have, or leave the data set out.",
             lambda room: room.rollouts(anchor_dataset=Dataset.from_list([{"prompt": "a"}])),
         ),
     ],
@@ -641,6 +647,26 @@ CASES: dict[str, list[Case]] = {
             "A misspelt method",
             "Unknown `method` `btc`: it can be bct, kl, act, attct, mlpct. Did you mean `bct`?",
             lambda room: room.trainer(options={"method": "btc"}),
+        ),
+        Case(
+            "method of the other trainer",
+            "The method of the other trainer",
+            "Unknown `method` `opct`: it can be bct, kl, act, attct, mlpct. OPCT is `OnPolicyConsistencyTrainer` (`trl-consistency on-policy-consistency`).",
+            lambda room: room.train(method="opct"),
+        ),
+        Case(
+            "config of the other trainer",
+            "The config of the other trainer",
+            "`args` must be of the class `OnPolicyConsistencyConfig`, got `ConsistencyConfig`.",
+            lambda room: OnPolicyConsistencyTrainer(
+                str(room.model_dir), args=make_config(room.path), train_dataset=make_pairs(2)
+            ),
+        ),
+        Case(
+            "stop strings",
+            "Texts that are to end an answer",
+            "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or `use_vllm` with its `stop`.",
+            lambda room: room.train(generation_kwargs={"stop_strings": ["User:"]}),
         ),
         Case(
             "weights",
@@ -859,7 +885,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "key of another trainer",
             "A key of another command",
-            "unknown key in …recipe.yaml: `num_generations`. Did you mean `generation_kwargs`?",
+            "unknown key in …recipe.yaml: `num_generations`. It is an option of `trl-consistency on-policy-consistency`.",
             lambda room: room.train("num_generations: 4\n"),
         ),
         Case(
