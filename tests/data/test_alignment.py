@@ -323,7 +323,7 @@ def test_report_names_the_rows():
 
 def test_report_on_nothing():
     assert report_alignment([], [], []).shared_tokens == (0, 0, 0)
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="dimensions"):
         report_alignment([Span(0, 0, 1)], [1], [])
 
 

@@ -1,9 +1,10 @@
 """Which tokens the two prompts of a pair share: token ids are compared on both sides, never text."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .rendering import (
     Message,
@@ -300,36 +301,38 @@ def header_length(
 
 
 def report_alignment(
-    spans: Sequence[Span], clean_lengths: Sequence[int], header_lengths: Sequence[int]
+    spans: "Sequence[Span] | np.ndarray",
+    clean_lengths: "Sequence[int] | np.ndarray",
+    header_lengths: "Sequence[int] | np.ndarray",
 ) -> AlignmentReport:
     """
     Sums up how much the pairs of a data set share, row by row.
 
     Args:
-        spans (`Sequence[Span]`):
+        spans (`Sequence[Span]` or `np.ndarray` of shape `(rows, 3)`):
             The shared span of each row.
-        clean_lengths (`Sequence[int]`):
+        clean_lengths (`Sequence[int]` or `np.ndarray`):
             Tokens of its clean prompt.
-        header_lengths (`Sequence[int]`):
+        header_lengths (`Sequence[int]` or `np.ndarray`):
             Tokens of its generation header, from [`header_length`].
 
     Returns:
         [`AlignmentReport`]: The counts, and the rows that share too little.
     """
-    rows = list(zip(spans, clean_lengths, header_lengths, strict=True))
+    # As arrays: a million rows are a few megabytes, and hundreds as Python objects.
+    rows = np.asarray(spans, dtype=np.int64).reshape(-1, 3)
+    starts, _, shared, lengths, headers = np.column_stack([rows, clean_lengths, header_lengths]).astype(np.int64).T
     return AlignmentReport(
-        rows=len(rows),
-        shared_tokens=_spread([span.length for span in spans]),
-        shared_fraction=_spread([span.length / max(length, 1) for span, length, _ in rows]),
+        rows=len(shared),
+        shared_tokens=_spread(shared),
+        shared_fraction=_spread(shared / np.maximum(lengths, 1)),
         # A span that starts inside the header, or one token before it, has nothing else in it.
-        header_only=[
-            index
-            for index, (span, length, header) in enumerate(rows)
-            if span.length and span.clean_start >= length - header - 1
-        ],
-        no_shared_span=[index for index, span in enumerate(spans) if not span.length],
+        header_only=np.flatnonzero((shared > 0) & (starts >= lengths - headers - 1)).tolist(),
+        no_shared_span=np.flatnonzero(shared == 0).tolist(),
     )
 
 
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(min(values), statistics.median(values), max(values)) if values else Spread(0, 0, 0)
+def _spread(values: np.ndarray) -> Spread:
+    if not len(values):
+        return Spread(0, 0, 0)
+    return Spread(values.min().item(), np.median(values).item(), values.max().item())

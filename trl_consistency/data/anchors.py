@@ -6,6 +6,7 @@ import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets
 
 from ..errors import InvalidPairsError
+from .distinct import first_rows
 from .pairs import AnyDataset
 from .prepare import columns_of
 
@@ -25,8 +26,7 @@ def anchor_rows(dataset: AnyDataset) -> AnyDataset:
 def own_anchors(pairs: AnyDataset) -> AnyDataset:
     """Anchors made of the clean prompts of prepared pairs, each distinct one once (a stream repeats them as they come)."""
     if isinstance(pairs, Dataset):
-        first = {tuple(ids): index for index, ids in reversed(list(enumerate(pairs["clean_ids"])))}
-        pairs = pairs.select(sorted(first.values()))
+        pairs = pairs.select(first_rows(pairs["clean_ids"]))
     return pairs.map(lambda row: {"perturbed_ids": row["clean_ids"]}, **_desc(pairs))
 
 

@@ -1,18 +1,20 @@
 """What is wrong with pairs, or will train little: counted row by row from the data, the tokenizer and its template."""
 
 import json
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 from accelerate import PartialState
 from accelerate.logging import get_logger
 from datasets import IterableDataset
 
-from .alignment import AlignmentReport, Span, report_alignment, shared_suffix
+from .alignment import AlignmentReport, report_alignment, shared_suffix
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
-from .prepare import align_row, render_row
+from .prepare import align_row, forget_many, render_row
 from .rendering import ProcessingClass, Prompt, get_tokenizer, is_prefilled, message_text, render_text
 
 
@@ -154,6 +156,7 @@ class _Linter:
         stand_ins = [{**message, "content": _SENTINEL} for message in messages]
         key = repr((stand_ins, tools, kwargs))
         if key not in self.frames:
+            forget_many(self.frames)
             try:
                 parts = render_text(self.processing_class, stand_ins, tools, kwargs).split(_SENTINEL)
             except Exception:  # templates raise whatever their authors chose
@@ -265,9 +268,8 @@ def lint_pairs(
     found: dict[str, list[int]] = {name: [] for name in FINDINGS}
     anchors: list[int] = []
     reasons: dict[int, str] = {}
-    seen: set[int] = set()
+    prompts, spans = array("q"), array("q")  # as Python objects, a million rows would be hundreds of megabytes
     headers: dict[str, int] = {}
-    shared: list[tuple[int, Span, int, int]] = []
     count = 0
     for index, (row, fault) in enumerate(((row, "") for row in rows) if is_prepared else _rendered(rows, render)):
         count += 1
@@ -278,20 +280,20 @@ def lint_pairs(
             continue
         if row["clean_prompt"] == row["perturbed_prompt"]:
             anchors.append(index)
-        key = hash(json.dumps([row.get(c) for c in (*PROMPT_COLUMNS, "tools", "chat_template_kwargs")], default=str))
-        if key in seen:
-            found["duplicates"].append(index)
-        seen.add(key)
+        key = json.dumps([row.get(c) for c in (*PROMPT_COLUMNS, "tools", "chat_template_kwargs")], default=str)
+        prompts.append(hash(key))
         if limit is not None and row["length"] > limit:
             found["truncated"].append(index)
         aligned = align_row(row, processing_class, kwargs, ("suffix",), headers)
-        shared.append((index, Span(*aligned["suffix"]), len(row["clean_ids"]), aligned["header_length"]))
+        spans.extend((index, *aligned["suffix"], len(row["clean_ids"]), aligned["header_length"]))
         for name in linter.findings(row) if not fault else ():
             found[name].append(index)
-    indices, *facts = zip(*shared, strict=True) if shared else ((), (), (), ())
-    alignment = report_alignment(*facts)
+    indices, *_, lengths, header_lengths = facts = np.array(spans, dtype=np.int64).reshape(-1, 6).T
+    repeated = np.setdiff1d(np.arange(len(indices)), np.unique(np.array(prompts), return_index=True)[1])
+    found["duplicates"] = indices[repeated].tolist()
+    alignment = report_alignment(facts[1:4].T, lengths, header_lengths)
     for name in SPAN_FINDINGS:
-        found[name] = [indices[place] for place in getattr(alignment, name)]
+        found[name] = indices[getattr(alignment, name)].tolist()
     return LintReport(count, anchors, found, reasons, list(column_faults(columns)), alignment, limit)
 
 

@@ -1,9 +1,11 @@
 """Pairs to token ids: rendering of a whole data set, with what does not fit reported or left out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
 from accelerate import PartialState
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
@@ -172,9 +174,9 @@ def _render_streamed(
 
 
 def _fit(dataset: Dataset, name: str, max_length: int, overlong: str) -> Dataset:
-    lengths = dataset["length"]
-    too_long = [index for index, length in enumerate(lengths) if length > max_length]
-    if not too_long:
+    lengths = _array(dataset, "length")
+    too_long = np.flatnonzero(lengths > max_length)
+    if not len(too_long):
         return dataset
     listed = ", ".join(f"row {index} ({lengths[index]} tokens)" for index in too_long[:MAX_REPORTED])
     more = f" and {len(too_long) - MAX_REPORTED} more" if len(too_long) > MAX_REPORTED else ""
@@ -189,8 +191,13 @@ def _fit(dataset: Dataset, name: str, max_length: int, overlong: str) -> Dataset
         raise InvalidPairsError(f"{found} `overlong='drop'` would leave no row.")
     PartialState()  # the logger asks it which process this is
     logger.warning(f"{found} They are left out (`overlong='drop'`).")
-    keep = set(range(len(dataset))) - set(too_long)
-    return dataset.select(sorted(keep))
+    return dataset.select(np.flatnonzero(lengths <= max_length))
+
+
+def _array(dataset: Dataset, column: str, of_batch: Callable[[Any], Any] = lambda values: values) -> np.ndarray:
+    """What `of_batch` makes of a column: as Python objects, a million rows would be hundreds of megabytes."""
+    batches = dataset.select_columns([column]).with_format("arrow").iter(batch_size=10_000)
+    return np.concatenate([of_batch(table[column]).to_numpy() for table in batches])
 
 
 def align_pairs(
@@ -246,9 +253,9 @@ def align_pairs(
         check = partial(_align_streamed, align=align, kinds=kinds, name=name)
         return dataset.map(check, with_indices=True).remove_columns(helpers), {}
     dataset = dataset.map(align, num_proc=num_proc, desc=f"Aligning {name} pairs")
-    lengths = list(map(len, dataset["clean_ids"]))
+    lengths, header_lengths = _array(dataset, "clean_ids", pc.list_value_length), _array(dataset, "header_length")
     reports = {
-        kind: report_alignment([Span(*span) for span in dataset[kind]], lengths, dataset["header_length"])
+        kind: report_alignment(_array(dataset, kind, pc.list_flatten).reshape(-1, 3), lengths, header_lengths)
         for kind in kinds
     }
     empty = sorted({row for report in reports.values() for row in report.no_shared_span})
@@ -269,6 +276,7 @@ def align_row(
     # The header is the same for all rows with the same template variables and the same last role.
     key = repr((kwargs, tools, prompt[-1]["role"] if isinstance(prompt, list) else None))
     if key not in headers:
+        forget_many(headers)
         headers[key] = header_length(processing_class, prompt, tools, kwargs)
     aligned: dict[str, Any] = {"header_length": headers[key]}
     if "suffix" in kinds:
@@ -279,6 +287,12 @@ def align_row(
         # The prompts of an anchor share everything.
         aligned["window"] = [0, 0, len(clean_ids)] if clean_ids == perturbed_ids else list(window)
     return aligned
+
+
+def forget_many(remembered: dict[str, Any], most: int = 1_000) -> None:
+    """Empties what is remembered by template variables and tools: rows may each have tools of their own."""
+    if len(remembered) >= most:
+        remembered.clear()
 
 
 def _align_streamed(row: dict[str, Any], index: int, align: Any, kinds: tuple[str, ...], name: str) -> dict[str, Any]:
@@ -303,4 +317,4 @@ def _without(dataset: Dataset, rows: list[int], name: str, no_shared_span: str) 
         raise InvalidPairsError(f"{found} `no_shared_span='drop'` would leave no pair.")
     PartialState()  # the logger asks it which process this is
     logger.warning(f"{found} They are left out (`no_shared_span='drop'`).")
-    return dataset.select(sorted(set(range(len(dataset))) - set(rows)))
+    return dataset.select(np.setdiff1d(np.arange(len(dataset)), rows))

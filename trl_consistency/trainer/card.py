@@ -13,6 +13,7 @@ from datasets import Dataset
 from huggingface_hub import ModelCard, ModelCardData
 
 from ..data.alignment import AlignmentReport
+from ..data.distinct import first_rows
 from ..data.prepare import needs_targets
 from .capture import find_blocks
 from .papers import cite, in_words, name_methods, name_without_paper
@@ -37,7 +38,7 @@ def describe_data(dataset: Any) -> dict[str, str]:
     """Facts about a table of pairs that the card states: rows, distinct clean prompts, how they were perturbed."""
     if not isinstance(dataset, Dataset):
         return {"Pairs": "streamed"}
-    facts = {"Pairs": f"{len(dataset):,} ({len(set(map(str, dataset['clean_prompt']))):,} distinct clean prompts)"}
+    facts = {"Pairs": f"{len(dataset):,} ({len(first_rows(dataset['clean_prompt'])):,} distinct clean prompts)"}
     if "perturbation" in dataset.column_names:
         # "suggested_answer/train-03" is wording 3 of a perturbation, "authority/train-03+typos/train-00" two in a row
         kinds = Counter(

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
@@ -700,7 +701,7 @@ def _repeated(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> AnyDatase
     rollouts = args.num_generations_eval or args.num_generations
     if isinstance(dataset, IterableDataset):
         return repeat_iterable_dataset(dataset, mini_repeat_count=rollouts)
-    return dataset.select([row for row in range(len(dataset)) for _ in range(rollouts)])
+    return dataset.select(np.arange(len(dataset)).repeat(rollouts))
 
 
 def _check_separate(ref_model: Any, model: Any) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sized
 
+import torch
+
 from .upstream import RepeatSampler
 
 
@@ -43,6 +45,12 @@ class RolloutSampler(RepeatSampler):
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
+        # A tensor: as TRL makes it, the order of a million rows would be a hundred megabytes of Python objects.
+        order = torch.arange(self.num_samples)
         if self.shuffle:
             self.generator.manual_seed(self.seed + self._epoch())
-        return super().__iter__()
+            order = torch.randperm(self.num_samples, generator=self.generator)
+        whole = self.num_samples // self.batch_size * self.batch_size
+        for batch in order[:whole].split(self.batch_size):
+            for _ in range(self.repeat_count):
+                yield from batch.repeat_interleave(self.mini_repeat_count).tolist()
