@@ -143,7 +143,7 @@ def render_row(
         if has_completion:
             # From the clean side, where it belongs: both sides are to be followed by the same token ids.
             rendered["completion_ids"] = row.get("completion_ids") or render_completion(
-                processing_class, row["clean_prompt"], row["completion"], tools, kwargs
+                processing_class, row["clean_prompt"], row["completion"], tools, kwargs, rendered["clean_ids"]
             )
             if not rendered["completion_ids"]:
                 rendered["render_fault"] = "`completion` renders to no token at all"

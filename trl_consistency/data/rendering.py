@@ -97,6 +97,7 @@ def render_completion(
     completion: Prompt,
     tools: list[dict] | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
+    prompt_ids: list[int] | None = None,
 ) -> list[int]:
     """
     Renders a given completion to the token ids that follow `render_prompt(prompt)`.
@@ -116,28 +117,35 @@ def render_completion(
             As in [`render_prompt`].
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             As in [`render_prompt`].
+        prompt_ids (`list[int]`, *optional*):
+            `render_prompt(prompt)`, where it is known.
 
     Returns:
         `list[int]`: Token ids of the completion alone.
     """
     tokenizer = get_tokenizer(processing_class)
-    prompt_ids = render_prompt(processing_class, prompt, tools, chat_template_kwargs)
-    if isinstance(prompt, str):
-        eos_token = tokenizer.eos_token or ""
-        prompt_text = prompt
-        text = f"{prompt}{completion}" + ("" if str(completion).endswith(eos_token) else eos_token)
-        ids = _encode(tokenizer, text)
-    else:
+    if prompt_ids is None:
+        prompt_ids = render_prompt(processing_class, prompt, tools, chat_template_kwargs)
+
+    def render_whole(tokenize: bool) -> Any:
+        if isinstance(prompt, str):
+            eos_token = tokenizer.eos_token or ""
+            text = f"{prompt}{completion}" + ("" if str(completion).endswith(eos_token) else eos_token)
+            return _encode(tokenizer, text) if tokenize else text
         messages = _append(prompt, completion)
-        prompt_text = render_text(processing_class, prompt, tools, chat_template_kwargs)
-        text, ids = (
-            _apply_chat_template(
-                processing_class, messages, tools, chat_template_kwargs, tokenize=tokenize, is_complete=True
-            )
-            for tokenize in (False, True)
+        return _apply_chat_template(
+            processing_class, messages, tools, chat_template_kwargs, tokenize=tokenize, is_complete=True
         )
+
+    ids = render_whole(tokenize=True)
     prefix = next((i for i, (a, b) in enumerate(zip(prompt_ids, ids, strict=False)) if a != b), len(prompt_ids))
-    if prefix < len(prompt_ids) and text.startswith(prompt_text):
+    if prefix == len(prompt_ids):
+        return ids[prefix:]
+    text, prompt_text = (
+        render_whole(tokenize=False),
+        render_text(processing_class, prompt, tools, chat_template_kwargs),
+    )
+    if text.startswith(prompt_text):
         return tokenizer(text=text[len(prompt_text) :], add_special_tokens=False)["input_ids"]
     # A template may render the prompt alone differently (an empty thought that the full conversation drops): the
     # completion starts where the two part.
