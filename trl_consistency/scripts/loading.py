@@ -75,9 +75,17 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
         [`ConsistencyError`]: If no data set is named, or two are, or the file type is not known.
     """
     name = script_args.dataset_name
+    # Two names of one option: TRL's scripts heed the first with `dataset_name`, the second with `datasets`.
+    streaming = script_args.dataset_streaming or dataset_args.streaming
     if dataset_args.datasets and name:
         raise ConsistencyError("Both `datasets` and `dataset_name` are given: keep one.")
     if dataset_args.datasets:
+        dataset_args.streaming = streaming
+        if streaming and (dataset_args.test_split_size or any(entry.fraction for entry in dataset_args.datasets)):
+            raise ConsistencyError(
+                "`test_split_size` and `fraction` need to know how many rows there are, which `streaming` does not tell. "
+                "Leave them out, or load the data without streaming."
+            )
         for entry in dataset_args.datasets:
             extension = os.path.splitext(entry.path)[1]
             if extension in FILE_TYPES:  # a file, as `dataset_name` takes it
@@ -95,8 +103,11 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
     if not name:
         raise ConsistencyError("No data: give `dataset_name` (a hub data set, a folder or a file) or `datasets`.")
     if name == EMBEDDED:
-        return DatasetDict(load_organism_datasets())
-    return _load_named(name, script_args.dataset_config, script_args.dataset_streaming)
+        splits = load_organism_datasets()
+        if not streaming:
+            return DatasetDict(splits)
+        return IterableDatasetDict({split: rows.to_iterable_dataset() for split, rows in splits.items()})
+    return _load_named(name, script_args.dataset_config, streaming)
 
 
 def load_anchors(script_args: ConsistencyScriptArguments) -> Any:

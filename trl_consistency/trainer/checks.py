@@ -266,6 +266,15 @@ def check_stream(dataset: AnyDataset, name: str) -> None:
         )
 
 
+def check_steps(dataset: AnyDataset, max_steps: int) -> None:
+    """Raises [`ConsistencyError`] for a stream that is to be trained on for epochs."""
+    if isinstance(dataset, IterableDataset) and max_steps <= 0:
+        raise ConsistencyError(
+            "`train_dataset` is streamed, and the steps of an epoch are not known before its end. Set `max_steps`: the "
+            "stream begins anew as often as they need. Or load it without streaming."
+        )
+
+
 def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:
     """Raises [`ConsistencyError`] for anchors that are faulty, or that would not be used."""
     if anchor_ratio == 0:

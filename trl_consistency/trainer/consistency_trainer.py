@@ -37,6 +37,7 @@ from .checks import (
     check_output_dir,
     check_reference_options,
     check_sharding,
+    check_steps,
     check_stream,
     check_tokenizer,
     check_training_options,
@@ -53,6 +54,7 @@ from .quantization import keep_layout
 from .reference import StartReference, freeze_initial_policy
 from .regeneration import RegenerateTargets
 from .sharding import gathered
+from .stream import RepeatedStream
 from .target_making import TargetsMixin, adapter_changes_base
 from .upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .vllm_engine import check_vllm
@@ -205,6 +207,10 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
             check_pairs(dataset, name)
             if args.needs_completions:
                 check_stream(dataset, name)
+        check_steps(cast(AnyDataset, train_dataset), args.max_steps)
+        if args.accelerator_config.dispatch_batches is None:
+            # For streams, one process would else join the batches of all, which have different widths.
+            args.accelerator_config.dispatch_batches = False
         if anchor_dataset is not None:
             check_anchor_arguments(anchor_dataset, train_dataset, args.anchor_ratio)
             datasets["anchor_dataset"] = anchor_dataset = anchor_rows(anchor_dataset)
@@ -374,6 +380,17 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
             self._signature_columns = list(PREPARED_COLUMNS)
+
+    def get_train_dataloader(self) -> Any:
+        """As [`~transformers.Trainer.get_train_dataloader`]; a stream has no end."""
+        if not isinstance(self.train_dataset, IterableDataset):
+            return super().get_train_dataloader()
+        return self._get_dataloader(
+            dataset=RepeatedStream(self.train_dataset),
+            description="Training",
+            batch_size=self._train_batch_size,
+            is_training=True,
+        )
 
     def _with_anchors(self, anchor_dataset: AnyDataset | None) -> AnyDataset:
         pairs, args = self.train_dataset, self.args

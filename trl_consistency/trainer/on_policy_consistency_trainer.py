@@ -1,6 +1,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,6 +38,7 @@ from .checks import (
     check_output_dir,
     check_reference_options,
     check_sharding,
+    check_steps,
     check_tokenizer,
     check_training_options,
     refuse_arguments,
@@ -63,6 +65,7 @@ from .rollout_metrics import (
 from .rollout_sampler import RolloutSampler
 from .rollout_table import RolloutTable
 from .sharding import is_sharded, shape_of
+from .stream import RepeatedStream
 from .target_making import adapter_changes_base
 from .upstream import (
     RepeatSampler,
@@ -201,6 +204,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         datasets = {"train_dataset": train_dataset, **_named(eval_dataset)}
         for name, dataset in datasets.items():
             check_pairs(dataset, name)
+        check_steps(cast(AnyDataset, train_dataset), args.max_steps)
         if anchor_dataset is not None:
             check_anchor_arguments(anchor_dataset, train_dataset, args.anchor_ratio)
             datasets["anchor_dataset"] = anchor_dataset = anchor_rows(anchor_dataset)
@@ -328,11 +332,13 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
         """Loads batches of rollouts-to-be, each as often as it has micro-batches; [`_prepare_inputs`] splits them."""
         dataset, args = self.train_dataset, self.args
         if isinstance(dataset, IterableDataset):
-            dataset = repeat_iterable_dataset(
-                dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset,
-                mini_repeat_count=args.num_generations,
-                batch_size=self._prompts_per_generation,
-                repeat_count=args.steps_per_generation * args.num_iterations,
+            dataset = RepeatedStream(
+                repeat_iterable_dataset(
+                    dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset,
+                    mini_repeat_count=args.num_generations,
+                    batch_size=self._prompts_per_generation,
+                    repeat_count=args.steps_per_generation * args.num_iterations,
+                )
             )
         return self._get_dataloader(
             dataset=dataset,
@@ -652,15 +658,14 @@ def _prompts_per_generation(args: OnPolicyConsistencyConfig) -> int:
 
 def _check_size(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
     """Raises [`InvalidPairsError`] for fewer prompts than a batch of rollouts takes."""
-    if isinstance(dataset, IterableDataset):
-        return
-    rows, needed = len(dataset), _prompts_per_generation(args)
+    needed, is_stream = _prompts_per_generation(args), isinstance(dataset, IterableDataset)
+    rows = sum(1 for _ in islice(dataset, needed)) if is_stream else len(dataset)
     if rows < needed:
         raise InvalidPairsError(
             f"`train_dataset` has {rows} row(s), fewer than the {needed} prompts of one batch of rollouts "
             f"(`num_generations` {args.num_generations}). Use smaller batches, or more rollouts a prompt."
         )
-    if rows % needed:
+    if rows % needed and not is_stream:
         logger.warning(
             f"Each epoch leaves out {rows % needed} of {rows} rows, others each time: {needed} prompts make a batch of "
             "rollouts, and an incomplete one is not used."

@@ -1,0 +1,34 @@
+"""Streamed pairs in training."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import datasets
+from torch.utils.data import IterableDataset
+
+
+class RepeatedStream(IterableDataset):
+    """
+    A stream that begins anew when it ends, in another order each time if it is shuffled.
+
+    Trainer would count such passes as epochs, without knowing their length: a run resumed in the second one would find
+    other rows, and the last rows of a pass could make half a step. In one endless pass, a batch is found by its number.
+
+    Args:
+        dataset ([`~datasets.IterableDataset`]):
+            The stream.
+    """
+
+    def __init__(self, dataset: datasets.IterableDataset):
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in count():
+            self.dataset.set_epoch(number)
+            is_empty = True
+            for row in self.dataset:
+                is_empty = False
+                yield row
+            if is_empty:  # the share of a worker process that gets none
+                return
