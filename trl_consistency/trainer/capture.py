@@ -22,6 +22,9 @@ from ..errors import ConsistencyError
 from .upstream import maybe_gather_lm_head_ctx
 
 
+# Of the quadratic masks that SDPA is given: a row of 8192 tokens; 64 MB, and with eager attention four times that
+MAX_MASK_ENTRIES = 1 << 26
+
 # What the MLP's last linear layer is called: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi.
 DOWN_PROJECTIONS = ("down_proj", "dense_4h_to_h", "c_proj", "fc2")
 
@@ -255,21 +258,46 @@ def capture_states(
             if attention:
                 maps = _attention(block, blocks.backbone)
                 hooks.callback(maps.register_forward_hook(into(states.attention, index=1, dim=4)).remove)
+        mask = needed_mask(blocks.backbone, attention_mask)
         with blocks.shortened(depth):
             output = blocks.backbone(
                 input_ids=input_ids,
-                attention_mask=attention_mask,
+                attention_mask=mask,
                 # By default left padding would be counted as text.
-                position_ids=(attention_mask.cumsum(-1) - 1).clamp(min=0),
+                position_ids=None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0),
                 use_cache=False,
             )
 
+    for wanted, seen in ((residual, states.residual), (mlp, states.mlp), (attention, states.attention)):
+        if wanted and len(seen) != len(layers):
+            raise ConsistencyError(
+                f"{len(layers)} blocks have {len(seen)} states to compare: a kernel computes what they are in without "
+                "calling its parts. Leave `use_kernels` and `use_liger_kernel` out, or compare something else."
+            )
     if with_grad:
         for seen in (states.residual, states.mlp, states.attention):
             seen[:] = map(select, seen)
     if need_last_hidden:
         states.last_hidden = output.last_hidden_state
     return states
+
+
+def needed_mask(model: Any, attention_mask: Tensor) -> Tensor | None:
+    """
+    The mask of a batch, `None` where it is not needed and what SDPA makes of it, tokens times tokens for each row, would
+    be large: with the padding on the right, no token sees it.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            What reads the batch.
+        attention_mask (`torch.Tensor`):
+            1 for tokens and 0 for padding, `[B, T]`.
+    """
+    rows, length = attention_mask.shape
+    if rows * length**2 <= MAX_MASK_ENTRIES or model.config.get_text_config()._attn_implementation != "sdpa":
+        return attention_mask
+    is_on_the_right = bool((attention_mask[:, 1:] <= attention_mask[:, :-1]).all())
+    return None if is_on_the_right else attention_mask
 
 
 def head_of(model: nn.Module) -> Head:

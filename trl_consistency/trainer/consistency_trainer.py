@@ -26,6 +26,7 @@ from ..data.prepare import align_pairs, is_prepared, needs_targets, prepare_pair
 from ..data.rendering import load_processing_class
 from ..data.targets import TargetTable
 from ..errors import ConsistencyError
+from .capture import needed_mask
 from .card import build_card, describe_data
 from .checks import (
     as_config,
@@ -527,6 +528,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
         seen = []
 
         def observed_model(**model_inputs: Any) -> Any:
+            model_inputs["attention_mask"] = needed_mask(self.model, model_inputs["attention_mask"])
             seen.append(model(**model_inputs))
             return seen[-1]
 

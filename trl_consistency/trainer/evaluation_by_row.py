@@ -9,6 +9,7 @@ from torch import nn
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.collators import PairCollator
+from .capture import needed_mask
 from .paired_loss import PairedLoss, RowLosses
 
 
@@ -74,6 +75,7 @@ class PairEvaluationMixin(EvaluationMixin):
     data_collator: PairCollator
     paired_loss: PairedLoss | None
     # Of the trainer that this is mixed into
+    model: Any
     _metrics: Any
     _compare: Any
     _prepare_inputs: Any
@@ -107,6 +109,7 @@ class PairEvaluationMixin(EvaluationMixin):
     ) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
         """BCT alone, and what [`~trl.SFTTrainer`] logs beside it."""
         inputs.pop("is_anchor")
+        inputs["attention_mask"] = needed_mask(self.model, inputs["attention_mask"])
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
         losses = -outputs.log_probs  # (rows, tokens - 1), zero outside the completion
         if self.args.loss_type == "dft":

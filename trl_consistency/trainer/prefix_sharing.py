@@ -22,11 +22,9 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from .capture import Blocks, find_blocks
+from .capture import MAX_MASK_ENTRIES, Blocks, find_blocks, needed_mask
 
 
-# Of the packed rows' mask: a row of at most 8192 tokens; 64 MB with SDPA, and with eager attention four times that
-MAX_MASK_ENTRIES = 1 << 26
 # Attention implementations that take a mask [B, 1, T, T]
 TAKES_MASK = ("sdpa", "eager")
 
@@ -65,7 +63,7 @@ class PrefixSharing:
             Whether the cache may be used. It runs the backbone twice a call where the other roads run it once: with
             sharded parameters every process must run it equally often, whatever its rows.
         max_mask_entries (`int`, *optional*, defaults to `2**26`):
-            The largest mask of packed rows, the tokens of a row squared, times the rows.
+            The largest mask of packed or padded rows, the tokens of a row squared, times the rows.
 
     Attributes:
         refused (`dict[str, str]`):
@@ -165,6 +163,7 @@ class PrefixSharing:
         return cache
 
     def _takes_cache(self, blocks: Blocks, batch: "_Batch", reasons: list[str]) -> bool:
+        backbone: Any = blocks.backbone
         if not self.share:
             reasons.append("sharing is switched off")
         elif not batch.shares:
@@ -173,8 +172,13 @@ class PrefixSharing:
             reasons.append("the key/value cache is switched off")
         elif self.refused and "cache" in self.refused:
             reasons.append(self.refused["cache"])
-        elif any(_checkpoints(module) and module.training for module in (blocks.backbone, *blocks.modules)):
+        elif any(_checkpoints(module) and module.training for module in (backbone, *blocks.modules)):
             reasons.append("gradient checkpointing drops the key/value cache")
+        elif batch.mask_entries > self.max_mask_entries and backbone.config._attn_implementation in TAKES_MASK:
+            reasons.append(
+                f"the mask of {len(batch.prompt_ids)} prompts of unequal lengths has {batch.mask_entries:,} entries, more "
+                f"than {self.max_mask_entries:,}"
+            )
         else:
             return True
         return False
@@ -240,6 +244,11 @@ class _Batch:
     @property
     def shares(self) -> bool:
         return len(self.prompt_ids) < len(self.rows) and self.prompt_ids.shape[1] > 1
+
+    @property
+    def mask_entries(self) -> int:
+        """Of the mask of the prompts, padded on the left; they need none if they are equally long."""
+        return 0 if self.prompt_mask.all() else self.prompt_mask.numel() * self.prompt_mask.shape[1]
 
 
 @dataclass
@@ -329,8 +338,13 @@ def _first_fit(lengths: list[int]) -> tuple[list[int], tuple[int, int]]:
 def _run_plain(backbone: Any, batch: _Batch) -> Tensor:
     input_ids = torch.cat([batch.prompt_ids[batch.rows], batch.completion_ids[:, :-1]], 1)
     mask = torch.cat([batch.prompt_mask[batch.rows], batch.completion_mask[:, :-1]], 1)
-    output = backbone(input_ids=input_ids, attention_mask=mask, position_ids=_positions(mask), use_cache=False)
-    return output.last_hidden_state[:, batch.prompt_ids.shape[1] - 1 :]
+    # All padding goes to the right: long rows then need no mask.
+    order = mask.argsort(dim=1, descending=True, stable=True)
+    input_ids, mask = input_ids.gather(1, order), mask.gather(1, order)
+    output = backbone(input_ids=input_ids, attention_mask=needed_mask(backbone, mask), use_cache=False)
+    last = batch.prompt_mask.sum(1)[batch.rows, None] - 1  # of the prompt
+    states = last + torch.arange(batch.completion_ids.shape[1], device=last.device)
+    return output.last_hidden_state.take_along_dim(states[..., None], 1)
 
 
 def _run_prompts(backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor) -> DynamicCache:
