@@ -68,6 +68,7 @@ def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> No
         check_bitsandbytes(f"`optim` {optim}")
     wanted = {
         "`use_liger_kernel`": (args.use_liger_kernel, "liger_kernel", "liger-kernel"),
+        "`use_kernels`": ((args.model_init_kwargs or {}).get("use_kernels"), "kernels", "kernels"),
         "`use_vllm`": (args.use_vllm, "vllm", "'trl[vllm]'"),
         "`attn_implementation` flash_attention_2": (
             (args.model_init_kwargs or {}).get("attn_implementation") == "flash_attention_2",
@@ -78,6 +79,15 @@ def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> No
     for option, (is_wanted, module, package) in wanted.items():
         if is_wanted and find_spec(module) is None:
             raise ConsistencyError(f"{option} needs the package `{module}`: `pip install {package}`.")
+    if args.use_liger_kernel:
+        config = args.liger_kernel_config or {}
+        if config.get("fused_linear_cross_entropy"):
+            raise ConsistencyError(
+                "`liger_kernel_config` sets `fused_linear_cross_entropy`, a loss that consistency training does not have. "
+                "Leave it out: the kernels of the layers serve."
+            )
+        # By default it would replace the model's forward.
+        args.liger_kernel_config = {**config, "fused_linear_cross_entropy": False}
     available = get_available_reporting_integrations()
     for tracker in args.report_to or []:
         if tracker not in available:
