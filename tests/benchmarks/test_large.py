@@ -75,5 +75,5 @@ def construct(tmp_path, kind, rows):
 def test_memory_does_not_grow_with_the_rows(tmp_path, kind):
     few, many = SIZES
     small, large = (construct(tmp_path, kind, rows) for rows in (few, many))
-    # Sixteen numbers a row, for orders, digests and spans
-    assert large - small < (many - few) * 128 / 2**20 + 20
+    # Orders, digests and spans, some of them for a moment only; the rows themselves would be ten times as much
+    assert large - small < (many - few) * 512 / 2**20

@@ -320,8 +320,8 @@ def report_alignment(
         [`AlignmentReport`]: The counts, and the rows that share too little.
     """
     # As arrays: a million rows are a few megabytes, and hundreds as Python objects.
-    rows = np.asarray(spans, dtype=np.int64).reshape(-1, 3)
-    starts, _, shared, lengths, headers = np.column_stack([rows, clean_lengths, header_lengths]).astype(np.int64).T
+    rows = np.asarray(spans).reshape(-1, 3)
+    starts, _, shared, lengths, headers = np.column_stack([rows, clean_lengths, header_lengths]).T
     return AlignmentReport(
         rows=len(shared),
         shared_tokens=_spread(shared),

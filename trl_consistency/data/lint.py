@@ -268,7 +268,7 @@ def lint_pairs(
     found: dict[str, list[int]] = {name: [] for name in FINDINGS}
     anchors: list[int] = []
     reasons: dict[int, str] = {}
-    prompts, spans = array("q"), array("q")  # as Python objects, a million rows would be hundreds of megabytes
+    prompts, spans = array("q"), array("i")  # as Python objects, a million rows would be hundreds of megabytes
     headers: dict[str, int] = {}
     count = 0
     for index, (row, fault) in enumerate(((row, "") for row in rows) if is_prepared else _rendered(rows, render)):
@@ -288,8 +288,8 @@ def lint_pairs(
         spans.extend((index, *aligned["suffix"], len(row["clean_ids"]), aligned["header_length"]))
         for name in linter.findings(row) if not fault else ():
             found[name].append(index)
-    indices, *_, lengths, header_lengths = facts = np.array(spans, dtype=np.int64).reshape(-1, 6).T
-    repeated = np.setdiff1d(np.arange(len(indices)), np.unique(np.array(prompts), return_index=True)[1])
+    indices, *_, lengths, header_lengths = facts = np.frombuffer(spans, np.int32).reshape(-1, 6).T
+    repeated = np.setdiff1d(np.arange(len(indices)), np.unique(np.frombuffer(prompts, np.int64), return_index=True)[1])
     found["duplicates"] = indices[repeated].tolist()
     alignment = report_alignment(facts[1:4].T, lengths, header_lengths)
     for name in SPAN_FINDINGS:
