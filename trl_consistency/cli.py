@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import import_module, resources
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         launch_args, rest = split_launch_args(rest, parser)
         if launch_args:
             launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]
-            sys.exit(subprocess.run(launch).returncode)
+            os.execv(sys.executable, launch)  # in its place, where signals reach it
     # bitsandbytes says at import which of its kernels it could not load: nothing that a user of this command can use.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     import_module(module).run(rest, prog=f"trl-consistency {command}")

@@ -144,6 +144,7 @@ FAULTY = {
     "batch size": ({"per_device_train_batch_size": 0}, "`per_device_train_batch_size`"),
     "eval batch size": ({"per_device_eval_batch_size": 0}, "`per_device_eval_batch_size`"),
     "accumulation": ({"gradient_accumulation_steps": 0}, "`gradient_accumulation_steps`"),
+    "jit checkpoint": ({"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint without it"),
     "packing": ({"packing": True}, "`packing` is not available"),
     "eval packing": ({"eval_packing": True}, "`eval_packing` is not available"),
     "padding free": ({"padding_free": True}, "`padding_free` is not available"),

@@ -83,6 +83,7 @@ FAULTY = {
         {"use_vllm": True, "generation_kwargs": {"seed": 1}},
         "`generation_kwargs` sets seed, which the trainer sets itself",
     ),
+    "jit checkpoint": ({"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint without it"),
     "labels": ({"label_smoothing_factor": 0.1}, "there are no labels"),
     "batch search": ({"auto_find_batch_size": True}, "`auto_find_batch_size` is not available"),
     "sampling": ({"train_sampling_strategy": "group_by_length"}, "`train_sampling_strategy` is not available"),

@@ -5,7 +5,8 @@ from typing import Any
 from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantization_config
 
 from ..errors import ConsistencyError
-from ..trainer.checks import check_bitsandbytes, check_output_dir, find_checkpoint
+from ..trainer.checks import check_bitsandbytes, check_output_dir
+from ..trainer.interruption import find_checkpoint
 from ..trainer.upstream import end_run
 from .loading import ConsistencyScriptArguments, get_split, load_anchors, load_pairs, resolve_model
 
@@ -52,7 +53,11 @@ def train_and_save(trainer: Any, script_args: ConsistencyScriptArguments) -> Non
     """Trains (or goes on), saves the model, pushes it where that is asked for, and ends the trainer."""
     args = trainer.args
     resume = args.resume_from_checkpoint
-    trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
+    try:
+        trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
+    except SystemExit:  # interrupted, in all processes, and saved
+        end_run(trainer)
+        raise
     trainer.save_model(args.output_dir)
     trainer.accelerator.print(f"Model saved to {args.output_dir}.")
     if args.push_to_hub:

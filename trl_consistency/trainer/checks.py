@@ -1,6 +1,5 @@
 """What the options alone can tell: checked before any weights load."""
 
-import os
 import tempfile
 from dataclasses import fields
 from importlib.util import find_spec
@@ -12,7 +11,6 @@ from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
-from transformers.trainer_utils import get_last_checkpoint
 
 from ..data.pairs import AnyDataset, check_anchors
 from ..data.prepare import columns_of
@@ -20,6 +18,7 @@ from ..data.rendering import ProcessingClass, get_tokenizer
 from ..errors import ConsistencyError, InvalidPairsError, one_line
 from .capture import resolve_layers
 from .consistency_config import ConsistencyConfig
+from .interruption import find_checkpoint
 from .model_checks import check_checkpoint, load_config
 from .sharding import is_sharded
 from .upstream import DistributedBackend
@@ -103,10 +102,10 @@ def check_bitsandbytes(option: str) -> None:
         raise ConsistencyError(f"{option} needs the package `bitsandbytes`: `pip install bitsandbytes`.")
 
 
-def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> None:
+def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> str | None:
     """
-    Raises [`ConsistencyError`] for what would otherwise come to light only after the targets are made: a checkpoint
-    that is not there, an optimizer or schedule that cannot be built.
+    The checkpoint to resume from, if any. Raises [`ConsistencyError`] for what would otherwise come to light only after the
+    targets are made: a checkpoint that is not there, an optimizer or schedule that cannot be built.
     """
     args = trainer.args
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
@@ -129,20 +128,7 @@ def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool 
     except (TypeError, ValueError) as error:
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
-
-
-def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
-    """The folder to resume from, None for a run from the start, or a [`ConsistencyError`] if it is not there."""
-    if not resume_from_checkpoint:
-        return None
-    if str(resume_from_checkpoint).lower() != "true":
-        if not os.path.isdir(str(resume_from_checkpoint)):
-            raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
-        return str(resume_from_checkpoint)
-    last = get_last_checkpoint(output_dir) if os.path.isdir(output_dir) else None
-    if last is None:
-        raise ConsistencyError(f"`resume_from_checkpoint` is true, but there is no checkpoint in {output_dir}.")
-    return last
+    return checkpoint
 
 
 def check_evaluation(args: Any, eval_dataset: Any) -> None:

@@ -48,6 +48,7 @@ from .checks import (
 from .consistency_config import ConsistencyConfig
 from .dose import DoseCheck
 from .evaluation_by_row import PairEvaluationMixin
+from .interruption import InterruptionMixin
 from .loss_meter import LossMeter
 from .model_checks import check_model
 from .paired_loss import PairedLoss, RowLosses
@@ -71,7 +72,7 @@ logger = get_logger(__name__)
 EvalDataset: TypeAlias = AnyDataset | DatasetDict | IterableDatasetDict | dict[str, AnyDataset]
 
 
-class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
+class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, SFTTrainer):
     """
     Trainer for consistency training on pairs of a clean and a perturbed prompt.
 
@@ -427,12 +428,14 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, SFTTrainer):
 
     # Training and evaluation
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As [`~transformers.Trainer.train`]; generates the targets that the data sets lack first."""
-        resume = args[0] if args else kwargs.get("resume_from_checkpoint")
-        check_training_options(self, resume)
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """
+        As [`~transformers.Trainer.train`]; generates the targets that the data sets lack first. `True` resumes from the
+        last whole checkpoint, and SIGTERM or Ctrl-C ends the process after a step, with one.
+        """
+        checkpoint = check_training_options(self, resume_from_checkpoint)
         self.generate_targets()
-        result = super().train(*args, **kwargs)
+        result = super().train(checkpoint, *args, **kwargs)
         if self.paired_loss is not None:
             self.paired_loss.reference.check()
         return result

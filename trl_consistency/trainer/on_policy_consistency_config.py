@@ -458,6 +458,7 @@ class OnPolicyConsistencyConfig(DistillationConfig):
                 self.max_tool_calling_iterations is not None,
                 "rollouts call no tools: what the reference would see of them is not settled",
             ),
+            "enable_jit_checkpoint": (self.enable_jit_checkpoint, "SIGTERM saves a checkpoint without it"),
             "label_smoothing_factor": (self.label_smoothing_factor, "there are no labels"),
             "auto_find_batch_size": (self.auto_find_batch_size, "it would break up the groups of rollouts"),
             "train_sampling_strategy": (

@@ -1,4 +1,5 @@
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -18,7 +19,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, PredictionOutput
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from trl import DistillationTrainer
 
 from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
@@ -46,6 +47,7 @@ from .checks import (
 from .consistency_trainer import EvalDataset, _like, _named
 from .dose import DoseCheck
 from .evaluation_by_row import EvaluationMixin, means_of
+from .interruption import InterruptionMixin, read_manifest
 from .loss_meter import LossMeter
 from .model_checks import check_model, check_model_folder
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
@@ -86,7 +88,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
+class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, DistillationTrainer):
     """
     Trainer for On-Policy Consistency Training (OPCT, [Han et al.,
     2026](https://huggingface.co/papers/2605.21834)) on pairs of a clean and a perturbed prompt.
@@ -524,13 +526,16 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
 
     # Training and evaluation
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As [`~transformers.Trainer.train`]."""
-        check_training_options(self, args[0] if args else kwargs.get("resume_from_checkpoint"))
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """
+        As [`~transformers.Trainer.train`]. `True` resumes from the last whole checkpoint, and SIGTERM or Ctrl-C ends the
+        process after a step, with one.
+        """
+        checkpoint = check_training_options(self, resume_from_checkpoint)
         self._step, self._buffered_inputs = 0, None
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
-        result = super().train(*args, **kwargs)
+        result = super().train(checkpoint, *args, **kwargs)
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
         self.rollout_loss.reference.check()
@@ -539,21 +544,26 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.rollout_loss.reference.check()
         super()._save_checkpoint(model, trial)
-        if self.args.is_off_policy and not self.args.save_only_model:
-            torch.save(self._buffered_inputs, self._rollouts_file(self._get_output_dir(trial)))
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """With the random numbers, the rollouts that they drew."""
+        if self.args.is_off_policy:
+            os.makedirs(output_dir, exist_ok=True)  # The main process may not be that far.
+            torch.save(self._buffered_inputs, self._rollouts_file(output_dir))
+        super()._save_rng_state(output_dir)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Where Trainer picks up the random numbers of a checkpoint, this picks up its rollouts."""
+        """With the random numbers, the rollouts that they drew."""
         super()._load_rng_state(checkpoint)
         if checkpoint is None:
             return
         self._step = self.state.global_step * self.args.gradient_accumulation_steps
         if self._step % (self.args.steps_per_generation * self.args.num_iterations):
-            file = self._rollouts_file(Path(checkpoint).parent)
-            if not file.is_file():
+            file, processes = self._rollouts_file(checkpoint), self.accelerator.num_processes
+            if not file.is_file() or read_manifest(checkpoint).get("processes", processes) != processes:
                 raise ConsistencyError(
-                    f"`resume_from_checkpoint`: {checkpoint} was saved between two generations of rollouts and has no "
-                    f"{file.name}: the number of processes, or the options of the batches, were others."
+                    f"`resume_from_checkpoint`: {checkpoint} was saved between two generations of rollouts and has none for "
+                    "this process: the number of processes, or the options of the batches, were others."
                 )
             self._buffered_inputs = torch.load(
                 file,
@@ -561,9 +571,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, DistillationTrainer):
                 weights_only=True,
             )
 
-    def _rollouts_file(self, directory: str | Path) -> Path:
-        step, process = self.state.global_step, self.accelerator.process_index
-        return Path(directory) / f"{PREFIX_CHECKPOINT_DIR}-{step}" / f"rollouts_{process}.pt"
+    def _rollouts_file(self, checkpoint: str) -> Path:
+        return Path(checkpoint) / f"rollouts_{self.accelerator.process_index}.pt"
 
     def evaluate(
         self,

@@ -1,0 +1,241 @@
+"""Runs that may be interrupted at any moment: only whole checkpoints are resumed from, and a signal ends with one."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.logging import get_logger
+from safetensors import SafetensorError
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..errors import ConsistencyError
+
+
+logger = get_logger(__name__)
+
+
+# What a checkpoint holds, and who saved it, stands under this name in its last file, among the states of callbacks.
+MANIFEST = "manifest"
+
+
+def rows_per_step(trainer: Any) -> int:
+    args = trainer.args
+    return args.per_device_train_batch_size * args.gradient_accumulation_steps * trainer.accelerator.num_processes
+
+
+def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
+    """
+    What its trainer noted of a checkpoint; empty if that was another kind of trainer.
+
+    Raises:
+        [`ConsistencyError`]: If the checkpoint is not whole.
+    """
+    checkpoint = Path(checkpoint)
+    try:
+        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+    except (OSError, ValueError):
+        raise ConsistencyError(
+            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME}, its last file, is missing or cut short."
+        ) from None
+    manifest = state.get("stateful_callbacks", {}).get(MANIFEST, {})
+    for name, size in manifest.get("files", {}).items():
+        file = checkpoint / name
+        if not file.is_file() or file.stat().st_size < size:
+            raise ConsistencyError(f"{checkpoint} is no whole checkpoint: {name} is missing or cut short.")
+    return manifest
+
+
+def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
+    """
+    The checkpoint to resume from.
+
+    Args:
+        resume_from_checkpoint (`str` or `bool`, *optional*):
+            A checkpoint, or `True` for the last one that is whole.
+        output_dir (`str`):
+            Where checkpoints are.
+
+    Raises:
+        [`ConsistencyError`]: If there is none, or the one that is named is not whole.
+    """
+    if not resume_from_checkpoint:
+        return None
+    if str(resume_from_checkpoint).lower() != "true":
+        resume_from_checkpoint = str(resume_from_checkpoint)
+        if not os.path.isdir(resume_from_checkpoint):
+            raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
+        read_manifest(resume_from_checkpoint)
+        return resume_from_checkpoint
+    checkpoints = _checkpoints(output_dir)
+    for checkpoint in reversed(checkpoints):
+        try:
+            read_manifest(checkpoint)
+        except ConsistencyError as error:
+            logger.warning_once(f"{error} It is passed over.")
+        else:
+            return str(checkpoint)
+    raise ConsistencyError(
+        f"`resume_from_checkpoint` is true, but there is no {'whole ' if checkpoints else ''}checkpoint in {output_dir}. "
+        "To begin anew, leave it out."
+    )
+
+
+def _checkpoints(directory: str | Path) -> list[Path]:
+    """In the order of their steps."""
+    numbers = {path: path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in Path(directory).glob("*")}
+    found = [path for path, number in numbers.items() if number.isdigit() and path.name != number and path.is_dir()]
+    return sorted(found, key=lambda path: int(numbers[path]))
+
+
+class StopOnSignal(TrainerCallback):
+    """
+    On SIGTERM or Ctrl-C in any process, ends all of them after the same step, with a checkpoint. The run's script ends
+    with them, by `SystemExit`: what it does after training is for a model that is trained.
+
+    Args:
+        accelerator ([`~accelerate.Accelerator`]):
+            What lets the processes agree.
+    """
+
+    def __init__(self, accelerator: Accelerator):
+        self.accelerator = accelerator
+        self.received: int | None = None  # by this process
+        self.is_stopping = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield  # Python lets no other thread listen.
+            return
+        before = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.received is not None:  # after the last step
+            signal.raise_signal(self.received)
+
+    def _receive(self, number: int, frame: Any) -> None:
+        if number == self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+        if self.accelerator.is_main_process:
+            # Not `print`, which this may have interrupted
+            os.write(2, f"\n{signal.Signals(number).name}: this step is finished and saved first.\n".encode())
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.received is not None:
+            self.accelerator.set_trigger()
+        if self.accelerator.check_trigger():
+            self.is_stopping = True
+            control.should_save = control.should_training_stop = True
+            control.should_evaluate = False  # There may not be the time.
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not self.is_stopping:
+            return
+        self.accelerator.wait_for_everyone()
+        logger.warning(
+            f"Stopped after step {state.global_step} of {state.max_steps}, which is saved in {args.output_dir}. To go on, "
+            "start again with `--resume_from_checkpoint true` (`trainer.train(resume_from_checkpoint=True)`)."
+        )
+        raise SystemExit(128 + (self.received or signal.SIGTERM))
+
+
+class InterruptionMixin:
+    """What a [`~transformers.Trainer`] needs so that a run can be interrupted at any moment, and resumed."""
+
+    # Of the trainer that this is mixed into
+    args: Any
+    accelerator: Any
+    state: Any
+    add_callback: Any
+    remove_callback: Any
+    _get_output_dir: Any
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(resume_from_checkpoint, str):  # `True` was resolved by the trainer, before it did anything else.
+            self._compare_processes(resume_from_checkpoint)
+        stop = StopOnSignal(self.accelerator)
+        self.add_callback(stop)
+        try:
+            with stop.listening():
+                return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.remove_callback(stop)
+
+    def _compare_processes(self, checkpoint: str) -> None:
+        manifest, now = read_manifest(checkpoint), self.accelerator.num_processes
+        if manifest.get("processes", now) == now:
+            return
+        then, rows = manifest["rows_per_step"], rows_per_step(self)
+        place = "where they were"
+        if then != rows:
+            place = f"elsewhere, since a step had {then} rows and has {rows} now (the batch size would mend that)"
+        logger.warning(
+            f"{checkpoint} was saved by {manifest['processes']} process(es) and is resumed by {now}: the data go on {place} "
+            "and cached targets are used again, but random states (dropout, sampling) cannot go on."
+        )
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        run_dir = Path(self._get_output_dir(trial=trial))
+        directory = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        if self.args.should_save:
+            _make_way(run_dir, directory, will_rotate=bool(self.args.save_total_limit))
+        self.accelerator.wait_for_everyone()
+        try:
+            super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        except (OSError, RuntimeError, SafetensorError) as error:
+            reason = _why_not_written(error)
+            if reason is None:
+                raise
+            free = shutil.disk_usage(run_dir).free / 1e6
+            shutil.rmtree(directory, ignore_errors=True)
+            raise ConsistencyError(
+                f"{directory} cannot be written ({reason}; {free:.1f} MB are free). The checkpoints before it are kept: make "
+                "room, and start again with `--resume_from_checkpoint true`."
+            ) from error
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)  # type: ignore[misc]
+        # What follows is the last file of the checkpoint, which is to say that all processes have written theirs.
+        self.accelerator.wait_for_everyone()
+        files = [path for path in Path(output_dir).rglob("*") if path.is_file()]
+        self.state.stateful_callbacks[MANIFEST] = {
+            "processes": self.accelerator.num_processes,
+            "rows_per_step": rows_per_step(self),
+            "files": {str(path.relative_to(output_dir)): path.stat().st_size for path in sorted(files)},
+        }
+
+
+def _make_way(run_dir: Path, directory: Path, will_rotate: bool) -> None:
+    """Deletes what would be mixed with the files of a new checkpoint, or kept in its place when checkpoints rotate."""
+    shutil.rmtree(directory, ignore_errors=True)
+    for checkpoint in _checkpoints(run_dir) if will_rotate else []:
+        try:
+            read_manifest(checkpoint)
+        except ConsistencyError:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _why_not_written(error: Exception) -> str | None:
+    """None if it is not for want of a place to write to that saving failed."""
+    if isinstance(error, OSError):
+        return error.strerror
+    if re.search("inline_container|iostream error", str(error)):
+        return "torch could not finish a file"
+    return str(error) if isinstance(error, SafetensorError) else None
