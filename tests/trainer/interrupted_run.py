@@ -1,18 +1,32 @@
 """Small runs of the three methods in processes of their own, for the tests that end them at any moment."""
 
 import os
+import signal
 from pathlib import Path
 
 import torch
 from peft import LoraConfig
+from transformers import TrainerCallback
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency.trainer.upstream import end_run
 
 
 METHODS = ("bct", "act", "opct")
 STEPS = 12
+
+
+class Send(TrainerCallback):
+    """Sends this process a signal in the middle of a step."""
+
+    def __init__(self, number, step, times=1):
+        self.number, self.step, self.times = number, step, times
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        for _ in range(self.times if state.global_step + 1 == self.step else 0):
+            os.kill(os.getpid(), self.number)
 
 
 def make_trainer(method, directory, **options):
@@ -61,3 +75,18 @@ def train(method, directory, **options):
     weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
     torch.save(weights, Path(directory) / "unfinished")
     os.replace(Path(directory) / "unfinished", Path(directory) / "weights.pt")
+
+
+def stop_one_of_two(rank, port, directory):
+    """One of two processes; the second one alone is sent a signal."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    torch.set_num_threads(1)
+    trainer = make_trainer("act", directory, per_device_train_batch_size=2, ddp_backend="gloo")
+    if rank == 1:
+        trainer.add_callback(Send(signal.SIGTERM, step=5))
+    try:
+        trainer.train()
+    except SystemExit:
+        end_run(trainer)
+        raise

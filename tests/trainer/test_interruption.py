@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from transformers import TrainerCallback
 from transformers import trainer as transformers_trainer
 from transformers.trainer_callback import TrainerState
 
-from tests.trainer.interrupted_run import METHODS, STEPS, make_trainer, train
+from tests.trainer.interrupted_run import METHODS, STEPS, Send, make_trainer, stop_one_of_two, train
 from trl_consistency import ConsistencyError
 from trl_consistency.trainer.interruption import _why_not_written, find_checkpoint, read_manifest
 
@@ -139,17 +140,6 @@ def test_twenty_kills(processes, whole, tmp_path):
 # SIGTERM, Ctrl-C
 
 
-class Send(TrainerCallback):
-    """Sends this process a signal in the middle of a step."""
-
-    def __init__(self, number, step, times=1):
-        self.number, self.step, self.times = number, step, times
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        for _ in range(self.times if state.global_step + 1 == self.step else 0):
-            os.kill(os.getpid(), self.number)
-
-
 @pytest.mark.parametrize(
     ("method", "number"),
     [slow("bct", signal.SIGTERM), ("act", signal.SIGINT), ("opct", signal.SIGTERM)],
@@ -169,6 +159,25 @@ def test_signal_ends_the_run_with_a_checkpoint(whole, tmp_path, caplog, capfd, m
     resumed = make_trainer(method, tmp_path, save_strategy="no")
     resumed.train(resume_from_checkpoint=True)
     assert torch.equal(weights(resumed), whole(method)[1])
+
+
+def test_signal_to_one_of_two_processes_ends_both(processes, tmp_path, caplog):
+    with socket.socket() as found:
+        found.bind(("", 0))
+        port = found.getsockname()[1]
+    both = [processes.Process(target=stop_one_of_two, args=(rank, port, str(tmp_path))) for rank in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(120)
+    assert [process.exitcode for process in both] == [128 + signal.SIGTERM] * 2
+    assert last_step(tmp_path) == 5
+    manifest = read_manifest(tmp_path / "checkpoint-5")
+    assert manifest["processes"] == 2
+    assert {"rng_state_0.pth", "rng_state_1.pth"} < set(manifest["files"])
+    make_trainer("act", tmp_path, max_steps=6).train(resume_from_checkpoint=True)
+    assert caplog.text.count("was saved by 2 process(es) and is resumed by 1: the data go on where they were") == 1
+    assert "random states (dropout, sampling) cannot go on" in caplog.text
 
 
 def test_second_ctrl_c_ends_at_once(tmp_path):
@@ -375,13 +384,10 @@ def test_errors_of_a_full_disk(error, reason):
 # Another number of processes
 
 
-def test_other_number_of_processes_is_said_once(two_checkpoints, caplog):
+def test_other_number_of_processes_with_another_batch(two_checkpoints, caplog):
     edit_manifest(two_checkpoints / "checkpoint-4", processes=2, rows_per_step=8)
-    trainer = make_trainer("bct", two_checkpoints, per_device_train_batch_size=4, max_steps=5)
-    trainer.train(resume_from_checkpoint=True)
-    assert caplog.text.count("was saved by 2 process(es) and is resumed by 1") == 1
+    make_trainer("bct", two_checkpoints, max_steps=5).train(resume_from_checkpoint=True)
     assert "a step had 8 rows and has 4 now" in caplog.text
-    assert "random states (dropout, sampling) cannot go on" in caplog.text
 
 
 def test_rollouts_are_not_shared_out_anew(whole, tmp_path):
