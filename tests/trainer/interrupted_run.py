@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import torch
@@ -9,6 +10,8 @@ from peft import LoraConfig
 from transformers import TrainerCallback
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.trainer.distributions import allow_fsdp_on_cpu, check_wrapper, trained_weights
+from tests.trainer.distributions import options as distribution
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.trainer.upstream import end_run
@@ -90,3 +93,40 @@ def stop_one_of_two(rank, port, directory):
     except SystemExit:
         end_run(trainer)
         raise
+
+
+def main(directory, model, stops, resumes):
+    """By `accelerate launch`, as an accelerate config has it."""
+    allow_fsdp_on_cpu()
+    config = make_config(
+        directory,
+        method="act",
+        per_device_train_batch_size=2,
+        max_steps=6,
+        save_strategy="steps",
+        save_steps=2,
+        **distribution(),
+    )
+    trainer = ConsistencyTrainer(
+        model=model,
+        args=config,
+        train_dataset=make_pairs(16),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(r=4, target_modules="all-linear"),
+    )
+    if stops == "yes" and trainer.accelerator.process_index == 1:
+        trainer.add_callback(Send(signal.SIGTERM, step=3))
+    try:
+        trainer.train(resume_from_checkpoint=resumes == "yes")
+    except SystemExit:
+        end_run(trainer)
+        raise
+    check_wrapper(trainer)
+    weights = trained_weights(trainer)
+    if trainer.accelerator.is_main_process:
+        torch.save(weights, Path(directory) / "weights.pt")
+    end_run(trainer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -11,9 +11,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,8 @@ from tests.trainer.interrupted_run import METHODS, STEPS, Send, make_trainer, st
 from trl_consistency import ConsistencyError
 from trl_consistency.trainer.interruption import _why_not_written, find_checkpoint, read_manifest
 
+
+ROOT = Path(__file__).parents[2]
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
@@ -178,6 +182,35 @@ def test_signal_to_one_of_two_processes_ends_both(processes, tmp_path, caplog):
     make_trainer("act", tmp_path, max_steps=6).train(resume_from_checkpoint=True)
     assert caplog.text.count("was saved by 2 process(es) and is resumed by 1: the data go on where they were") == 1
     assert "random states (dropout, sampling) cannot go on" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["fsdp2", "zero2", "zero3"])
+def test_signal_where_the_model_is_shared_out(tmp_path, model_dir, config):
+    if config.startswith("zero") and find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
+    config = f"recipes/accelerate_configs/{config}.yaml"
+
+    def launch(name, stops, resumes):
+        options = f"--config_file {config} --num_processes 2 --mixed_precision no --main_process_port 0".split()
+        script = ["-m", "tests.trainer.interrupted_run", str(tmp_path / name), str(model_dir), stops, resumes]
+        return subprocess.run(
+            [sys.executable, "-m", "accelerate.commands.launch", *options, *script],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=150,
+        )
+
+    whole = launch("whole", stops="no", resumes="no")
+    assert whole.returncode == 0, whole.stderr[-4000:]
+    assert "Stopped after step 3 of 6" in launch("run", stops="yes", resumes="no").stderr
+    assert last_step(tmp_path / "run") == 3
+    resumed = launch("run", stops="no", resumes="yes")
+    assert resumed.returncode == 0, resumed.stderr[-4000:]
+    whole, resumed = (torch.load(tmp_path / name / "weights.pt") for name in ("whole", "run"))
+    assert torch.equal(whole, resumed)
 
 
 def test_second_ctrl_c_ends_at_once(tmp_path):
