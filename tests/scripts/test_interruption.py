@@ -85,7 +85,7 @@ def test_two_processes(recipe, tmp_path, name, number, to_one_worker, resumed_by
     assert process.returncode != 0
     assert not (output_dir / "adapter_model.safetensors").exists(), "the run came to its end"
     PartialState()  # for the log
-    stopped = int(find_checkpoint(str(output_dir), True).split("-")[-1])
+    stopped = int(find_checkpoint(True, str(output_dir)).split("-")[-1])
     if number != signal.SIGKILL:
         assert said.count(f"Stopped after step {stopped} of {steps}") == 1, said[-4000:]
         assert "Traceback" not in said.split("Stopped after step")[0]

@@ -320,13 +320,13 @@ def test_file_that_is_cut_short_or_missing(two_checkpoints, caplog, name, is_the
         file.unlink()
     PartialState()  # for the log
     reason = f"checkpoint-4 is no whole checkpoint: {name}.* is missing or cut short"
-    assert find_checkpoint(str(two_checkpoints), True) == str(two_checkpoints / "checkpoint-3")
+    assert find_checkpoint(True, str(two_checkpoints)) == str(two_checkpoints / "checkpoint-3")
     assert re.search(reason, caplog.text)
     with pytest.raises(ConsistencyError, match=reason):
-        find_checkpoint(str(two_checkpoints), str(file.parent))
+        read_manifest(file.parent)
     shutil.rmtree(two_checkpoints / "checkpoint-3")
-    with pytest.raises(ConsistencyError, match=r"there is no whole checkpoint in .* To begin anew, leave it out"):
-        find_checkpoint(str(two_checkpoints), True)
+    with pytest.raises(ConsistencyError, match="there is no whole checkpoint in"):
+        find_checkpoint(True, str(two_checkpoints))
 
 
 def edit_manifest(checkpoint, **changes):

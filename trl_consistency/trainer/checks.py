@@ -18,7 +18,7 @@ from ..data.rendering import ProcessingClass, get_tokenizer
 from ..errors import ConsistencyError, InvalidPairsError, one_line
 from .capture import resolve_layers
 from .consistency_config import ConsistencyConfig
-from .interruption import find_checkpoint
+from .interruption import find_checkpoint, read_manifest
 from .model_checks import check_checkpoint, load_config
 from .sharding import is_sharded
 from .upstream import DistributedBackend
@@ -111,6 +111,8 @@ def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool 
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
     if checkpoint is not None and not is_sharded(trainer.accelerator):
         check_checkpoint(checkpoint, trainer.model)
+    if checkpoint is not None:
+        read_manifest(checkpoint)
     try:
         if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
             trainer.get_optimizer_cls_and_kwargs(args, trainer.model)

@@ -67,7 +67,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             Where checkpoints are.
 
     Raises:
-        [`ConsistencyError`]: If there is none, or the one that is named is not whole.
+        [`ConsistencyError`]: If there is none, or the one that is named is not there.
     """
     if not resume_from_checkpoint:
         return None
@@ -75,7 +75,6 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         resume_from_checkpoint = str(resume_from_checkpoint)
         if not os.path.isdir(resume_from_checkpoint):
             raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
-        read_manifest(resume_from_checkpoint)
         return resume_from_checkpoint
     checkpoints = _checkpoints(output_dir)
     for checkpoint in reversed(checkpoints):
@@ -85,10 +84,8 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             logger.warning_once(f"{error} It is passed over.")
         else:
             return str(checkpoint)
-    raise ConsistencyError(
-        f"`resume_from_checkpoint` is true, but there is no {'whole ' if checkpoints else ''}checkpoint in {output_dir}. "
-        "To begin anew, leave it out."
-    )
+    kind = "whole checkpoint" if checkpoints else "checkpoint"
+    raise ConsistencyError(f"`resume_from_checkpoint` is true, but there is no {kind} in {output_dir}.")
 
 
 def _checkpoints(directory: str | Path) -> list[Path]:
