@@ -49,6 +49,13 @@ def test_anchor_is_all_shared(tokenizer):
     assert marked(tokenizer, user("Why?"), user("Why?")) == [shared, shared]
 
 
+def test_characters_of_several_tokens(tokenizer):
+    """Arabic and a family of emoji, of which the tokenizer has the bytes alone."""
+    clean, perturbed = marked(tokenizer, user("ما هي؟"), user("👩‍👧 ليون. ما هي؟"))
+    assert clean["shared"] == "ما هي؟"
+    assert perturbed["cue"] == "👩‍👧 ليون. "
+
+
 def test_text_prompts_have_no_header(tokenizer):
     assert marked(tokenizer, "A B", "C A B") == [
         {"shared": "A B"},
@@ -69,3 +76,21 @@ def test_spaces_of_a_tokenizer_of_words():
     tokenizer = build_tokenizer()
     text = "What is the capital of"
     assert "".join(token_texts(tokenizer(text)["input_ids"], tokenizer)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["The capital of France is Paris.", "Größe: 日本, naïve 🦊!", "  two  spaces\nand a line"]
+)
+def test_texts_of_tokens_join_to_the_text(text, tokenizer):
+    ids = tokenizer(text=text)["input_ids"]
+    texts = token_texts(ids, tokenizer)
+    assert len(texts) == len(ids)
+    assert "".join(texts) == text
+
+
+def test_tokens_that_are_no_text_do_not_hold_up_the_others(tokenizer):
+    piece = tokenizer(text="日")["input_ids"][0]
+    ids = [*[piece] * 9, *tokenizer(text=" Paris")["input_ids"]]
+    texts = token_texts(ids, tokenizer)
+    assert len(texts) == len(ids)
+    assert "".join(texts).endswith(" Paris")

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from tests.conftest import make_tokenizer
+from trl_consistency.data.marks import token_texts
 from trl_consistency.data.rendering import render_prompt
-from trl_consistency.trainer.rollout_table import print_rollouts, send_to_trackers, token_texts
+from trl_consistency.trainer.rollout_table import print_rollouts, send_to_trackers
 
 from .test_on_policy_consistency_trainer import (
     END,
@@ -26,26 +27,6 @@ COLUMNS = ["step", "clean_prompt", "perturbed_prompt", "completion", "tokens", "
 
 def row(tokens, divergence, clean="Who?", perturbed="I say Bob. Who?", step=3):
     return dict(zip(COLUMNS, [step, clean, perturbed, "".join(tokens), tokens, divergence], strict=True))
-
-
-@pytest.mark.parametrize(
-    "text", ["The capital of France is Paris.", "Größe: 日本, naïve 🦊!", "  two  spaces\nand a line"]
-)
-def test_texts_of_tokens_join_to_the_text(text):
-    tokenizer = make_tokenizer()
-    ids = tokenizer(text=text)["input_ids"]
-    texts = token_texts(tokenizer, ids)
-    assert len(texts) == len(ids)
-    assert "".join(texts) == text
-
-
-def test_tokens_that_are_no_text_do_not_hold_up_the_others():
-    tokenizer = make_tokenizer()
-    piece = tokenizer(text="日")["input_ids"][0]
-    ids = [*[piece] * 9, *tokenizer(text=" Paris")["input_ids"]]
-    texts = token_texts(tokenizer, ids)
-    assert len(texts) == len(ids)
-    assert "".join(texts).endswith(" Paris")
 
 
 @pytest.mark.parametrize("loss_type", ["divergence", "policy_gradient"])
@@ -72,7 +53,7 @@ def test_table_holds_the_divergence_of_each_token(tmp_path, loss_type):
             logged = found[texts[1], texts[2]]
             assert logged["clean_prompt"] == texts[0]
             assert logged["step"] == 1
-            assert logged["tokens"] == token_texts(tokenizer, ids)
+            assert logged["tokens"] == token_texts(ids, tokenizer)
             if ids[-1] != END:
                 assert logged["divergence"] == [None] * len(ids)
                 continue

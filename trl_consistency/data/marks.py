@@ -54,28 +54,30 @@ def mark_pair(
             return "header" if place >= length - header_length else "shared"
         return "same" if place < prefix else "cue"
 
-    texts = [token_texts(ids, processing_class) for ids in (clean_ids, perturbed_ids)]
     clean, perturbed = (
         [
-            Token(text, mark(place, len(of_side)), limit is not None and place >= limit)
-            for place, text in enumerate(of_side)
+            Token(text, mark(place, len(ids)), limit is not None and place >= limit)
+            for place, text in enumerate(token_texts(ids, processing_class))
         ]
-        for of_side in texts
+        for ids in (clean_ids, perturbed_ids)
     )
     return clean, perturbed
 
 
 def token_texts(ids: Sequence[int], processing_class: ProcessingClass) -> list[str]:
-    """The text of each token, with the white space that it brings after the one before it."""
+    """
+    The text that each token adds to what stands before it: what a tokenizer makes of a token alone may lack its space. A
+    piece of a character adds nothing, and the last piece the character.
+    """
     tokenizer = get_tokenizer(processing_class)
-
-    def decode(part: Sequence[int]) -> str:
-        return tokenizer.decode(list(part), clean_up_tokenization_spaces=False)
-
-    texts = []
-    for place in range(len(ids)):
-        alone, before = decode(ids[place : place + 1]), decode(ids[place - 1 : place]) if place else ""
-        # Decoders of words and of SentencePiece take the space before the first token away.
-        both = decode(ids[place - 1 : place + 1]) if place else alone
-        texts.append(both.removeprefix(before) if both.startswith(before) else alone)
+    texts: list[str] = []
+    start = read = 0  # what was read last is decoded again, as context
+    for end in range(1, len(ids) + 1):
+        before, both = (
+            tokenizer.decode(list(ids[start:stop]), clean_up_tokenization_spaces=False) for stop in (read, end)
+        )
+        is_piece = both.endswith("\N{REPLACEMENT CHARACTER}") and end - read < 4  # UTF-8 has four bytes at most
+        texts.append("" if is_piece else both[len(before) :])
+        if not is_piece:
+            start, read = read, end
     return texts

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import is_rich_available
 
+from ..data.marks import token_texts
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .rollout_loss import Rollouts
 
@@ -84,25 +85,9 @@ class RolloutTable:
             texts = self.tokenizer.batch_decode([clean_ids, perturbed_ids, completion_ids], skip_special_tokens=True)
             # The divergences stand in the order of the tokens that are compared.
             of_tokens = [next(values) if compared else None for compared in mask[: len(completion_ids)]]
-            row = [step, *texts, token_texts(self.tokenizer, completion_ids), of_tokens]
+            row = [step, *texts, token_texts(completion_ids, self.tokenizer), of_tokens]
             rows.append(dict(zip(SCHEMA.names, row, strict=True)))
         return rows
-
-
-def token_texts(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
-    """
-    The text that each token adds to what stands before it: what a tokenizer makes of a token alone may lack its space. A
-    piece of a character adds nothing, and the last piece the character.
-    """
-    texts: list[str] = []
-    start = read = 0  # what was read last is decoded again, as context
-    for end in range(1, len(ids) + 1):
-        before, both = (tokenizer.decode(ids[start:stop], clean_up_tokenization_spaces=False) for stop in (read, end))
-        is_piece = both.endswith("\N{REPLACEMENT CHARACTER}") and end - read < 4  # UTF-8 has four bytes at most
-        texts.append("" if is_piece else both[len(before) :])
-        if not is_piece:
-            start, read = read, end
-    return texts
 
 
 def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
