@@ -88,6 +88,17 @@ def test_rates(monkeypatch, tokenizer):
     assert (metrics["dose/kl"], metrics["dose/unparsed"], metrics["dose/pairs"]) == (0.5, 1, 7)
 
 
+def test_answers_that_occur_in_other_rows_are_read(monkeypatch, tokenizer):
+    said = {1: "It is Paris.", 2: "It is Oslo."}
+    monkeypatch.setattr(dose, "generate_greedily", lambda model, tokenizer, prompts, *args: prompts)
+    monkeypatch.setattr(dose, "_divergences", lambda model, pairs: [0.5] * len(pairs))
+    monkeypatch.setattr(type(tokenizer), "decode", lambda self, ids, **kwargs: said[ids[0]])
+    rows = [{"answer": "Paris", "biased_answer": "Lyon", "clean_ids": [1], "perturbed_ids": [2]}]
+    assert measure_dose(None, tokenizer, rows).rates["flip_rate"] == Rate(0, 0, unparsed=1)
+    data = [*rows, {"answer": "Oslo", "biased_answer": "Rome"}]
+    assert measure_dose(None, tokenizer, rows, answers_of=data).rates["flip_rate"] == Rate(1, 1)
+
+
 @pytest.mark.parametrize(
     ("rates", "kl", "warned"),
     [

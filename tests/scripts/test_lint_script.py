@@ -3,6 +3,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 
 from tests.conftest import make_pairs
 from trl_consistency.cli import main as cli
@@ -88,7 +92,63 @@ def test_marked_pairs_in_a_terminal(good_pairs, model_dir, capsys, monkeypatch, 
     assert max(map(len, plain[plain.index("row 0, clean") :].splitlines())) <= 100
     if not colour:
         assert "«I think the answer is Lyon" in plain
-        assert "<<|im_end|>↵" in plain
+        assert "⟨<|im_end|>↵" in plain
+
+
+def chat_pair(clean, perturbed):
+    sides = {"clean_prompt": clean, "perturbed_prompt": perturbed}
+    return json.dumps({key: [{"role": "user", "content": text}] for key, text in sides.items()}) + "\n"
+
+
+def test_of_long_rows_the_ends_are_shown(model_dir, tmp_path, capsys, monkeypatch):
+    """In the terminal and on the page; what is marked stays in sight, and what is left out is counted."""
+    monkeypatch.setenv("COLUMNS", "100")
+    path, page = tmp_path / "long.jsonl", tmp_path / "long.html"
+    path.write_text(chat_pair("fox " * 3000 + "End.", "Lyon? " + "dog " * 3000 + "End."))
+    assert run("--pairs", path, "--model_name_or_path", model_dir, "--html", page) == 0
+    printed = capsys.readouterr().out
+    for shown, most in ((printed, 4_000), (page.read_text(), 150_000)):
+        assert re.search(r"\[\.\.\. \d{4,} tokens \.\.\.\]", shown)
+        assert len(shown) < most
+    assert "«Lyon? dog" in printed
+    assert "End." in printed
+
+
+def test_columns_stay_straight(model_dir, tmp_path, capsys, monkeypatch):
+    """Wide characters take two columns, marks above a letter none, and what cannot be seen is shown as a dot."""
+    monkeypatch.setenv("COLUMNS", "60")
+    path = tmp_path / "wide.jsonl"
+    path.write_text(
+        chat_pair(
+            "首都はどこですか。" * 3 + "e\u0301\x1b[31m", "リヨン。" + "首都はどこですか。" * 3 + "e\u0301\x1b[31m"
+        )
+    )
+    assert run("--pairs", path, "--model_name_or_path", model_dir) == 0
+    lines = capsys.readouterr().out.partition("row 0, clean")[2].splitlines()[2:-2]
+    lefts = [line.partition(" | ")[0] for line in lines if " | " in line]
+    assert len(lefts) > 3
+    wide = [sum(0 if c == "\u0301" else 2 if "\u3000" <= c <= "\u9fff" else 1 for c in left) for left in lefts]
+    assert set(wide) == {28}
+    assert "\x1b" not in "".join(lines)
+
+
+def test_terminal_that_knows_few_characters(good_pairs, model_dir, capsys):
+    import io
+    import sys
+
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", output)
+        assert run("--pairs", good_pairs, "--model_name_or_path", model_dir) == 0
+    output.flush()
+    assert b"?I think the answer is Lyon" in output.buffer.getvalue()
+
+
+def test_text_that_turns_round_the_text_beside_it(model_dir, tmp_path):
+    path, page = tmp_path / "turned.jsonl", tmp_path / "turned.html"
+    path.write_text(chat_pair("\u202eWhy?", "Lyon. \u202eWhy?"))
+    assert run("--pairs", path, "--model_name_or_path", model_dir, "--html", page) == 0
+    assert "\u202e" not in page.read_text()
 
 
 class Marks(HTMLParser):
@@ -182,6 +242,23 @@ def test_template_of_the_recipe(tmp_path, model_dir, good_pairs, capsys):
 
 
 @pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", "cannot be read"),
+        ('{"peft_type": "NOPE"}', "cannot be read"),
+        ('{"peft_type": "LORA"}', "of which model"),
+        ('{"peft_type": "LORA", "base_model_name_or_path": "nowhere"}', "nowhere cannot be loaded"),
+    ],
+)
+def test_adapter_without_its_model(good_pairs, tokenizer, tmp_path, config, message):
+    folder = tmp_path / "adapter"
+    tokenizer.save_pretrained(folder)
+    save_file({"weight": torch.zeros(1)}, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(config)
+    assert message in str(run("--pairs", good_pairs, "--model_name_or_path", folder, "--dose"))
+
+
+@pytest.mark.parametrize(
     ("args", "message"),
     [
         (["--pairs", "none.jsonl"], "There is no file none.jsonl"),
@@ -212,7 +289,7 @@ def test_all_options_of_both_trainers_can_be_read():
         assert {option.name for option in fields(config) if option.init} <= names
 
 
-def test_dose(good_pairs, model_dir, capsys):
+def test_dose(good_pairs, model_dir, tmp_path, capsys):
     options = ("--pairs", good_pairs, "--model_name_or_path", model_dir, "--dose", "--max_completion_length", 4)
     assert run(*options, "--dose_pairs", 3, "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -220,10 +297,31 @@ def test_dose(good_pairs, model_dir, capsys):
     assert found["dose"]["dose/pairs"] == 3
     assert found["dose"]["dose/kl"] > 0
     assert isinstance(found["dose"]["warnings"], list)
-    assert run(*options, "--strict") == 0  # the dose is no fault of the pairs
-    printed = capsys.readouterr().out
-    assert "Dose, on 4 pairs" in printed
-    assert "flip_rate: " in printed
+    page = tmp_path / "dose.html"
+    assert run(*options, "--strict", "--html", page) == 0  # the dose is no fault of the pairs
+    for shown in (capsys.readouterr().out, page.read_text()):
+        assert "Dose, on 4 pairs" in shown
+        assert "flip_rate: " in shown
+
+
+def test_dose_of_an_adapter(good_pairs, model_dir, tokenizer, tmp_path, capsys):
+    """The folder that training saves stands for its base model with the adapter: so the dose is measured after it, too."""
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(model_dir),
+        LoraConfig(target_modules="all-linear", init_lora_weights=False),
+    )
+    folder = tmp_path / "adapter"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    model.merge_and_unload().save_pretrained(tmp_path / "merged")
+    tokenizer.save_pretrained(tmp_path / "merged")
+    doses = {}
+    for name in (model_dir, folder, tmp_path / "merged"):
+        options = ("--model_name_or_path", name, "--dose", "--max_completion_length", 4, "--json")
+        assert run("--pairs", good_pairs, *options) == 0
+        doses[name] = json.loads(capsys.readouterr().out)["dose"]["dose/kl"]
+    assert doses[folder] == pytest.approx(doses[tmp_path / "merged"], rel=1e-3)
+    assert doses[folder] != pytest.approx(doses[model_dir], rel=1e-3)
 
 
 def test_dose_of_anchors(tmp_path, model_dir):

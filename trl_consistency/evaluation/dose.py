@@ -92,6 +92,7 @@ def measure_dose(
     max_new_tokens: int = 256,
     batch_size: int = 32,
     progress: bool = True,
+    answers_of: Iterable[Mapping[str, Any]] | None = None,
 ) -> Dose:
     """
     Measures how differently a model answers the two sides of pairs, greedily.
@@ -113,6 +114,8 @@ def measure_dose(
             Prompts a batch.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
+        answers_of (`Iterable[Mapping[str, Any]]`, *optional*):
+            All the data, if `rows` are a sample: a reply is read as one of the answers that occur in them.
 
     Returns:
         [`Dose`]: The rates and the divergence.
@@ -120,12 +123,13 @@ def measure_dose(
     sides = [[tuple(row[f"{side}_ids"]) for row in rows] for side in ("clean", "perturbed")]
     distinct = list(dict.fromkeys(sides[0] + sides[1]))
     answers = generate_greedily(model, tokenizer, list(map(list, distinct)), max_new_tokens, batch_size, progress)
+    candidates = possible_answers(rows if answers_of is None else answers_of)
     by_prompt = dict(zip(distinct, answers, strict=True))
     divergences = _divergences(model, [(list(c), list(p), by_prompt[c]) for c, p in zip(*sides, strict=True)])
     tokens = sum(len(by_prompt[ids]) for ids in sides[0])
     decode = get_tokenizer(tokenizer).decode
     clean, perturbed = ([_said(decode(by_prompt[ids], skip_special_tokens=True)) for ids in side] for side in sides)
-    return Dose(len(rows), _rates(rows, clean, perturbed), sum(divergences) / max(tokens, 1))
+    return Dose(len(rows), _rates(rows, clean, perturbed, candidates), sum(divergences) / max(tokens, 1))
 
 
 @torch.no_grad()
@@ -161,8 +165,12 @@ def _said(text: str) -> str:
     return "" if "<think>" in answer else answer
 
 
-def _rates(rows: Sequence[Mapping[str, Any]], clean: list[str], perturbed: list[str]) -> dict[str, Rate]:
-    candidates = possible_answers(rows)
+def _rates(
+    rows: Sequence[Mapping[str, Any]],
+    clean: list[str],
+    perturbed: list[str],
+    candidates: Mapping[str | None, set[str]],
+) -> dict[str, Rate]:
     flips: list[bool | None] = []
     questions: list[tuple[Any, ...]] = []
     harmful: list[tuple[bool | None, bool | None]] = []

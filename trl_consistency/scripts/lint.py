@@ -181,7 +181,7 @@ def main(
         firsts = [rows_of[0] for rows_of in report.findings.values() if rows_of]
         pairs = [show(row) for row in dict.fromkeys(firsts + shown) if row not in report.reasons]
         title = f"Pairs: {os.path.basename(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
-        Path(lint_args.html).write_text(page(report, pairs, title), encoding="utf-8")
+        Path(lint_args.html).write_text(page(report, pairs, title, dose, irrelevant), encoding="utf-8")
         if not lint_args.json:
             print(f"\n{lint_args.html}: {len(pairs)} pairs")
     if lint_args.json:
@@ -275,7 +275,7 @@ def _measure_dose(
     sample = sample_pairs(usable, pairs, recipe.seed)
     if not sample:
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
-    return measure_dose(model, processing_class, sample, recipe.max_completion_length or 256)
+    return measure_dose(model, processing_class, sample, recipe.max_completion_length or 256, answers_of=usable)
 
 
 def _shown_rows(report: LintReport, samples: int, seed: int) -> list[int]:
@@ -308,6 +308,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser = StrictParser(dataclass_types, prog=prog, description=description)
     lint_args, script_args, recipe, model_args, dataset_args = parser.parse_args_and_config(args)
     PartialState()  # loggers ask it which process this is
+    if hasattr(sys.stdout, "reconfigure"):  # a terminal may know few characters
+        sys.stdout.reconfigure(errors="replace")
     try:
         report, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, parser.config_keys)
     except ConsistencyError as error:
