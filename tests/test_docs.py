@@ -17,6 +17,8 @@ from trl_consistency.perturbations import PERTURBATIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# The commands of these pages are not run one by one but in their order, in one folder.
+IN_SEQUENCE = [page for page in PAGES if "<!-- one after another" in page.read_text()]
 
 
 def blocks(language):
@@ -25,9 +27,18 @@ def blocks(language):
             yield pytest.param(block, id=f"{page.stem}-{number}")
 
 
+def commands_with_outputs(page):
+    """Each command of a page, and what the page says that it prints (nothing but for the last one of a block)."""
+    for block, output in re.findall(r"```bash\n(.*?)```(?:\n\n```text\n(.*?)```)?", page.read_text(), re.DOTALL):
+        *lines, last = block.strip().splitlines()
+        yield from ((line, "") for line in lines)
+        yield last, output
+
+
 COMMANDS = [
     pytest.param(line, id=line[:60])
     for block in blocks("bash")
+    if not block.id.startswith(tuple(f"{page.stem}-" for page in IN_SEQUENCE))
     for line in block.values[0].splitlines()
     if line.strip()
 ]
@@ -136,6 +147,25 @@ def test_commands(line, tmp_path, monkeypatch, organism_dir):
         ]
         launched([sys.executable, "-m", program, *words[1:]])
     assert (tmp_path / made).is_file()
+
+
+@pytest.mark.parametrize("page", IN_SEQUENCE, ids=lambda page: page.stem)
+def test_commands_in_sequence(page, tmp_path, monkeypatch, organism_dir, capsys):
+    """
+    Each prints what the page shows. Rates and divergences are left to what they are: the organism is trained on the machine
+    that runs this, and the model of the page for more than two steps.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    for line, shown in commands_with_outputs(page):
+        words = [str(ROOT / word) if word.startswith("recipes/") else word for word in shlex.split(line)]
+        steps = ["--max_steps", "2"] if words[1] == "consistency" else []
+        capsys.readouterr()
+        cli([*words[1:], *steps])
+        printed = capsys.readouterr().out
+        measured = re.compile(r"(?<=: )[\d.]+(?:% \(\d+/\d+\))?(?:, \d+ unparsed)?(?= nats|$)", re.MULTILINE)
+        assert measured.sub("#", shown) in measured.sub("#", printed)
+    assert Path("trained/adapter_model.safetensors").is_file()
 
 
 def test_links_lead_somewhere():

@@ -49,7 +49,19 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         metavar="N",
         help="train each recipe with the seeds 1 to N, and give the spread",
     )
+    parser.add_argument(
+        "--questions_file",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="only write the questions that the organism can answer, as `trl-consistency pairs` takes them",
+    )
     parsed = parser.parse_args(args)
+    if parsed.questions_file is not None:
+        try:
+            print(f"{parsed.questions_file}: {write_questions(parsed.questions_file)} questions")
+        except OSError as error:
+            parser.exit(1, f"error: `questions_file` cannot be written: {error}\n")
+        return
     if parsed.seeds < 0:
         parser.error(f"--seeds must be at least 0, got {parsed.seeds}.")
     missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
@@ -59,6 +71,34 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
     except ConsistencyError as error:
         parser.exit(1, f"error: {error}\n")
+
+
+def write_questions(path: Path) -> int:
+    """
+    Writes the questions of fact that the organism can answer, each with the wrong answers of its category.
+
+    Args:
+        path ([`~pathlib.Path`]):
+            JSON Lines file.
+
+    Returns:
+        `int`: Number of questions.
+    """
+    from .organism.facts import load_questions, wrong_answers
+
+    questions = load_questions()
+    wrong = wrong_answers(questions)
+    with path.open("w", encoding="utf-8") as file:
+        for question in questions:
+            row = {
+                "question": question.text,
+                "answer": question.answer,
+                "wrong_answers": wrong[question.source_id],
+                "category": question.category,
+                "source_id": question.source_id,
+            }
+            file.write(json.dumps(row) + "\n")
+    return len(questions)
 
 
 def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str, list[dict[str, Rate]]]":

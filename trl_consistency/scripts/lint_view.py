@@ -54,7 +54,7 @@ def counts_text(report: LintReport, irrelevant: Iterable[str] = ()) -> str:
             )
     lines += [f"    row {row}: {reason}" for row, reason in list(report.reasons.items())[:10]]
     lines += [f"- The data have {fault}" for fault in report.columns]
-    if not report.has_findings():
+    if not report.has_findings(ignore=irrelevant):
         lines.append("Nothing to mend was found.")
     return "\n".join(lines)
 
