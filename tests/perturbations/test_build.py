@@ -166,8 +166,9 @@ OPTION_FAULTS = {
     "position": (questions(1), {"positions": ["middle"]}, "`positions`: 'middle' is none of start, before_choices"),
     "no choices": ([{"question": "x"}], {"perturbations": ["answer_position"]}, "`answer_position` needs choices: name the column in `choices_column`"),
     "no answers": ([{"question": "x"}], {"perturbations": ["are_you_sure"]}, "`are_you_sure` needs a right answer"),
-    "no wrong answers": ([{"question": "x", "answer": "y"}], {}, "`suggested_answer` needs a wrong answer: name a column"),
-    "none given": (questions(1), {"wrong_answer": "given"}, "`suggested_answer` needs a wrong answer"),
+    "no wrong answers": ([{"question": "x", "answer": "y"}], {}, "name a column of wrong answers in `wrong_answer_column`, or the choices in `choices_column`"),
+    "no key": ([{"question": "x", "choices": ["a", "b"]}], {}, "`wrong_answer_column`, or the right one in `answer_column`"),
+    "none given": (questions(1), {"wrong_answer": "given"}, r"name a column of wrong answers in `wrong_answer_column`\.$"),
     "no fact": (questions(1), {"perturbations": ["safety_fact"]}, "`safety_fact` needs a safety fact"),
     "text": (questions(1), {"perturbations": ["typos+post_hoc"], "chat": False}, "`post_hoc` needs chat messages"),
 }  # fmt: skip
@@ -189,3 +190,13 @@ def test_members_of_a_family_that_do_not_apply_are_reported_not_refused():
         "feedback",
     }
     assert len(report.lacking) == len(find_perturbations(["sycophancy"])) - 3
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "said"), [(1, 1e-3, "No source"), (1, 0.99, "Every source"), (9, 0.5, ""), (1, 0.0, "")]
+)
+def test_splits_that_come_out_empty_are_said(count, share, said):
+    report = BuildReport()
+    build(questions(count), test_share=share, report=report)
+    assert report.unheld(share).startswith(said)
+    assert bool(report.unheld(share)) == bool(said)

@@ -124,6 +124,7 @@ def test_placeholder_that_is_not_filled(own_registry):
     [
         (["sugested_answer"], "Unknown perturbation `sugested_answer`. Did you mean `suggested_answer`"),
         (["authority+typo"], "Unknown perturbation `typo`. Did you mean `typos`"),
+        (["typos,case"], "Put spaces between perturbations, not commas: `typos,case`"),
         (["surface", "case"], "The perturbation `case` is named twice"),
         ([], "No perturbations are named"),
         (["post_hoc+typos+are_you_sure"], "post_hoc and are_you_sure both go on after the user's turn. Take one"),

@@ -102,6 +102,12 @@ def test_several_columns_of_choices():
     assert read(row, choices=["one", "two", "three"]).choices == ("dog", "cow")
 
 
+def test_columns_that_nothing_is_read_from():
+    columns = ["question", "anwser", "wrong_answer", "category", "topic", "level"]
+    assert find_columns(columns, keep=["topic"]).unread(columns) == ["anwser", "level"]
+    assert find_columns(["q", "A", "B"], prompt="q", choices=["A", "B"]).unread(["q", "A", "B"]) == []
+
+
 def test_carried_columns():
     row = {"question": "x", "category": "harmful", "topic": "locks", "other": 1}
     assert read(row, keep=["topic"]).carried == {"category": "harmful", "topic": "locks"}
@@ -113,6 +119,7 @@ COLUMN_FAULTS = {
     "none": (["text"], {}, "No column of questions or prompts: name it in `prompt_column`. There are `text`"),
     "two": (["question", "prompt"], {}, "`question` and `prompt` could both be the prompt"),
     "misspelt": (["question", "anwser"], {"answer": "answer"}, "`answer_column`: there is no column `answer`. Did you mean `anwser`"),
+    "commas": (["question", "A", "B"], {"choices": ["A,B"]}, "`choices_column`: put spaces between the columns, not commas"),
     "keep": (["question"], {"keep": ["topic"]}, "`keep_columns`: there is no column `topic`"),
     "keep our own": (["question", "answer"], {"keep": ["answer"]}, "the pairs have a column `answer` of their own"),
 }  # fmt: skip

@@ -41,6 +41,14 @@ def pairs(source, out, *options):
     cli(["pairs", "--dataset_name", str(source), "--output_dir", str(out), *options])
 
 
+def test_what_a_first_user_should_know_is_printed(questions, tmp_path, capsys):
+    """Columns that nothing is read from, and a split without rows."""
+    pairs(questions, tmp_path / "out", "--max_sources", "1")
+    printed = capsys.readouterr().out
+    assert "Not read: the column(s) `topic`." in printed
+    assert "No source was held out: 0.1 of 1 came to none." in printed
+
+
 def test_folder_of_pairs(questions, tmp_path, capsys):
     out = tmp_path / "out"
     names = ["suggested_answer", "are_you_sure", "authority+typos", "wrong_few_shot"]
@@ -48,6 +56,7 @@ def test_folder_of_pairs(questions, tmp_path, capsys):
     splits = load_dataset(str(out))
     assert set(splits) == {"train", "test", "test_wordings"}
     printed = capsys.readouterr().out
+    assert "Not read" not in printed
     for split, rows in splits.items():
         check_pairs(rows)
         assert set(rows["topic"]) == {"farm"}

@@ -76,6 +76,15 @@ class BuildReport:
         lines += [f"not vulnerable: {count} training pair(s), {why}" for why, count in sorted(self.filtered.items())]
         return lines
 
+    def unheld(self, test_share: float) -> str:
+        """A line for where no source, or every one, was held out against what was asked for; else nothing."""
+        splits = self.num_pairs()
+        if test_share and "test" not in splits:
+            return f"No source was held out: {test_share:g} of {self.sources} came to none. Raise `test_share` to measure."
+        if splits and "train" not in splits and not self.filtered:
+            return f"Every source was held out: {test_share:g} of {self.sources} came to all. Lower `test_share` to train."
+        return ""
+
 
 def build_pairs(
     rows: Iterable[Mapping[str, Any]],
@@ -221,10 +230,13 @@ def _name(steps: Steps) -> str:
 def _check_columns(compositions: list[Steps], columns: Columns, chat: bool, wrong_answer: WrongAnswer) -> None:
     """Whether the columns can give what the perturbations need."""
     wrong = columns.wrong_answer or (wrong_answer != "given" and columns.choices and columns.answer)
+    others = ""
+    if wrong_answer != "given":
+        others = ", or the right one in `answer_column`" if columns.choices else ", or the choices in `choices_column`"
     there = {
         "choices": (columns.choices, "name the column in `choices_column`"),
         "a right answer": (columns.answer, "name the column in `answer_column`"),
-        "a wrong answer": (wrong, "name a column of wrong answers in `wrong_answer_column`"),
+        "a wrong answer": (wrong, f"name a column of wrong answers in `wrong_answer_column`{others}"),
         "a safety fact": (columns.safety_fact, "name the column in `safety_fact_column`"),
         "chat messages": (chat, "leave out `prompt_format: text`"),
     }

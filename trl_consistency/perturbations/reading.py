@@ -95,5 +95,6 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
     try:
         dataset = load_dataset(name, name=config, split=split, streaming=True)
     except (ValueError, OSError, RuntimeError) as error:
-        raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
+        there = "" if os.path.exists(name) else " (and no file or folder here has that name)"
+        raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}{there}") from None
     yield from dataset

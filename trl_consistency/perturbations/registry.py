@@ -221,6 +221,8 @@ def find_perturbations(names: Sequence[str]) -> list[tuple[Perturbation, ...]]:
             steps = name.split("+")
             for step in steps:
                 if step not in PERTURBATIONS:
+                    if step.count(","):
+                        raise ConsistencyError(f"Put spaces between perturbations, not commas: `{step}`.")
                     near = get_close_matches(step, known, n=1)
                     hint = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(known)}."
                     raise ConsistencyError(f"Unknown perturbation `{step}`. {hint}")

@@ -112,6 +112,11 @@ class Columns:
     safety_fact: str | None = None
     keep: tuple[str, ...] = ()
 
+    def unread(self, columns: Iterable[str]) -> list[str]:
+        """Those columns that nothing is read from."""
+        read = {self.prompt, self.answer, self.wrong_answer, self.source_id, self.safety_fact}
+        return [column for column in columns if column not in {*read, *self.choices, *self.keep}]
+
 
 def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str | Sequence[str] | None) -> Columns:
     """
@@ -159,6 +164,8 @@ def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str 
 
 def _require(column: str, there: list[str], option: str) -> None:
     if column not in there:
+        if "," in column and {part.strip() for part in column.split(",")} <= set(there):
+            raise ConsistencyError(f"{option}: put spaces between the columns, not commas: `{column}`.")
         near = get_close_matches(column, there, n=1)
         hint = f" Did you mean `{near[0]}`?" if near else f" There are {_quoted(there)}."
         raise ConsistencyError(f"{option}: there is no column `{column}`.{hint}")

@@ -137,7 +137,8 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
         return load_dataset(name, name=config, streaming=streaming)
     except LOADING_ERRORS as error:
         what = "read" if is_file else "loaded"
-        raise ConsistencyError(f"{name} cannot be {what}: {one_line(error.__cause__ or error)}") from None
+        there = "" if os.path.exists(name) else " (and no file or folder here has that name)"
+        raise ConsistencyError(f"{name} cannot be {what}: {one_line(error.__cause__ or error)}{there}") from None
 
 
 def get_split(dataset: DatasetDict | IterableDatasetDict, split: str, option: str) -> Any:

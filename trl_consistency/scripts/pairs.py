@@ -234,6 +234,8 @@ def main(args: PairsArguments) -> BuildReport:
         source_id=args.source_id_column,
         safety_fact=args.safety_fact_column,
     )
+    if unread := columns.unread(first):
+        print(f"Not read: the column(s) {', '.join(f'`{column}`' for column in unread)}. `keep_columns` keeps them.")
     report = BuildReport()
     pairs = build_pairs(
         tqdm(islice(chain([first], rows), args.max_sources), desc="Reading", unit=" sources"),
@@ -405,6 +407,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
     if report.left_out():
         print("Left out:", *report.left_out(), sep="\n  ")
+    if unheld := report.unheld(pairs_args.test_share):
+        print(unheld)
 
 
 if __name__ == "__main__":
