@@ -9,6 +9,7 @@ import pytest
 from trl_consistency import quickstart as module
 from trl_consistency.cli import main as cli
 from trl_consistency.evaluation.report import LABELS
+from trl_consistency.perturbations import find_columns
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +136,16 @@ def test_output_dir_not_writable(capsys):
     with pytest.raises(SystemExit):
         cli(["quickstart", "--output_dir", "/dev/null/quickstart"])
     assert "is not writable" in capsys.readouterr().err
+
+
+def test_questions_file(tmp_path, capsys):
+    """The questions that the organism can answer, in the columns that `trl-consistency pairs` finds by itself."""
+    cli(["quickstart", "--questions_file", str(tmp_path / "questions.jsonl")])
+    rows = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]
+    assert f"{len(rows)} questions" in capsys.readouterr().out
+    assert len({row["source_id"] for row in rows}) == len(rows) > 100
+    assert find_columns(rows[0]).unread(rows[0]) == []
+    assert all(row["answer"] not in row["wrong_answers"] for row in rows)
+    with pytest.raises(SystemExit):
+        cli(["quickstart", "--questions_file", "no/such/folder.jsonl"])
+    assert "`questions_file` cannot be written" in capsys.readouterr().err
