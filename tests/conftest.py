@@ -150,3 +150,13 @@ def own_registry():
     yield PERTURBATIONS
     PERTURBATIONS.clear()
     PERTURBATIONS.update(before)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch):
+    """A Hub on the loopback interface, in the place of the real one."""
+    from tests.loopback_hub import LoopbackHub
+
+    with LoopbackHub().running() as server:
+        server.stand_in(monkeypatch)
+        yield server

@@ -1,0 +1,164 @@
+"""With the real client, against a Hub on the loopback interface."""
+
+import json
+
+import pytest
+from huggingface_hub import ModelCard, snapshot_download
+
+from tests.publishing.conftest import set_config
+from trl_consistency import ConsistencyError
+from trl_consistency.cli import main as cli
+from trl_consistency.publishing import publish
+
+
+PAGE = {
+    "README.md",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "chat_template.jinja",
+    "consistency_results.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+
+
+def of_page(folder):
+    return {name: (folder / name).read_bytes() for name in PAGE}
+
+
+def test_one_command_publishes_the_folder(hub, adapter_dir, tmp_path, capsys):
+    cli(["push", str(adapter_dir), "me/bct"])
+    assert f"Published: {hub.url}/me/bct" in capsys.readouterr().out
+    assert not hub.repos["models/me/bct"].private
+    downloaded = snapshot_download("me/bct", local_dir=tmp_path / "downloaded", cache_dir=tmp_path / "cache")
+    assert {path.name for path in (tmp_path / "downloaded").iterdir() if path.is_file()} == PAGE
+    for name, content in of_page(adapter_dir).items():
+        assert (tmp_path / "downloaded" / name).read_bytes() == content, name
+    card = ModelCard.load(f"{downloaded}/README.md")
+    assert "from `me/bct`" in card.text
+    assert json.loads((adapter_dir / "adapter_config.json").read_text())["revision"] == "abc123"
+
+
+@pytest.mark.filterwarnings("ignore:It seems that you are about to commit a data file")
+def test_options(hub, adapter_dir):
+    cli(["push", str(adapter_dir), "me/bct", "--private", "--revision", "v2", "--include", "completions/*"])
+    repo = hub.repos["models/me/bct"]
+    assert repo.private
+    assert not repo.branches["main"]
+    assert set(repo.branches["v2"]) == {*PAGE, "completions/a.parquet"}
+
+
+def test_dry_run_sends_and_writes_nothing(hub, adapter_dir, capsys):
+    before = of_page(adapter_dir)
+    cli(["push", str(adapter_dir), "me/bct", "--dry_run"])
+    said = capsys.readouterr().out
+    assert not hub.requests
+    assert of_page(adapter_dir) == before
+    for line in (
+        "  adapter_model.safetensors (",
+        "  optimizer.pt: a pickle, which can run code when it is loaded",
+        "  training_args.bin: a pickle",
+        "  _targets/: training data",
+        "  completions/: training data",
+        "  pairs.jsonl: training data",
+    ):
+        assert line in said, line
+
+
+def test_second_push_sends_no_weights_and_makes_no_empty_commit(hub, adapter_dir):
+    publish(adapter_dir, "me/bct")
+    once = of_page(adapter_dir)
+    publish(adapter_dir, "me/bct")
+    assert of_page(adapter_dir) == once
+    assert len(hub.repos["models/me/bct"].commits) == 1
+    (adapter_dir / "README.md").write_text((adapter_dir / "README.md").read_text() + "\nMore.\n")
+    publish(adapter_dir, "me/bct", commit_message="More")
+    assert hub.repos["models/me/bct"].commits[1:] == ["More"]
+    assert sum(request.startswith("PUT") for request in hub.requests) == 1
+
+
+FAULTS = {
+    "401": (
+        "POST /api/repos/create|GET /api/models",
+        401,
+        {},
+        r"does not know the token \(401\): run `hf auth login`",
+    ),
+    "403": ("POST /api/repos/create|GET /api/models", 403, {}, r"may not write to me/bct \(403\)"),
+    "429": ("commit/main", 429, {"Retry_After": "37"}, r"too many requests \(429\): try again in 37 seconds"),
+    "429 without a time": ("commit/main", 429, {}, r"too many requests \(429\): try again later"),
+    "500": ("objects/batch", 500, {}, r"the Hub failed \(500\): try again later"),
+    "503": ("preupload", 503, {}, r"the Hub failed \(503\): try again later"),
+    "400": ("commit/main", 400, {}, r"the Hub refused it \(400\): as asked for"),
+    "404": ("preupload", 404, {}, r"the Hub has no me/bct, or the token may not see it \(404\)"),
+    "a connection that drops in the upload": ("PUT /lfs", None, {}, "the connection to the Hub failed"),
+    "a connection that drops in the commit": ("commit/main", None, {}, "the connection to the Hub failed"),
+}
+
+
+@pytest.mark.parametrize(("pattern", "status", "headers", "message"), FAULTS.values(), ids=FAULTS)
+def test_failed_push_loses_nothing_and_is_repeated(hub, adapter_dir, pattern, status, headers, message):
+    hub.fail(pattern, status, **headers)
+    with pytest.raises(ConsistencyError, match=message) as error:
+        publish(adapter_dir, "me/bct")
+    assert "\n" not in str(error.value)
+    assert "the same command goes on from here" in str(error.value)
+    complete = of_page(adapter_dir)  # written before anything was sent
+    assert b"from `me/bct`" in complete["README.md"]
+    assert not any(repo.branches["main"] for repo in hub.repos.values())  # all or nothing
+    hub.faults.clear()
+    publish(adapter_dir, "me/bct")
+    assert hub.files("me/bct") == complete == of_page(adapter_dir)
+
+
+def test_passing_fault_is_waited_out(hub, adapter_dir):
+    hub.fail("PUT /lfs", None, times=1)
+    hub.fail("objects/batch", 500, times=2)
+    publish(adapter_dir, "me/bct")
+    assert hub.waits == [1, 2, 1]
+    assert hub.files("me/bct") == of_page(adapter_dir)
+
+
+def test_without_a_token(hub, adapter_dir, monkeypatch, tmp_path):
+    from huggingface_hub import constants
+
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(SystemExit, match="there is no token: run `hf auth login` or set HF_TOKEN"):
+        cli(["push", str(adapter_dir), "me/bct"])
+    assert not hub.requests
+
+
+def test_unknown_token(hub, adapter_dir):
+    with pytest.raises(ConsistencyError, match=r"does not know the token \(401\)"):
+        publish(adapter_dir, "me/bct", token="another")
+
+
+def test_offline(adapter_dir, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "a token")
+    with pytest.raises(ConsistencyError, match="HF_HUB_OFFLINE is set"):
+        publish(adapter_dir, "me/bct")
+
+
+@pytest.mark.parametrize("name", ["bct", "me/bct/two", "me/b c", "-me/bct", "./bct", ""])
+def test_names_that_are_none(adapter_dir, name):
+    with pytest.raises(ConsistencyError, match="is not a name on the Hub: write `user/name`"):
+        publish(adapter_dir, name)
+
+
+def test_local_base_model_needs_a_name(hub, adapter_dir):
+    set_config(adapter_dir, base_model_name_or_path="/data/models/base", revision="old")
+    with pytest.raises(ConsistencyError, match=r"The base model is /data/models/base, .* `--base_model user/name`"):
+        publish(adapter_dir, "me/bct")
+    publish(adapter_dir, "me/bct", base_model="me/base")
+    config = json.loads(hub.files("me/bct")["adapter_config.json"])
+    assert (config["base_model_name_or_path"], config["revision"]) == ("me/base", None)
+    assert b"base_model: me/base\n" in hub.files("me/bct")["README.md"]
+
+
+def test_folder_beside_the_run_is_a_local_base_model(adapter_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs" / "base").mkdir()
+    set_config(adapter_dir, base_model_name_or_path="outputs/base")
+    with pytest.raises(ConsistencyError, match="The base model is outputs/base, which nobody else can load"):
+        publish(adapter_dir, "me/bct")

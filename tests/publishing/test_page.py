@@ -1,0 +1,164 @@
+import json
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from tests.publishing.conftest import RESULTS, set_config
+from trl_consistency import ConsistencyError
+from trl_consistency.publishing import read_results, write_results
+from trl_consistency.publishing.page import insert_results, prepare_page
+
+
+def read_card(folder, **options):
+    text = prepare_page(folder, "me/bct", **options)["README.md"].decode()
+    return text, yaml.safe_load(text.split("---")[1])
+
+
+def test_results_become_metadata_and_a_table(adapter_dir):
+    (adapter_dir / "results.png").write_bytes(b"")
+    text, metadata = read_card(adapter_dir)
+    (model,) = metadata["model-index"]
+    scores = {
+        (result["dataset"].get("split"), metric["type"]): (metric["value"], metric.get("args"))
+        for result in model["results"]
+        for metric in result["metrics"]
+    }
+    assert scores == {  # what could not be judged has no score
+        ("test", "sycophancy"): (0.25, {"interval": [0.1, 0.5], "hits": 2, "total": 8, "unparsed": 1}),
+        (None, "harmonic_mean"): (0.8571, {"unparsed": 0}),
+    }
+    section = text.split("## Results\n")[1].split("## Training")[0]
+    assert section == (
+        "\nMeasured here.\n\n"
+        "|  | before | after |\n"
+        "| --- | --- | --- |\n"
+        "| Sycophancy, held-out questions | 100.0% [70.0, 100.0] (8/8) | 25.0% [10.0, 50.0] (2/8), 1 unparsed |\n"
+        "| harmonic_mean | - | 0.8571 |\n"
+        "| attack_success, test | - | n/a, 3 unparsed |\n\n\n"
+        "![results](results.png)\n\n"
+    )
+    assert ModelCard(text).data.eval_results  # the Hub's own reader takes it
+
+
+def test_page_of_a_page_is_the_same(adapter_dir):
+    once = prepare_page(adapter_dir, "me/bct")
+    for name, content in once.items():
+        (adapter_dir / name).write_bytes(content)
+    assert prepare_page(adapter_dir, "me/bct") == once
+
+
+def test_results_of_others_stay(adapter_dir):
+    card = (adapter_dir / "README.md").read_text()
+    index = (
+        "model-index:\n- name: bct\n  results:\n  - task: {type: text-generation}\n    dataset: {name: MMLU, type: mmlu}\n"
+        "    metrics:\n    - {type: acc, value: 0.5}\n"
+    )
+    (adapter_dir / "README.md").write_text(card.replace("---\nlibrary_name", f"---\n{index}library_name"))
+    _, metadata = read_card(adapter_dir)
+    (model,) = metadata["model-index"]
+    assert [result["dataset"]["type"] for result in model["results"]] == [
+        "mmlu",
+        "consistency-pairs",
+        "consistency-pairs",
+    ]
+
+
+def test_results_are_written_and_read_back(tmp_path):
+    write_results(tmp_path, RESULTS, "So.")
+    assert read_results(tmp_path) == (RESULTS, "So.")
+    assert json.loads((tmp_path / "consistency_results.json").read_text())["results"][1] == {
+        "metric": "harmonic_mean",
+        "value": 0.8571,
+        "unparsed": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ([], "must hold an object with a list of `results`"),
+        ({"results": [], "more": 1}, "unknown key `more`"),
+        ({"results": [{"value": 1}]}, "result 0 must be an object with a `metric`"),
+        ({"results": [{"metric": "a"}]}, "result 0 must have a `value`"),
+        ({"results": [{"metric": "a", "value": "1"}]}, "a finite number or null, got '1'"),
+        ({"results": [{"metric": "a", "value": float("nan")}]}, "a finite number or null, got nan"),
+        ({"results": [{"metric": "a", "value": 1, "interval": [1]}]}, "`interval` must be two numbers"),
+        ({"results": [{"metric": "a", "value": 1, "hits": -1}]}, "`hits` must be a count"),
+        ({"results": [{"metric": "a", "value": 1, "rows": []}]}, "result 0: unknown key `rows`"),
+        ({"results": [{"metric": "a", "value": 1, "split": 3}]}, "`split` must be text"),
+        ({"results": [{"metric": "a", "value": 1, "before": 2}]}, "`before` must be an object"),
+        ({"results": [{"metric": "a", "value": 1, "before": {"value": 1, "x": 1}}]}, "`before`: unknown key `x`"),
+    ],
+)
+def test_faulty_results(tmp_path, content, message):
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / "consistency_results.json").write_text(text)
+    with pytest.raises(ConsistencyError, match=message):
+        read_results(tmp_path)
+
+
+def test_local_base_model_is_named(adapter_dir):
+    card = (adapter_dir / "README.md").read_text()
+    (adapter_dir / "README.md").write_text(
+        card.replace("base_model: Qwen/Qwen3-4B-Instruct-2507\nbase_model_revision: abc123\n", "").replace(
+            "[Qwen](https://huggingface.co/Qwen/Qwen3-4B-Instruct-2507)", "a local model"
+        )
+    )
+    set_config(adapter_dir, base_model_name_or_path="/data/base")
+    text, metadata = read_card(adapter_dir, base_model="me/base")
+    assert metadata["base_model"] == "me/base"
+    assert "An adapter for [me/base](https://huggingface.co/me/base), from `me/bct`" in text
+
+
+def test_revision_goes_with_its_base_model(adapter_dir):
+    assert read_card(adapter_dir)[1]["base_model_revision"] == "abc123"
+    assert "base_model_revision" not in read_card(adapter_dir, base_model="me/other")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "with_results"),
+    [
+        ("# a\n\n## Training\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n## Training\n\nx\n"),
+        ("# a\n\n## Results\n\n| 0 |\n\n## Training\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n## Training\n\nx\n"),
+        ("# a\n", "# a\n\n## Results\n\n| 1 |\n"),
+        ("# a\n\n## Results\n\n| 0 |\n", "# a\n\n## Results\n\n| 1 |\n"),
+    ],
+)
+def test_place_of_results(text, with_results):
+    assert insert_results(text, "| 1 |\n") == with_results
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("adapter_model.safetensors", None, "has no weights in safetensors files; save a model there"),
+        ("README.md", None, r"has no model card \(README.md\): `trainer.save_model\(\)` writes one"),
+        ("README.md", "---\na: [\n---\n", "README.md cannot be read as a model card"),
+        ("README.md", "---\nmodel-index: 3\n---\n", "README.md cannot be read as a model card"),
+        ("adapter_config.json", "{", "adapter_config.json is not JSON"),
+        ("adapter_config.json", "[]", "must hold a JSON object"),
+        ("adapter_config.json", "{}", "The base model is not named"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "model-1.safetensors"}}', "names model-1.safetensors"),
+    ],
+)
+def test_folders_that_are_no_model(adapter_dir, name, content, message):
+    if content is None:
+        (adapter_dir / name).unlink()
+    else:
+        (adapter_dir / name).write_text(content)
+    with pytest.raises(ConsistencyError, match=message) as error:
+        prepare_page(adapter_dir, "me/bct")
+    assert "\n" not in str(error.value)
+
+
+def test_pickled_weights(adapter_dir):
+    (adapter_dir / "adapter_model.safetensors").rename(adapter_dir / "adapter_model.bin")
+    with pytest.raises(ConsistencyError, match=r"adapter_model.bin is a pickle, which is never sent: save the model"):
+        prepare_page(adapter_dir, "me/bct")
+
+
+def test_whole_model_needs_no_base_model(adapter_dir):
+    (adapter_dir / "adapter_config.json").unlink()
+    assert list(prepare_page(adapter_dir, "me/bct")) == ["README.md"]

@@ -1,0 +1,154 @@
+import json
+import pickle
+import re
+import struct
+from pathlib import Path
+
+import pytest
+import trl
+from safetensors.torch import load_file, save_file
+
+from tests.publishing.conftest import set_config
+from trl_consistency import ConsistencyError
+from trl_consistency.publishing import publish
+from trl_consistency.publishing.scan import choose_files, scan
+
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+# What is put into a line of the card, and what it is called
+REFUSED = {
+    f"hf_{ALPHABET[:34]}": "a Hugging Face token",
+    f"token=hf_{ALPHABET[:34]}.": "a Hugging Face token",
+    f"`sk-proj-{ALPHABET}`": r"an API key \(sk-…\)",
+    "AKIAIOSFODNN7EXAMPLE": "an AWS key",
+    f"aws_secret_access_key = {ALPHABET}": "an AWS key",
+    f"ghp_{ALPHABET}": "a GitHub token",
+    "-----BEGIN OPENSSH PRIVATE KEY-----": "a private key",
+    "export HF_TOKEN=secretsecret": "a token",
+    "trained in /home/me/run-3": r"a local path \(/home/me/run-3\)",
+    "| Data | /Users/me/pairs.jsonl |": r"a local path \(/Users/me/pairs.jsonl\)",
+    "`/root/base`": r"a local path \(/root/base\)",
+    "file:///data/x": r"a local path \(file:///data/x\)",
+    "/tmp/run": r"a local path \(/tmp/run\)",
+    r"C:\Users\me\base": r"a local path \(C:\\Users\\me\\base\)",
+    "~/models/base": r"a local path \(~/models/base\)",
+    '{"clean_prompt": "What?"}': "training rows",
+}
+ALLOWED = (
+    "https://huggingface.co/home/me/x and and/or, [link](/docs/x), </think>, 1/2/3, task-ask-for-a-long-while-indeed, "
+    "hf_transfer, `HF_TOKEN`, sk-learn, ~50%, ~/ alone, w/o, C:, a clean_prompt column"
+)
+
+
+def findings(folder):
+    return [str(finding) for finding in scan(folder, choose_files(folder)[0])]
+
+
+def test_clean_folder_has_none(adapter_dir):
+    with (adapter_dir / "README.md").open("a") as card:
+        card.write(ALLOWED)
+    assert findings(adapter_dir) == []
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_refused_is_named_with_file_and_line(adapter_dir, text):
+    lines = (adapter_dir / "README.md").read_text().splitlines()
+    (adapter_dir / "README.md").write_text("\n".join([*lines, text, "more"]))
+    (found,) = findings(adapter_dir)
+    assert re.fullmatch(f"README.md, line {len(lines) + 1}: {REFUSED[text]}", found)
+    assert not any(secret in found for secret in ("abcdef", "IOSFODNN", "secretsecret"))
+
+
+def test_push_refuses_all_of_it_at_once(hub, adapter_dir):
+    set_config(adapter_dir, loftq_config={"path": "/models/loftq"})
+    (adapter_dir / "chat_template.jinja").write_text("{# /home/me/x #}\n\n{# hf_" + ALPHABET + " #}")
+    message = (
+        f"Nothing was sent: {adapter_dir} holds what must not be published.\n"
+        r"  adapter_config.json, line \d+: a local path in `path` \(/models/loftq\)\n"
+        r"  chat_template.jinja, line 1: a local path \(/home/me/x\)\n"
+        "  chat_template.jinja, line 3: a Hugging Face token$"
+    )
+    with pytest.raises(ConsistencyError, match=message):
+        publish(adapter_dir, "me/bct")
+    assert not hub.requests
+
+
+def test_path_of_the_folder_itself(adapter_dir):
+    """Wherever it lies, and in a vocabulary, too, whose tokens otherwise look like paths."""
+    vocabulary = {"/root/x": 0, "/home/user": 1, str(adapter_dir.resolve()): 2}
+    (adapter_dir / "vocab.json").write_text(json.dumps(vocabulary))
+    assert findings(adapter_dir) == ["vocab.json, line 1: the path of this folder"]
+
+
+def test_own_token_in_any_form(adapter_dir, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "of-another-shape")
+    (adapter_dir / "LICENSE").write_text("of-another-shape")
+    assert findings(adapter_dir) == ["LICENSE, line 1: the token that you are logged in with"]
+
+
+def test_absolute_path_in_any_config(adapter_dir):
+    config = json.loads((adapter_dir / "tokenizer_config.json").read_text())
+    config |= {"name_or_path": "/models/base", "extra": ["/s", "</x/y>"]}
+    (adapter_dir / "tokenizer_config.json").write_text(json.dumps(config))
+    assert findings(adapter_dir) == ["tokenizer_config.json, line 1: a local path in `name_or_path` (/models/base)"]
+
+
+def test_metadata_of_weights(adapter_dir):
+    path = adapter_dir / "adapter_model.safetensors"
+    save_file(load_file(path), path, metadata={"from": "/home/me/run"})
+    assert findings(adapter_dir) == ["adapter_model.safetensors: a local path (/home/me/run)"]
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (lambda whole: whole[:-1], "cut short: save the model again"),
+        (lambda whole: whole + b"x", "cut short: save the model again"),
+        (lambda whole: b"", "not a safetensors file"),
+        (lambda whole: b"[]", "not a safetensors file"),
+        (lambda whole: struct.pack("<Q", 2) + b"[]", "not a safetensors file"),
+        (lambda whole: struct.pack("<Q", 1 << 60) + whole, "not a safetensors file"),
+    ],
+)
+def test_broken_weights(adapter_dir, content, fault):
+    path = adapter_dir / "adapter_model.safetensors"
+    path.write_bytes(content(path.read_bytes()))
+    assert findings(adapter_dir) == [f"adapter_model.safetensors: {fault}"]
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.model", "README.md"])
+def test_pickle_under_another_name(adapter_dir, name):
+    (adapter_dir / name).write_bytes(pickle.dumps({"a": 1}))
+    assert any(finding.endswith("a pickle or an archive under another name") for finding in findings(adapter_dir))
+
+
+@pytest.mark.parametrize("name", ["training_args.bin", "optimizer.pt", "rng_state.pth", "checkpoint-2/scheduler.pt"])
+def test_pickles_are_never_sent(adapter_dir, name):
+    (adapter_dir / name).parent.mkdir(exist_ok=True)
+    (adapter_dir / name).write_bytes(b"")
+    assert name not in choose_files(adapter_dir)[0]
+    with pytest.raises(ConsistencyError, match=f"`include`: {name} is a pickle, which is never sent"):
+        choose_files(adapter_dir, ["*"] if "/" in name else [name])
+
+
+def test_rows_are_sent_if_they_are_asked_for(adapter_dir):
+    (adapter_dir / "pairs.jsonl").write_text('{"clean_prompt": "What?"}\n{"note": "/home/me/x"}\n')
+    assert "pairs.jsonl" not in choose_files(adapter_dir)[0]
+    files, left_out = choose_files(adapter_dir, ["pairs.jsonl"])
+    assert "pairs.jsonl" not in left_out
+    found = scan(adapter_dir, files, include=["pairs.jsonl"])
+    assert [str(finding) for finding in found] == ["pairs.jsonl, line 2: a local path (/home/me/x)"]
+
+
+def test_include_that_is_not_there(adapter_dir):
+    with pytest.raises(ConsistencyError, match=r"`include`: no file in .*bct is called report.html"):
+        choose_files(adapter_dir, ["report.html"])
+
+
+def test_chat_templates_of_real_models_pass(adapter_dir):
+    templates = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
+    assert templates
+    for template in templates:
+        (adapter_dir / "chat_template.jinja").write_text(template.read_text())
+        assert findings(adapter_dir) == [], template.name

@@ -1,0 +1,132 @@
+"""The way of a folder to the Hub: prepared and scanned first, written into the folder, then sent in one commit."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+from ..errors import ConsistencyError, one_line
+from .page import is_hub_name, prepare_page
+from .scan import choose_files, scan
+
+
+def publish(
+    folder: str | Path,
+    repo_id: str,
+    base_model: str | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    include: Sequence[str] = (),
+    commit_message: str = "Upload with trl-consistency",
+    token: str | None = None,
+    dry_run: bool = False,
+) -> str | None:
+    """
+    Publishes a trained model: its weights, tokenizer, card, results and plots.
+
+    The card and the adapter's config are completed in the folder before anything is sent. All files arrive in one
+    commit or none does. A push that failed is repeated by the same call, which sends no weights twice.
+
+    Args:
+        folder (`str` or [`~pathlib.Path`]):
+            Folder of the model.
+        repo_id (`str`):
+            Where on the Hub: `user/name`. It is made if it is new.
+        base_model (`str`, *optional*):
+            What the adapter's base model is called on the Hub, where the folder names a local one. It is written into
+            the folder.
+        private (`bool`, *optional*):
+            Whether the page is private, if it is new. `None` leaves that to the Hub's default for the account.
+        revision (`str`, *optional*):
+            Branch, made if it is new.
+        include (`Sequence[str]`, *optional*, defaults to `()`):
+            Patterns of further files to send, `report.html` for one.
+        commit_message (`str`, *optional*):
+            Message of the commit.
+        token (`str`, *optional*):
+            Token of the Hub, by default the one that is logged in or in `HF_TOKEN`.
+        dry_run (`bool`, *optional*, defaults to `False`):
+            Print what would be sent, and send and write nothing.
+
+    Returns:
+        `str`: Address of the page; None in a dry run.
+
+    Raises:
+        [`ConsistencyError`]: If the folder is no whole model, if anything in it must not be published, or if the Hub
+        did not take it.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ConsistencyError(f"There is no folder {folder}.")
+    check_repo_id(repo_id)
+    changed = prepare_page(folder, repo_id, base_model)
+    files, left_out = choose_files(folder, include)
+    findings = scan(folder, files, changed, include)
+    if findings:
+        listed = "\n".join(f"  {finding}" for finding in findings)
+        raise ConsistencyError(f"Nothing was sent: {folder} holds what must not be published.\n{listed}")
+    if dry_run:
+        sizes = {name: len(changed[name]) if name in changed else (folder / name).stat().st_size for name in files}
+        print(f"Would send to {repo_id}:", *(f"  {name} ({size:,} bytes)" for name, size in sizes.items()), sep="\n")
+        print("Stays here:", *(f"  {name}: {why}" for name, why in left_out.items()), sep="\n")
+        return None
+    for name, content in changed.items():
+        _write(folder / name, content)
+    api = HfApi(token=token)
+    try:
+        if token is None and get_token() is None:
+            raise ConsistencyError("there is no token: run `hf auth login` or set HF_TOKEN, with one that may write.")
+        url = api.create_repo(repo_id, private=private, exist_ok=True)
+        if revision is not None:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        operations = [CommitOperationAdd(name, str(folder / name)) for name in files]
+        api.create_commit(repo_id, operations, commit_message=commit_message, revision=revision)
+    except Exception as error:  # errors of the Hub, the name and the network have no type in common
+        raise ConsistencyError(
+            f"{folder} was not published: {explain(error, repo_id)} Nothing is lost: the same command goes on from here."
+        ) from None
+    return str(url)
+
+
+def check_repo_id(repo_id: str) -> None:
+    """Raises [`ConsistencyError`] if `repo_id` is not `user/name`."""
+    if not is_hub_name(repo_id) or "/" not in repo_id:
+        raise ConsistencyError(
+            f"`{repo_id}` is not a name on the Hub: write `user/name`, of letters, digits, `-`, `_` and `.`."
+        )
+
+
+def explain(error: Exception, repo_id: str) -> str:
+    """What an error on the way to the Hub means, and what to do, in a sentence."""
+    if isinstance(error, ConsistencyError):
+        return str(error)
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set, so that nothing is sent: unset it."
+    response = getattr(error, "response", None)
+    if response is None:
+        return f"the connection to the Hub failed ({type(error).__name__}: {one_line(error)}). Try again."
+    status = response.status_code
+    if status == 401:
+        return "the Hub does not know the token (401): run `hf auth login`, or set HF_TOKEN, with one that may write."
+    if status == 403:
+        return f"the token may not write to {repo_id} (403): make one that may, or push to a name of your own."
+    if status == 404:
+        return f"the Hub has no {repo_id}, or the token may not see it (404)."
+    if status == 429:
+        wait = response.headers.get("retry-after")
+        return f"too many requests (429): try again {f'in {wait} seconds' if wait else 'later'}."
+    if status >= 500:
+        return f"the Hub failed ({status}): try again later."
+    said = getattr(error, "server_message", None) if isinstance(error, HfHubHTTPError) else None
+    return f"the Hub refused it ({status}): {one_line(Exception(said)) if said else one_line(error)}"
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all, and only if it changes."""
+    if path.exists() and path.read_bytes() == content:
+        return
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_bytes(content)
+    os.replace(unfinished, path)

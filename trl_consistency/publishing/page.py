@@ -1,0 +1,148 @@
+"""What a folder's model card and adapter config say on the Hub, made of what lies in the folder."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from ..errors import ConsistencyError, one_line
+from .results import DATASET_TYPE, model_index, read_results, results_table
+
+
+ADAPTER_CONFIG = "adapter_config.json"
+# What `trainer/card.py` writes of a folder that has no place on the Hub yet.
+LOCAL_MODEL, LOCAL_REPO = "a local model", "path/to/this/folder"
+RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
+
+
+def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> dict[str, bytes]:
+    """
+    Prepares the files of a folder that change when it gets a page: its card, and its adapter's config.
+
+    Args:
+        folder ([`~pathlib.Path`]):
+            Folder of a trained model.
+        repo_id (`str`):
+            The page.
+        base_model (`str`, *optional*):
+            What the base model is called on the Hub. By default what the folder says.
+
+    Returns:
+        `dict[str, bytes]`: The new content of each.
+    """
+    _check_weights(folder)
+    card = _load_card(folder)
+    data: Any = card.data
+    config_path, changed = folder / ADAPTER_CONFIG, {}
+    if config_path.exists():
+        config = _load_json(config_path)
+        named = config.get("base_model_name_or_path")
+        base_model = _hub_base(named, base_model)
+        # PEFT loads the base model by this name, at this revision.
+        config["base_model_name_or_path"] = base_model
+        if named != base_model:
+            config["revision"] = None
+        elif not config.get("revision"):
+            config["revision"] = data.get("base_model_revision")
+        changed[ADAPTER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True)).encode()
+    elif base_model:
+        base_model = _hub_base(None, base_model)
+    if base_model:
+        if data.get("base_model") not in (None, base_model):
+            data.pop("base_model_revision", None)
+        data.base_model = base_model
+        card.text = card.text.replace(LOCAL_MODEL, f"[{base_model}](https://huggingface.co/{base_model})", 1)
+    card.text = card.text.replace(LOCAL_REPO, repo_id)
+    _add_results(card, folder, repo_id)
+    changed["README.md"] = str(card).encode()
+    return changed
+
+
+def insert_results(text: str, results: str) -> str:
+    """A card's text with results (Markdown) in place of those it had: before "Training", or at its end."""
+    section = f"{RESULTS_HEADING}\n\n{results.strip()}\n"
+    had = re.search(rf"^{RESULTS_HEADING}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    if had:
+        rest = text[had.end() :]
+        return f"{text[: had.start()]}{section}{chr(10) if rest else ''}{rest}"
+    before, heading, after = text.partition(f"{NEXT_HEADING}\n")
+    return f"{before}{section}\n{heading}{after}" if heading else f"{text.rstrip()}\n\n{section}"
+
+
+def is_hub_name(name: Any) -> bool:
+    """Whether a name can be that of a model on the Hub."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return isinstance(name, str)
+
+
+def _hub_base(named: Any, given: str | None) -> str:
+    if given is not None:
+        if not is_hub_name(given):
+            raise ConsistencyError(f"`base_model` {given} is not a name on the Hub: write `user/name`.")
+        return given
+    if not is_hub_name(named) or os.path.exists(named):
+        raise ConsistencyError(
+            f"The base model is {named or 'not named'}, which nobody else can load by that name. Say what it is called "
+            "on the Hub, with `--base_model user/name` (in Python, `base_model`)."
+        )
+    return named
+
+
+def _check_weights(folder: Path) -> None:
+    if not any(folder.glob("*.safetensors")):
+        weights = [path.name for path in folder.glob("*_model*.bin")]
+        what = f"{weights[0]} is a pickle, which is never sent: save the model" if weights else "save a model there"
+        raise ConsistencyError(f"{folder} has no weights in safetensors files; {what} with `save_model`.")
+    for index in folder.glob("*.safetensors.index.json"):
+        shards = set(_load_json(index).get("weight_map", {}).values())
+        missing = sorted(shard for shard in shards if not (folder / shard).is_file())
+        if missing:
+            raise ConsistencyError(
+                f"{folder}: {index.name} names {missing[0]}, which is not there. Save the model again."
+            )
+
+
+def _load_card(folder: Path) -> ModelCard:
+    path = folder / "README.md"
+    if not path.exists():
+        raise ConsistencyError(f"{folder} has no model card (README.md): `trainer.save_model()` writes one.")
+    try:
+        card = ModelCard(path.read_text(encoding="utf-8"), ignore_metadata_errors=False)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConsistencyError(f"{path} cannot be read as a model card: {one_line(error)}") from None
+    return card
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConsistencyError(f"{path} is not JSON: {one_line(error)}") from None
+    if not isinstance(content, dict):
+        raise ConsistencyError(f"{path} must hold a JSON object.")
+    return content
+
+
+def _add_results(card: ModelCard, folder: Path, repo_id: str) -> None:
+    results, description = read_results(folder)
+    if not results:
+        return
+    data: Any = card.data
+    others = [entry for entry in data.eval_results or [] if entry.dataset_type != DATASET_TYPE]
+    data.eval_results = others + model_index(results) or None
+    data.model_name = data.model_name or repo_id.split("/")[-1]
+    plots = [
+        f"![{path.stem}]({path.name})" for suffix in ("png", "svg") for path in sorted(folder.glob(f"*.{suffix}"))
+    ]
+    card.text = insert_results(
+        card.text, "\n\n".join(part for part in (description, results_table(results), *plots) if part)
+    )

@@ -1,0 +1,194 @@
+"""What of a folder is sent to the Hub, and what in it must not be: secrets, local paths, training rows, pickles."""
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from huggingface_hub import get_token
+
+from ..errors import ConsistencyError
+from .results import RESULTS_FILE
+
+
+# Texts of the vocabulary: single tokens of it look like paths, so that only whole known paths count there.
+VOCABULARY = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
+SENT = (
+    *("*.safetensors", "*.safetensors.index.json", "adapter_config.json", "config.json", "generation_config.json"),
+    *VOCABULARY,
+    *("tokenizer_config.json", "special_tokens_map.json", "*.model", "processor_config.json"),
+    *("preprocessor_config.json", "chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),
+    *("README.md", "LICENSE*", "NOTICE*", RESULTS_FILE, "*.png", "*.svg"),
+)
+BINARY = (".png", ".model", ".parquet", ".arrow")
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
+ROWS = (".jsonl", ".csv", ".parquet", ".arrow")
+ROW_FOLDERS = ("_targets", "completions", "data")
+
+SECRETS = {
+    "a Hugging Face token": rb"(?<![A-Za-z0-9])(?:hf_|api_org_)[A-Za-z0-9]{20,}",
+    "an API key (sk-…)": rb"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]{20,}",
+    "an AWS key": rb"(?<![A-Z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])|(?i:aws_secret_access_key)\W{1,6}[\w/+=]{20,}",
+    "a GitHub token": rb"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22,})",
+    "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    "a token": rb"(?i)(?:HF_TOKEN|HUGGING_?FACE_HUB_TOKEN|hub_token|WANDB_API_KEY|OPENAI_API_KEY)[\"'`]?\s*[=:]\s*[\"'`]?[\w-]{8,}",
+}
+# Of at least two parts, and not the end of an address.
+_HOME = rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
+HOME_PATH = re.compile(_HOME)
+LOCAL_PATH = re.compile(
+    rb"(?<![\w.:/<-])/(?:tmp|mnt|media|data|var|opt|srv|scratch|work|workspace|gpfs|lustre|nfs|content|kaggle|private|Volumes)"
+    rb"/[\w.@+-]+[^\s\"'`|)]*|file:///[^\s\"'`|)]+|" + _HOME
+)
+# Chat templates tell some models of folders that their tools have: `/mnt/data`.
+TEMPLATES = (".jinja", "tokenizer_config.json", "chat_template.json")
+ABSOLUTE = re.compile(r"(?:file://|~)?/[^/\s<>]+/\S.*|[A-Za-z]:[\\/]\S.*|\\\\\S+")
+TRAINING_ROW = re.compile(rb'"(?:clean_prompt|perturbed_prompt)"')
+
+
+class Finding(NamedTuple):
+    """What must not be sent, and where it is."""
+
+    file: str
+    line: int | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{f', line {self.line}' if self.line else ''}: {self.what}"
+
+
+def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
+    """
+    Chooses the files of a model's folder that make its page.
+
+    Args:
+        folder ([`~pathlib.Path`]):
+            The folder.
+        include (`Sequence[str]`, *optional*, defaults to `()`):
+            Patterns of further files.
+
+    Returns:
+        `tuple[list[str], dict[str, str]]`: The files to send, and of the others each folder or file with the reason why
+        it stays.
+    """
+    sent, left_out = [], {}
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    for pattern in include:
+        found = [path for path in paths if fnmatch(path, pattern)]
+        if not found:
+            raise ConsistencyError(f"`include`: no file in {folder} is called {pattern}.")
+        for path in found:
+            if path.endswith(PICKLES):
+                raise ConsistencyError(f"`include`: {path} is a pickle, which is never sent. Save it as safetensors.")
+    for path in paths:
+        top = path.split("/")[0]
+        if any(fnmatch(path, pattern) for pattern in include) or _is_of_page(path):
+            sent.append(path)
+        elif "/" in path:
+            left_out[f"{top}/"] = "training data" if top in ROW_FOLDERS else "not part of the page"
+        elif path.endswith(PICKLES):
+            left_out[path] = "a pickle, which can run code when it is loaded"
+        else:
+            left_out[path] = "training data" if path.endswith(ROWS) else "not part of the page"
+    return sent, left_out
+
+
+def scan(
+    folder: Path,
+    files: Sequence[str],
+    changed: Mapping[str, bytes] = MappingProxyType({}),
+    include: Sequence[str] = (),
+) -> list[Finding]:
+    """
+    Looks through files for what must not be sent.
+
+    Args:
+        folder ([`~pathlib.Path`]):
+            The folder.
+        files (`Sequence[str]`):
+            Files in it.
+        changed (`Mapping[str, bytes]`, *optional*):
+            What some of them will hold when they are sent.
+        include (`Sequence[str]`, *optional*, defaults to `()`):
+            Patterns of files that were asked for: they may hold training rows.
+
+    Returns:
+        `list[Finding]`: What was found. A secret is named, not repeated.
+    """
+    findings = []
+    for name in files:
+        if name.endswith(".safetensors"):
+            content, fault = _read_header(folder / name)
+            findings += [Finding(name, None, fault)] if fault else []
+        else:
+            content = changed[name] if name in changed else (folder / name).read_bytes()
+        if re.match(rb"\x80[\x02-\x05]|PK\x03\x04", content):
+            findings.append(Finding(name, None, "a pickle or an archive under another name"))
+        asked_for = any(fnmatch(name, pattern) for pattern in include)
+        lines = not name.endswith((*BINARY, ".safetensors"))
+        for place, what in sorted(set(_find(name, content, folder, asked_for))):
+            findings.append(Finding(name, content.count(b"\n", 0, place) + 1 if lines else None, what))
+    return findings
+
+
+def _is_of_page(path: str) -> bool:
+    # `*` of a pattern matches the separators of folders, too.
+    return any(path.count("/") == pattern.count("/") and fnmatch(path, pattern) for pattern in SENT)
+
+
+def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[tuple[int, str]]:
+    """Where in a file is what must not be sent; once a line."""
+    token = get_token()
+    secrets = SECRETS | ({"the token that you are logged in with": re.escape(token).encode()} if token else {})
+    for what, pattern in secrets.items():
+        yield from ((match.start(), what) for match in re.finditer(pattern, content))
+    here = re.escape(str(folder.resolve()).encode())
+    yield from ((match.start(), "the path of this folder") for match in re.finditer(here + rb"(?![\w-])", content))
+    if Path(name).name in VOCABULARY or name.endswith(BINARY):
+        return
+    paths = HOME_PATH if name.endswith(TEMPLATES) else LOCAL_PATH
+    for match in paths.finditer(content):
+        if not re.match(here, match[0]):
+            yield match.start(), f"a local path ({match[0][:80].decode(errors='replace')})"
+    if name.endswith(".json"):
+        for key, value in _texts(content):
+            if ABSOLUTE.fullmatch(value) and not paths.search(value.encode()):
+                place = content.find(json.dumps(value)[1:-1].encode())
+                yield max(place, 0), f"a local path in `{key}` ({value[:80]})"
+    if not asked_for:
+        yield from ((match.start(), "training rows") for match in TRAINING_ROW.finditer(content))
+
+
+def _texts(content: bytes) -> Iterator[tuple[str, str]]:
+    """Each text in JSON, with its key."""
+    try:
+        stack: list[tuple[str, Any]] = [("", json.loads(content))]
+    except (ValueError, RecursionError):
+        return
+    while stack:
+        key, value = stack.pop()
+        if isinstance(value, dict):
+            stack += [(str(name), part) for name, part in value.items()]
+        elif isinstance(value, list):
+            stack += [(key, part) for part in value]
+        elif isinstance(value, str):
+            yield key, value
+
+
+def _read_header(path: Path) -> tuple[bytes, str | None]:
+    """What a safetensors file says of its tensors, and what is wrong with the file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        header = file.read(length) if length <= size - 8 else b""
+    try:
+        tensors = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+    except (ValueError, AttributeError, KeyError, TypeError, IndexError):
+        return start + header, "not a safetensors file"
+    return header, None if 8 + length + end == size else "cut short: save the model again"

@@ -1,0 +1,38 @@
+"""
+From a folder with a trained model to its page on the Hub.
+
+```bash
+trl-consistency push outputs/bct user/name
+```
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ..errors import ConsistencyError
+from ..publishing import publish
+
+
+def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Publishes a trained model: its weights, tokenizer, card, results and plots."""
+    parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
+    parser.add_argument("folder", metavar="DIR", help="folder of the model, as a training command saved it")
+    parser.add_argument("repo_id", metavar="REPO", help="where on the Hub: user/name")
+    parser.add_argument(
+        "--base_model", metavar="NAME", help="the Hub's name of a local base model; it is written into DIR"
+    )
+    parser.add_argument("--private", action="store_true", default=None, help="make the page private, if it is new")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it is new (main)")
+    parser.add_argument("--include", nargs="+", default=[], metavar="PATTERN", help="further files to send")
+    parser.add_argument("--dry_run", action="store_true", help="say what would be sent, and send and write nothing")
+    try:
+        url = publish(**vars(parser.parse_args(args)))
+    except ConsistencyError as error:
+        sys.exit(f"error: {error}")
+    if url:
+        print(f"Published: {url}")
+
+
+if __name__ == "__main__":
+    run()
