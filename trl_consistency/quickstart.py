@@ -19,6 +19,7 @@ from .errors import ConsistencyError
 
 if TYPE_CHECKING:
     from .evaluation import Rate
+    from .publishing import Result
 
 # What the report calls a method, and the recipe that trains it.
 RECIPES = {"BCT": "bct", "BCT + anchors": "bct_anchors", "ACT + anchors": "act", "OPCT + anchors": "opct"}
@@ -184,10 +185,11 @@ def _train_and_measure(
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 
-    from .evaluation import evaluate_pairs, markdown_table
+    from .evaluation import evaluate_pairs
+    from .evaluation.report import LABELS
     from .organism import load_control_dataset, load_organism_datasets
+    from .publishing import add_results, write_results
     from .scripts import consistency, on_policy_consistency
-    from .trainer.card import add_results
 
     torch.set_num_threads(1)
     flags = ["--config", str(recipes_dir() / "quickstart" / f"{recipe}.yaml"), "--output_dir", str(adapter_dir)]
@@ -202,9 +204,22 @@ def _train_and_measure(
         load_control_dataset(),
         clean_answers=clean_answers,
     )
-    add_results(adapter_dir, f"{RESULTS_INTRODUCTION}\n\n{markdown_table({'before': before, name: rates})}")
+    ordered = sorted(rates, key=list(LABELS).index)
+    results = [_as_result(metric, LABELS[metric], rates[metric], before[metric]) for metric in ordered]
+    write_results(adapter_dir, results, RESULTS_INTRODUCTION)
+    add_results(adapter_dir)
     command = f"trl-consistency {'on-policy-consistency' if on_policy else 'consistency'} {' '.join(flags)}"
     return command, trainer.state.log_history, rates
+
+
+def _as_result(metric: str, name: str, rate: "Rate", before: "Rate") -> "Result":
+    from .publishing import Figure, Result
+
+    def figure(rate: "Rate") -> dict[str, Any]:
+        return {**asdict(rate), "value": rate.value if rate.total else None, "interval": rate.interval}
+
+    kind, _, split = metric.partition("/")
+    return Result(metric=kind, split=split or None, name=name, before=Figure(**figure(before)), **figure(rate))
 
 
 def _write_report(

@@ -102,7 +102,7 @@ def test_failed_push_loses_nothing_and_is_repeated(hub, adapter_dir, pattern, st
     with pytest.raises(ConsistencyError, match=message) as error:
         publish(adapter_dir, "me/bct")
     assert "\n" not in str(error.value)
-    assert "the same command goes on from here" in str(error.value)
+    assert f"`trl-consistency push {adapter_dir} me/bct` goes on from here" in str(error.value)
     complete = of_page(adapter_dir)  # written before anything was sent
     assert b"from `me/bct`" in complete["README.md"]
     assert not any(repo.branches["main"] for repo in hub.repos.values())  # all or nothing

@@ -8,7 +8,8 @@ from peft import LoraConfig, get_peft_model
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyTrainer
-from trl_consistency.trainer.card import add_results, describe_data
+from trl_consistency.publishing import Result, add_results, write_results
+from trl_consistency.trainer.card import describe_data
 from trl_consistency.trainer.consistency_config import METHODS
 from trl_consistency.trainer.papers import ORIGINS, name_methods
 
@@ -47,6 +48,7 @@ def test_card_says_what_was_trained(tmp_path):
     trainer.save_model()
     text, metadata = read(trainer)
     assert metadata["base_model"] == "Qwen/Qwen3-4B-Instruct-2507"
+    assert metadata["base_model_revision"] == "abc123"
     assert metadata["library_name"] == "peft"
     assert {"trl", "trl-consistency", "consistency-training", "bct"} <= set(metadata["tags"])
     for fact in (
@@ -56,6 +58,7 @@ def test_card_says_what_was_trained(tmp_path):
         "| Reference | the base model, without the adapter |",
         "| Pairs | 6 (6 distinct clean prompts) |",
         "| Perturbations | suggested_answer 4, typos 2 (3 wordings) |",
+        "| Wordings | suggested_answer train-00, train-01; typos train-00 |",
         "| Anchors | 25% of an epoch, from the pairs' own clean prompts |",
         "(temperature 0.7, top_p 1, top_k 0, at most 8 tokens)",
         "2 steps of 8 rows",
@@ -120,6 +123,7 @@ def test_act(tmp_path):
         "| Compared blocks | 1 (of 2, counted from 0) |",
         "| ACT compares | the tokens that both prompts end with |",
         "| Reference | the base model, without the adapter |",
+        f"| Reference checksum | {trainer.paired_loss.reference.checksum:x} |",
         "| Shared tokens | end of the two prompts: ",
         "- `eval_act_loss` ",
         "@article{irpan2025consistency,",
@@ -234,12 +238,15 @@ def test_results_are_put_in_and_replaced(tmp_path):
     trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
     trainer.create_model_card()
     before, _ = read(trainer)
-    for table in ("| one |", "| two |"):
-        add_results(trainer.args.output_dir, table)
-    text, _ = read(trainer)
-    assert "## Results\n\n| two |\n\n## Training\n" in text
-    assert "| one |" not in text
-    assert text.replace("## Results\n\n| two |\n\n", "") == before
+    for value in (1, 2):
+        write_results(trainer.args.output_dir, [Result(metric="accuracy", value=value)])
+        add_results(trainer.args.output_dir)
+    text, metadata = read(trainer)
+    section = "## Results\n\n|  | after |\n| --- | --- |\n| accuracy | 2 |\n\n"
+    assert f"{section}## Training\n" in text
+    assert text.split("---\n", 2)[2].replace(section, "").strip() == before.split("---\n", 2)[2].strip()
+    (score,) = metadata["model-index"][0]["results"][0]["metrics"]
+    assert (score["type"], score["value"]) == ("accuracy", 2)
 
 
 def test_compositions_are_counted_by_all_their_names():

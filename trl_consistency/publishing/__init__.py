@@ -1,7 +1,19 @@
 """From a folder with a trained model to its page on the Hub: results, card, scan, upload."""
 
 from .hub import check_repo_id, explain, publish
-from .results import RESULTS_FILE, Result, read_results, write_results
+from .page import add_results, hub_base
+from .results import RESULTS_FILE, Figure, Result, read_results, write_results
 
 
-__all__ = ["RESULTS_FILE", "Result", "check_repo_id", "explain", "publish", "read_results", "write_results"]
+__all__ = [
+    "RESULTS_FILE",
+    "Figure",
+    "Result",
+    "add_results",
+    "check_repo_id",
+    "explain",
+    "hub_base",
+    "publish",
+    "read_results",
+    "write_results",
+]

@@ -85,7 +85,8 @@ def publish(
         api.create_commit(repo_id, operations, commit_message=commit_message, revision=revision)
     except Exception as error:  # errors of the Hub, the name and the network have no type in common
         raise ConsistencyError(
-            f"{folder} was not published: {explain(error, repo_id)} Nothing is lost: the same command goes on from here."
+            f"{folder} was not published: {explain(error, repo_id)} Nothing is lost: `trl-consistency push {folder} "
+            f"{repo_id}` goes on from here."
         ) from None
     return str(url)
 

@@ -43,7 +43,7 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
     if config_path.exists():
         config = _load_json(config_path)
         named = config.get("base_model_name_or_path")
-        base_model = _hub_base(named, base_model)
+        base_model = hub_base(named, base_model)
         # PEFT loads the base model by this name, at this revision.
         config["base_model_name_or_path"] = base_model
         if named != base_model:
@@ -52,16 +52,24 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
             config["revision"] = data.get("base_model_revision")
         changed[ADAPTER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True)).encode()
     elif base_model:
-        base_model = _hub_base(None, base_model)
+        base_model = hub_base(None, base_model)
     if base_model:
         if data.get("base_model") not in (None, base_model):
             data.pop("base_model_revision", None)
         data.base_model = base_model
         card.text = card.text.replace(LOCAL_MODEL, f"[{base_model}](https://huggingface.co/{base_model})", 1)
     card.text = card.text.replace(LOCAL_REPO, repo_id)
-    _add_results(card, folder, repo_id)
+    _put_results(card, folder, repo_id.split("/")[-1])
     changed["README.md"] = str(card).encode()
     return changed
+
+
+def add_results(folder: str | Path) -> None:
+    """Puts the results in a model's folder (`consistency_results.json`) into its card, in place of those it had."""
+    folder = Path(folder)
+    card = _load_card(folder)
+    _put_results(card, folder, folder.name)
+    card.save(folder / "README.md")
 
 
 def insert_results(text: str, results: str) -> str:
@@ -75,16 +83,8 @@ def insert_results(text: str, results: str) -> str:
     return f"{before}{section}\n{heading}{after}" if heading else f"{text.rstrip()}\n\n{section}"
 
 
-def is_hub_name(name: Any) -> bool:
-    """Whether a name can be that of a model on the Hub."""
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return isinstance(name, str)
-
-
-def _hub_base(named: Any, given: str | None) -> str:
+def hub_base(named: Any, given: str | None) -> str:
+    """What an adapter's base model is called on the Hub; raises [`ConsistencyError`] for a name that is of this machine only."""
     if given is not None:
         if not is_hub_name(given):
             raise ConsistencyError(f"`base_model` {given} is not a name on the Hub: write `user/name`.")
@@ -95,6 +95,15 @@ def _hub_base(named: Any, given: str | None) -> str:
             "on the Hub, with `--base_model user/name` (in Python, `base_model`)."
         )
     return named
+
+
+def is_hub_name(name: Any) -> bool:
+    """Whether a name can be that of a model on the Hub."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return isinstance(name, str)
 
 
 def _check_weights(folder: Path) -> None:
@@ -132,14 +141,14 @@ def _load_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _add_results(card: ModelCard, folder: Path, repo_id: str) -> None:
+def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
     results, description = read_results(folder)
     if not results:
         return
     data: Any = card.data
     others = [entry for entry in data.eval_results or [] if entry.dataset_type != DATASET_TYPE]
     data.eval_results = others + model_index(results) or None
-    data.model_name = data.model_name or repo_id.split("/")[-1]
+    data.model_name = data.model_name or model_name
     plots = [
         f"![{path.stem}]({path.name})" for suffix in ("png", "svg") for path in sorted(folder.glob(f"*.{suffix}"))
     ]

@@ -58,8 +58,11 @@ def train_and_save(trainer: Any, script_args: ConsistencyScriptArguments) -> Non
     except SystemExit:  # interrupted, in all processes, and saved
         end_run(trainer)
         raise
-    trainer.save_model(args.output_dir)
-    trainer.accelerator.print(f"Model saved to {args.output_dir}.")
     if args.push_to_hub:
-        trainer.push_to_hub(dataset_name=script_args.dataset_name)
+        url = trainer.push_to_hub(dataset_name=script_args.dataset_name)  # which saves first
+        trainer.accelerator.print(f"Model saved to {args.output_dir} and published: {url}")
+    else:
+        trainer.save_model(args.output_dir)
+        trainer.create_model_card(dataset_name=script_args.dataset_name)
+        trainer.accelerator.print(f"Model saved to {args.output_dir}.")
     end_run(trainer)

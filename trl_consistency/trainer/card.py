@@ -3,9 +3,9 @@
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable
 from importlib import resources
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import is_peft_model
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 LIBRARIES = ("trl-consistency", "trl", "transformers", "peft", "torch", "datasets")
-RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
-MAX_PERTURBATIONS = 10
+MAX_PERTURBATIONS, MAX_WORDINGS = 10, 40
 # Evaluation results that the card shows, by the end of their name
 EVALUATED = ("_loss", "_divergence", "_response_cross_entropy", "_activation_distance", "_reference_kl")
 
@@ -49,7 +48,24 @@ def describe_data(dataset: Any) -> dict[str, str]:
         shown = ", ".join(f"{_safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
         more = f", {len(kinds) - MAX_PERTURBATIONS} more kinds" if len(kinds) > MAX_PERTURBATIONS else ""
         facts["Perturbations"] = f"{shown}{more} ({wordings} wordings)"
+        if named := _name_wordings(dataset["perturbation"]):
+            facts["Wordings"] = named
     return facts
+
+
+def _name_wordings(perturbations: Iterable[Any]) -> str:
+    """Which wordings of each perturbation occur, by the numbers that the card of the pairs gives them."""
+    numbers: dict[str, set[str]] = {}
+    for step in {step for perturbation in perturbations for step in str(perturbation).split("+")}:
+        kind, _, number = step.partition("/")
+        if number:
+            numbers.setdefault(_safe(kind), set()).add(_safe(number))
+    named = [
+        f"{kind} {', '.join(sorted(found)[:MAX_WORDINGS])}{' and more' if len(found) > MAX_WORDINGS else ''}"
+        for kind, found in sorted(numbers.items())
+    ]
+    more = f"; {len(named) - MAX_PERTURBATIONS} more kinds" if len(named) > MAX_PERTURBATIONS else ""
+    return "; ".join(named[:MAX_PERTURBATIONS]) + more
 
 
 def build_card(
@@ -95,22 +111,24 @@ def _build(
     base_model = _hub_name(get_config_model_id((model.get_base_model() if is_adapter else model).config))
     model_name = model_name or (args.hub_model_id or os.path.abspath(args.output_dir)).rstrip("/").split("/")[-1]
     tags = [tags] if isinstance(tags, str) else list(tags or [])
+    # The commit, where the weights came from the Hub; else the branch or tag that was asked for.
+    revision = getattr(model.config, "_commit_hash", None) or (args.model_init_kwargs or {}).get("revision")
+    revision = revision if base_model else None
     card_data = ModelCardData(
         base_model=base_model,
+        base_model_revision=revision,
         datasets=_hub_name(dataset_name),
         library_name="peft" if is_adapter else "transformers",
         model_name=model_name,
         pipeline_tag="text-generation",
         tags=sorted({"generated_from_trainer", *trainer._tag_names, *methods, *tags}),
     )
-    # The commit, where the weights came from the Hub; else the branch or tag that was asked for.
-    revision = getattr(model.config, "_commit_hash", None) or (args.model_init_kwargs or {}).get("revision")
     return ModelCard.from_template(
         card_data,
         template_path=str(resources.files("trl_consistency") / "templates" / "model_card.md"),
         model_name=model_name,
         base_model_link=f"[{base_model}](https://huggingface.co/{base_model})" if base_model else "a local model",
-        revision=revision if base_model else None,
+        revision=revision,
         method=name_methods(methods),
         is_adapter=is_adapter,
         is_chat=trainer.is_chat,
@@ -124,29 +142,13 @@ def _build(
     )
 
 
-def add_results(directory: str | Path, results: str) -> None:
-    """
-    Puts results (Markdown) into the card of a saved model, in place of those it had.
-
-    Args:
-        directory (`str` or [`~pathlib.Path`]):
-            Folder of the model, with its `README.md`.
-        results (`str`):
-            A table, for one.
-    """
-    path = Path(directory) / "README.md"
-    before, after = path.read_text().split(f"{NEXT_HEADING}\n", 1)
-    before = before.split(f"{RESULTS_HEADING}\n")[0]
-    path.write_text(f"{before}{RESULTS_HEADING}\n\n{results.strip()}\n\n{NEXT_HEADING}\n{after}")
-
-
 def _training_facts(trainer: "ConsistencyTrainer") -> dict[str, str]:
     args = trainer.args
     weights = ", ".join(f"{method} (weight {weight:g})" for method, weight in args.weights.items())
     facts = {
         "Objective": weights,
         **_comparison_facts(trainer),
-        "Reference": _reference_description(trainer),
+        **_reference_facts(trainer),
         **trainer.data_facts,
     }
     if "train_dataset" in trainer.alignment:
@@ -172,7 +174,7 @@ def _on_policy_facts(trainer: "OnPolicyConsistencyTrainer") -> dict[str, str]:
         objective = f"policy gradient, with the sampled tokens' log-ratio to the reference as the penalty{clip}"
     facts = {
         "Objective": objective,
-        "Reference": _reference_description(trainer) if trainer.ref_model is None else "another model",
+        **_reference_facts(trainer),
         **trainer.data_facts,
     }
     if args.anchor_ratio:
@@ -250,9 +252,19 @@ def _describe_alignment(report: AlignmentReport) -> str:
     )
 
 
+def _reference_facts(trainer: Any) -> dict[str, str]:
+    facts = {"Reference": _reference_description(trainer)}
+    scored = getattr(trainer, "paired_loss", None) or getattr(trainer, "rollout_loss", None)
+    if scored is not None:  # plain BCT keeps no reference: it has answered before training
+        facts["Reference checksum"] = f"{scored.reference.checksum:x}"
+    return facts
+
+
 def _reference_description(trainer: Any) -> str:
     """What the reference policy is, in words."""
     config = trainer._peft_config
+    if getattr(trainer, "ref_model", None) is not None:
+        return "another model"
     if config is not None and not adapter_changes_base(config):
         return "the base model, without the adapter"
     adapter = ""

@@ -52,6 +52,7 @@ from .interruption import InterruptionMixin
 from .loss_meter import LossMeter
 from .model_checks import check_model
 from .paired_loss import PairedLoss, RowLosses
+from .pushing import PushMixin
 from .quantization import keep_layout
 from .reference import StartReference, freeze_initial_policy
 from .regeneration import RegenerateTargets
@@ -72,7 +73,7 @@ logger = get_logger(__name__)
 EvalDataset: TypeAlias = AnyDataset | DatasetDict | IterableDatasetDict | dict[str, AnyDataset]
 
 
-class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, SFTTrainer):
+class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, PushMixin, SFTTrainer):
     """
     Trainer for consistency training on pairs of a clean and a perturbed prompt.
 

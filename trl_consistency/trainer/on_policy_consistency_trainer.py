@@ -52,6 +52,7 @@ from .loss_meter import LossMeter
 from .model_checks import check_model, check_model_folder
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
+from .pushing import PushMixin
 from .quantization import keep_layout
 from .reference import GivenReference, Reference, StartReference, freeze_initial_policy
 from .rollout_engine import RolloutEngine
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, DistillationTrainer):
+class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, DistillationTrainer):
     """
     Trainer for On-Policy Consistency Training (OPCT, [Han et al.,
     2026](https://huggingface.co/papers/2605.21834)) on pairs of a clean and a perturbed prompt.
