@@ -77,6 +77,15 @@ def test_second_push_sends_no_weights_and_makes_no_empty_commit(hub, adapter_dir
     assert sum(request.startswith("PUT") for request in hub.requests) == 1
 
 
+def test_checkpoint_is_left_as_it_is(hub, adapter_dir):
+    (adapter_dir / "trainer_state.json").write_text("{}")
+    before = of_page(adapter_dir)
+    publish(adapter_dir, "me/bct")
+    assert of_page(adapter_dir) == before
+    assert b"from `me/bct`" in hub.files("me/bct")["README.md"]
+    assert "trainer_state.json" not in hub.files("me/bct")
+
+
 FAULTS = {
     "401": (
         "POST /api/repos/create|GET /api/models",

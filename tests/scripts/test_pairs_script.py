@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from datasets import load_dataset
-from huggingface_hub import HfApi
 
 from tests.conftest import make_config, make_model, make_tokenizer
 from trl_consistency import ConsistencyTrainer
@@ -198,33 +197,39 @@ def test_no_pairs_at_all(tmp_path):
         pairs(path, tmp_path / "out", "--perturbations", "case", "--test_share", "0")
 
 
-def test_push(questions, tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        HfApi, "create_repo", lambda self, repo_id, **options: calls.append(("create", repo_id, options))
-    )
-    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **options: calls.append(("upload", options)))
+def test_push(questions, tmp_path, hub):
     pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs", "--hub_private", "true")
-    (_, repo_id, created), (_, uploaded) = calls
-    assert (repo_id, created) == ("me/pairs", {"repo_type": "dataset", "private": True, "exist_ok": True})
-    assert (uploaded["repo_id"], uploaded["folder_path"]) == ("me/pairs", str(tmp_path / "out"))
-    assert TRAIN in uploaded["allow_patterns"]
+    assert hub.repos["datasets/me/pairs"].private
+    folder = tmp_path / "out"
+    sent = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {"README.md", TRAIN} <= set(sent)
+    assert hub.files("me/pairs", "datasets") == sent
+    # Another push takes files away that are no longer made.
+    pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs", "--file_type", "parquet")
+    assert TRAIN not in hub.files("me/pairs", "datasets")
+    assert TRAIN.replace("jsonl", "parquet") in hub.files("me/pairs", "datasets")
 
 
-def test_failed_push_says_where_the_pairs_are(questions, tmp_path, monkeypatch):
-    def no_network(self, **options):
-        raise ConnectionError("no route")
-
-    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **options: None)
-    monkeypatch.setattr(HfApi, "upload_folder", no_network)
-    with pytest.raises(SystemExit, match=r"The pairs are in .*out, but could not be pushed to me/pairs: no route"):
+@pytest.mark.parametrize(
+    ("status", "message"), [(None, "the connection to the Hub failed"), (429, r"too many requests \(429\)")]
+)
+def test_failed_push_says_where_the_pairs_are(questions, tmp_path, hub, status, message):
+    hub.fail("/commit/", status)
+    with pytest.raises(SystemExit, match=rf"The pairs are in .*out, but could not be pushed to me/pairs: {message}"):
         pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs")
     assert (tmp_path / "out" / TRAIN).is_file()
 
 
-def test_push_without_the_hub_fails_before_the_work(questions, tmp_path):
-    with pytest.raises(SystemExit, match="`push_to_hub`: not a name cannot be created"):
-        pairs(questions, tmp_path / "out", "--push_to_hub", "not a name")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("not a name", "`not a name` is not a name on the Hub: write `user/name`"),
+        ("me/pairs", "`push_to_hub`: me/pairs cannot be created: HF_HUB_OFFLINE is set"),
+    ],
+)
+def test_push_without_the_hub_fails_before_the_work(questions, tmp_path, name, message):
+    with pytest.raises(SystemExit, match=message):
+        pairs(questions, tmp_path / "out", "--push_to_hub", name)
     assert not (tmp_path / "out").exists()
 
 

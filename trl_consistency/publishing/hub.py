@@ -12,6 +12,10 @@ from .page import is_hub_name, prepare_page
 from .scan import choose_files, scan
 
 
+# In a checkpoint, which stays as it is: a run resumes from whole files only.
+CHECKPOINT_STATE = "trainer_state.json"
+
+
 def publish(
     folder: str | Path,
     repo_id: str,
@@ -26,8 +30,9 @@ def publish(
     """
     Publishes a trained model: its weights, tokenizer, card, results and plots.
 
-    The card and the adapter's config are completed in the folder before anything is sent. All files arrive in one
-    commit or none does. A push that failed is repeated by the same call, which sends no weights twice.
+    The card and the adapter's config are completed in the folder before anything is sent (a checkpoint is left as it
+    is). All files arrive in one commit or none does. A push that failed is repeated by the same call, which sends no
+    weights twice.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
@@ -72,8 +77,9 @@ def publish(
         print(f"Would send to {repo_id}:", *(f"  {name} ({size:,} bytes)" for name, size in sizes.items()), sep="\n")
         print("Stays here:", *(f"  {name}: {why}" for name, why in left_out.items()), sep="\n")
         return None
-    for name, content in changed.items():
-        _write(folder / name, content)
+    if not (folder / CHECKPOINT_STATE).exists():
+        for name, content in changed.items():
+            _write(folder / name, content)
     api = HfApi(token=token)
     try:
         if token is None and get_token() is None:
@@ -81,7 +87,7 @@ def publish(
         url = api.create_repo(repo_id, private=private, exist_ok=True)
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-        operations = [CommitOperationAdd(name, str(folder / name)) for name in files]
+        operations = [CommitOperationAdd(name, changed.get(name, str(folder / name))) for name in files]
         api.create_commit(repo_id, operations, commit_message=commit_message, revision=revision)
     except Exception as error:  # errors of the Hub, the name and the network have no type in common
         raise ConsistencyError(

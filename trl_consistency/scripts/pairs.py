@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from huggingface_hub import HfApi, constants
 from tqdm.auto import tqdm
 
 from ..errors import ConsistencyError, one_line
@@ -29,6 +30,7 @@ from ..perturbations.card import SPLITS, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.source import find_columns
+from ..publishing import check_repo_id, explain
 
 
 @dataclass
@@ -253,6 +255,7 @@ def main(args: PairsArguments) -> BuildReport:
         report=report,
     )
     if args.push_to_hub:  # before the work: a missing token is better known now
+        check_repo_id(args.push_to_hub)
         _create_repo(args.push_to_hub, args.hub_private)
     output_dir = Path(args.output_dir)
     try:
@@ -361,17 +364,13 @@ def _move_finished(folder: Path, output_dir: Path, file_type: str) -> None:
 
 
 def _create_repo(repo_id: str, private: bool) -> None:
-    from huggingface_hub import HfApi
-
     try:
         HfApi().create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
     except Exception as error:  # errors of the Hub, the name and the network have no type in common
-        raise ConsistencyError(f"`push_to_hub`: {repo_id} cannot be created: {error}") from None
+        raise ConsistencyError(f"`push_to_hub`: {repo_id} cannot be created: {explain(error, repo_id)}") from None
 
 
 def _push(repo_id: str, folder: Path) -> None:
-    from huggingface_hub import HfApi
-
     patterns = ["README.md", *(file_name(split, file_type) for split in SPLITS for file_type in ("jsonl", "parquet"))]
     try:
         HfApi().upload_folder(
@@ -382,8 +381,10 @@ def _push(repo_id: str, folder: Path) -> None:
             delete_patterns=patterns,
         )
     except Exception as error:  # as above
-        raise ConsistencyError(f"The pairs are in {folder}, but could not be pushed to {repo_id}: {error}") from None
-    print(f"Pushed to https://huggingface.co/datasets/{repo_id}")
+        raise ConsistencyError(
+            f"The pairs are in {folder}, but could not be pushed to {repo_id}: {explain(error, repo_id)}"
+        ) from None
+    print(f"Pushed to {constants.ENDPOINT}/datasets/{repo_id}")
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
