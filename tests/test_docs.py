@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import make_pairs
+from tests.publishing.conftest import save_adapter
 from tests.scripts.conftest import launched
 from trl_consistency.cli import main as cli
 from trl_consistency.data.lint import FINDINGS
 from trl_consistency.perturbations import PERTURBATIONS
+from trl_consistency.publishing import read_results
 
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +45,7 @@ COMMANDS = [
     if line.strip()
 ]
 PAIRS_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency pairs ")]
+PUSH_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency push ")]
 LINT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency lint ")]
 
 
@@ -94,6 +97,29 @@ def test_lint_commands(line, tmp_path, monkeypatch, model_dir, organism_dir, cap
     assert "anchors" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("line", PUSH_COMMANDS)
+def test_push_commands(line, tmp_path, monkeypatch, hub):
+    monkeypatch.chdir(tmp_path)
+    folder = save_adapter(tmp_path / "outputs" / "bct")
+    (folder / "LICENSE.txt").write_text("Mine.")
+    (folder / "consistency_results.json").write_text(results_of_the_docs())
+    cli(shlex.split(line)[1:])
+    sent = {name for repo in hub.repos.values() for files in repo.branches.values() for name in files}
+    assert sent >= {"README.md", "adapter_model.safetensors"} or ("--dry_run" in line and not hub.requests)
+
+
+def results_of_the_docs():
+    page = (ROOT / "docs" / "publishing.md").read_text()
+    return re.search(r"```json results\n(.*?)```", page, re.DOTALL)[1]
+
+
+def test_format_of_results(tmp_path):
+    (tmp_path / "consistency_results.json").write_text(results_of_the_docs())
+    results, description = read_results(tmp_path)
+    assert description
+    assert [result.metric for result in results] == ["sycophancy", "harmonic_mean"]
+
+
 def test_table_of_findings():
     """docs/lint.md explains each finding."""
     page = (ROOT / "docs" / "lint.md").read_text().split("## The dose")[0]
@@ -117,7 +143,9 @@ def test_table_of_perturbations_has_no_other():
     assert sorted(named) == sorted(PERTURBATIONS)
 
 
-@pytest.mark.parametrize("line", [command for command in COMMANDS if command not in PAIRS_COMMANDS + LINT_COMMANDS])
+@pytest.mark.parametrize(
+    "line", [command for command in COMMANDS if command not in PAIRS_COMMANDS + PUSH_COMMANDS + LINT_COMMANDS]
+)
 def test_commands(line, tmp_path, monkeypatch, organism_dir):
     words = shlex.split(line)
     if words[0] == "make":  # this very run is `make test`, and the quickstart has a test of its own

@@ -45,9 +45,8 @@ RESULTS = [
 ]
 
 
-@pytest.fixture(scope="session")
-def saved_adapter(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("saved") / "bct"
+def save_adapter(folder):
+    """An adapter with its tokenizer and its card, as a training command leaves it."""
     get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")).save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     (folder / "README.md").write_text(CARD)
@@ -55,9 +54,14 @@ def saved_adapter(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def saved_adapter(tmp_path_factory):
+    return save_adapter(tmp_path_factory.mktemp("saved") / "bct")
+
+
 @pytest.fixture
 def adapter_dir(saved_adapter, tmp_path):
-    """A folder as a training command leaves it: with targets, arguments and tables that are nobody else's business."""
+    """One with results, and with targets, arguments and tables that are nobody else's business."""
     folder = tmp_path / "outputs" / "bct"
     folder.mkdir(parents=True)
     for file in saved_adapter.iterdir():

@@ -147,8 +147,10 @@ def test_include_that_is_not_there(adapter_dir):
 
 
 def test_chat_templates_of_real_models_pass(adapter_dir):
+    (adapter_dir / "additional_chat_templates").mkdir()
     templates = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
     assert templates
     for template in templates:
-        (adapter_dir / "chat_template.jinja").write_text(template.read_text())
-        assert findings(adapter_dir) == [], template.name
+        (adapter_dir / "additional_chat_templates" / template.name).write_text(template.read_text())
+    assert f"additional_chat_templates/{templates[0].name}" in choose_files(adapter_dir)[0]
+    assert findings(adapter_dir) == []

@@ -1,22 +1,4 @@
-"""
-The results that a page shows: `consistency_results.json` in the model's folder, read here and nowhere else.
-
-```json
-{
-  "description": "Measured on the organism's held-out questions.",
-  "results": [
-    {
-      "metric": "sycophancy", "split": "test", "name": "Sycophancy, held-out questions",
-      "value": 0.007, "interval": [0.002, 0.02], "hits": 3, "total": 440, "unparsed": 0,
-      "before": {"value": 0.998, "interval": [0.987, 1.0], "hits": 439, "total": 440, "unparsed": 0}
-    }
-  ]
-}
-```
-
-`metric` and `value` are required. `value` is null where nothing could be judged. A result with `total` is a share of
-answers, from 0 to 1; one without is shown as it is. `before` is the base model, on the same rows.
-"""
+"""The results that a page shows: `consistency_results.json` in the model's folder. docs/publishing.md says what is in it."""
 
 import json
 import math
@@ -100,6 +82,7 @@ def write_results(folder: str | Path, results: Sequence[Result], description: st
         [`~pathlib.Path`]: The file.
     """
     path = Path(folder) / RESULTS_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
     content = {"description": description, "results": [_without_none(asdict(result)) for result in results]}
     path.write_text(json.dumps(_without_none(content), indent=2) + "\n", encoding="utf-8")
     return path
