@@ -155,6 +155,25 @@ def pickled_adapter(room: Room) -> Path:
     return folder
 
 
+def push(
+    room: Room,
+    *flags: str,
+    repo_id: str = "me/bct",
+    card: str | None = "# Mine\n",
+    base: str = "me/base",
+    damage: Callable[[Path], Any] = lambda folder: None,
+) -> None:
+    """The command that publishes an adapter."""
+    room.monkeypatch.setenv("HF_TOKEN", "of nobody")
+    folder = adapter(room, base_model_name_or_path=base)
+    if card is not None:
+        (folder / "README.md").write_text(card)
+    elif (folder / "README.md").exists():
+        (folder / "README.md").unlink()
+    damage(folder)
+    cli(["push", str(folder), repo_id, *flags])
+
+
 def cut(path: Path, share: float = 0.7) -> Path:
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
@@ -1540,6 +1559,74 @@ CASES: dict[str, list[Case]] = {
             "`quickstart`: a negative number of seeds",
             "--seeds must be at least 0, got -1.",
             lambda room: cli(["quickstart", "--output_dir", str(room.path / "out"), "--seeds", "-1"]),
+        ),
+    ],
+    "Publishing": [
+        Case(
+            "push nothing",
+            "A folder that is not there",
+            "There is no folder …gone.",
+            lambda room: cli(["push", str(room.path / "gone"), "me/bct"]),
+        ),
+        Case(
+            "push no name",
+            "A name that the Hub cannot have",
+            "`my adapter` is not a name on the Hub: write `user/name`, of letters, digits, `-`, `_` and `.`.",
+            lambda room: push(room, repo_id="my adapter"),
+        ),
+        Case(
+            "push no card",
+            "A model without a card",
+            "… has no model card (README.md): `trainer.save_model()` writes one.",
+            lambda room: push(room, card=None),
+        ),
+        Case(
+            "push pickled",
+            "Pickled weights",
+            "… has no weights in safetensors files; adapter_model.bin is a pickle, which is never sent: save the model with "
+            "`save_model`.",
+            lambda room: push(room, damage=lambda folder: pickled_adapter(room)),
+        ),
+        Case(
+            "push local base",
+            "An adapter whose base model is a folder of this machine",
+            "The base model is /data/base, which nobody else can load by that name. Say what it is called on the Hub, with "
+            "`--base_model user/name` (in Python, `base_model`).",
+            lambda room: push(room, base="/data/base"),
+        ),
+        Case(
+            "push secrets",
+            "A token and a local path in the card",
+            "Nothing was sent: … holds what must not be published. README.md, line 3: a Hugging Face token README.md, line 4: "
+            "a local path (/home/me/pairs.jsonl)",
+            lambda room: push(room, card=f"# Mine\n\nhf_{'x' * 34}\nof /home/me/pairs.jsonl\n"),
+        ),
+        Case(
+            "push cut weights",
+            "Weights that were cut short",
+            "Nothing was sent: … holds what must not be published. adapter_model.safetensors: cut short: save the model again",
+            lambda room: push(room, damage=lambda folder: cut(folder / "adapter_model.safetensors")),
+        ),
+        Case(
+            "push results",
+            "A results file in another format",
+            "…consistency_results.json must hold an object with a list of `results`.",
+            lambda room: push(room, damage=lambda folder: (folder / "consistency_results.json").write_text("[]")),
+        ),
+        Case(
+            "push pickles",
+            "A pickle that was asked for",
+            "`include`: optimizer.pt is a pickle, which is never sent. Save it as safetensors.",
+            lambda room: push(
+                room, "--include", "*.pt", damage=lambda folder: (folder / "optimizer.pt").write_bytes(room.pickled())
+            ),
+        ),
+        Case(
+            "push offline",
+            "The Hub cannot be reached",
+            "… was not published: HF_HUB_OFFLINE is set, so that nothing is sent: unset it. Nothing is lost: "
+            "`trl-consistency push … me/bct` goes on from here.",
+            lambda room: push(room),
         ),
     ],
 }

@@ -185,7 +185,7 @@ def _train_and_measure(
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 
-    from .evaluation import evaluate_pairs
+    from .evaluation import evaluate_pairs, plot_results
     from .evaluation.report import LABELS
     from .organism import load_control_dataset, load_organism_datasets
     from .publishing import add_results, write_results
@@ -204,8 +204,9 @@ def _train_and_measure(
         load_control_dataset(),
         clean_answers=clean_answers,
     )
-    ordered = sorted(rates, key=list(LABELS).index)
+    ordered = [metric for metric in LABELS if metric in rates]
     results = [_as_result(metric, LABELS[metric], rates[metric], before[metric]) for metric in ordered]
+    plot_results({"before": before, name: rates}, adapter_dir / "results.png")
     write_results(adapter_dir, results, RESULTS_INTRODUCTION)
     add_results(adapter_dir)
     command = f"trl-consistency {'on-policy-consistency' if on_policy else 'consistency'} {' '.join(flags)}"

@@ -62,9 +62,12 @@ def test_what_is_refused_is_named_with_file_and_line(adapter_dir, text):
 
 def test_push_refuses_all_of_it_at_once(hub, adapter_dir):
     set_config(adapter_dir, loftq_config={"path": "/models/loftq"})
+    lines = (adapter_dir / "README.md").read_text().splitlines()
+    (adapter_dir / "README.md").write_text("\n".join([*lines, "/home/me/y"]))  # above it, results will come
     (adapter_dir / "chat_template.jinja").write_text("{# /home/me/x #}\n\n{# hf_" + ALPHABET + " #}")
     message = (
         f"Nothing was sent: {adapter_dir} holds what must not be published.\n"
+        rf"  README.md, line {len(lines) + 1}: a local path \(/home/me/y\)\n"
         r"  adapter_config.json, line \d+: a local path in `path` \(/models/loftq\)\n"
         r"  chat_template.jinja, line 1: a local path \(/home/me/x\)\n"
         "  chat_template.jinja, line 3: a Hugging Face token$"

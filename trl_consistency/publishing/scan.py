@@ -129,10 +129,17 @@ def scan(
         if re.match(rb"\x80[\x02-\x05]|PK\x03\x04", content):
             findings.append(Finding(name, None, "a pickle or an archive under another name"))
         asked_for = any(fnmatch(name, pattern) for pattern in include)
-        lines = not name.endswith((*BINARY, ".safetensors"))
+        has_lines = not name.endswith((*BINARY, ".safetensors"))
         for place, what in sorted(set(_find(name, content, folder, asked_for))):
-            findings.append(Finding(name, content.count(b"\n", 0, place) + 1 if lines else None, what))
+            findings.append(Finding(name, _line(folder / name, content, place) if has_lines else None, what))
     return findings
+
+
+def _line(path: Path, content: bytes, place: int) -> int:
+    """The number of a line in the file as it lies there, or if it is not in it, in what the file will hold."""
+    number = content.count(b"\n", 0, place)
+    line, there = content.split(b"\n")[number], path.read_bytes().split(b"\n")
+    return 1 + (there.index(line) if line in there else number)
 
 
 def _is_of_page(path: str) -> bool:
