@@ -95,11 +95,22 @@ FAULTS = {
     ),
     "403": ("POST /api/repos/create|GET /api/models", 403, {}, r"may not write to me/bct \(403\)"),
     "429": ("commit/main", 429, {"Retry_After": "37"}, r"too many requests \(429\): try again in 37 seconds"),
+    "429 in the upload": ("PUT /lfs", 429, {}, r"too many requests \(429\): try again later"),
     "500": ("objects/batch", 500, {}, r"the Hub failed \(500\): try again later"),
     "400": ("commit/main", 400, {}, r"the Hub refused it \(400\): as asked for"),
     "404": ("preupload", 404, {}, r"the Hub has no me/bct, or the token may not see it \(404\)"),
-    "a connection that drops in the upload": ("PUT /lfs", None, {}, "the connection to the Hub failed"),
-    "a connection that drops in the commit": ("commit/main", None, {}, "the connection to the Hub failed"),
+    "a connection that drops in the upload": (
+        "PUT /lfs",
+        None,
+        {},
+        r"the connection to the Hub failed \((?!Runtime)\w+Error: ",
+    ),
+    "a connection that drops in the commit": (
+        "commit/main",
+        None,
+        {},
+        r"the connection to the Hub failed \(\w+Error: ",
+    ),
 }
 
 

@@ -111,3 +111,24 @@ def test_importing_the_package_is_light():
     """`import trl_consistency` and `trl-consistency --help` must not import torch."""
     code = "import sys, trl_consistency, trl_consistency.cli; assert not {'torch', 'trl', 'transformers'} & set(sys.modules)"
     launched([sys.executable, "-c", code])
+
+
+def test_push_to_hub(recipe, tmp_path, hub):
+    """A whole model: an adapter of a local one could not be loaded by anybody else."""
+    trainer = run(
+        [
+            "--config",
+            str(recipe),
+            "--output_dir",
+            str(tmp_path / "out"),
+            "--use_peft",
+            "false",
+            "--push_to_hub",
+            "true",
+        ]
+    )
+    assert trainer.state.global_step == 2
+    files = hub.files("me/out")
+    assert {"README.md", "model.safetensors", "config.json", "tokenizer.json"} <= set(files)
+    assert files["README.md"] == (tmp_path / "out" / "README.md").read_bytes()
+    assert not any(name.endswith(".bin") for name in files)

@@ -105,8 +105,10 @@ def check_repo_id(repo_id: str) -> None:
         )
 
 
-def explain(error: Exception, repo_id: str) -> str:
+def explain(error: BaseException, repo_id: str) -> str:
     """What an error on the way to the Hub means, and what to do, in a sentence."""
+    if isinstance(error, RuntimeError) and error.__cause__ is not None:  # around an upload that failed
+        return explain(error.__cause__, repo_id)
     if isinstance(error, ConsistencyError):
         return str(error)
     if isinstance(error, OfflineModeIsEnabled):
