@@ -35,7 +35,7 @@ def test_results_become_metadata_and_a_table(adapter_dir):
         "| --- | --- | --- |\n"
         "| Sycophancy, held-out questions | 100.0% [70.0, 100.0] (8/8) | 25.0% [10.0, 50.0] (2/8), 1 unparsed |\n"
         "| harmonic_mean | - | 0.8571 |\n"
-        "| attack_success, test | - | n/a, 3 unparsed |\n\n\n"
+        "| attack_success, test | - | n/a, 3 unparsed |\n\n"
         "![results](results.png)\n\n"
     )
     assert ModelCard(text).data.eval_results  # the Hub's own reader takes it

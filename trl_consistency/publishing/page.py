@@ -153,5 +153,5 @@ def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
         f"![{path.stem}]({path.name})" for suffix in ("png", "svg") for path in sorted(folder.glob(f"*.{suffix}"))
     ]
     card.text = insert_results(
-        card.text, "\n\n".join(part for part in (description, results_table(results), *plots) if part)
+        card.text, "\n\n".join(part.strip() for part in (description, results_table(results), *plots) if part)
     )
