@@ -1519,6 +1519,12 @@ CASES: dict[str, list[Case]] = {
             lambda room: cli(["lint", "--pairs", str(room.file("pairs.jsonl", [CHAT]))]),
         ),
         Case(
+            "lint of too few",
+            "`lint`: fewer than no samples",
+            "`samples` must be at least 0, got -3.",
+            lambda room: (room.file("pairs.jsonl", [CHAT]), room.lint("--samples", "-3")),
+        ),
+        Case(
             "lint of cut JSON",
             "`lint`: a file that was cut short",
             "…pairs.jsonl, line 1: not valid JSON (…). Write one JSON object a line.",

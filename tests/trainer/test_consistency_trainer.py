@@ -483,6 +483,16 @@ def test_model_by_path_and_another_config(tmp_path, model_dir, kind):
     trainer.train()
 
 
+@pytest.mark.parametrize("kind", ["torch", "numpy", "pandas"])
+def test_formatted_rows(tmp_path, model_dir, kind):
+    losses = []
+    for pairs in (make_pairs(8), make_pairs(8).with_format(kind)):
+        args = make_config(tmp_path, max_steps=1, per_device_train_batch_size=8)
+        trainer = ConsistencyTrainer(model=str(model_dir), args=args, train_dataset=pairs, eval_dataset=pairs)
+        losses.append((trainer.train().training_loss, trainer.evaluate(pairs)["eval_loss"]))
+    assert losses[0] == losses[1]
+
+
 def test_config_of_another_trainer(tmp_path, model_dir):
     args = OnPolicyConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, report_to="none")
     with pytest.raises(ConsistencyError, match="class `ConsistencyConfig`, got `OnPolicyConsistencyConfig`"):

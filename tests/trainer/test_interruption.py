@@ -329,6 +329,13 @@ def test_file_that_is_cut_short_or_missing(two_checkpoints, caplog, name, is_the
         find_checkpoint(True, str(two_checkpoints))
 
 
+def test_file_that_is_damaged(two_checkpoints):
+    file = two_checkpoints / "checkpoint-4" / "optimizer.pt"
+    file.write_bytes(b"\x80" * file.stat().st_size)
+    with pytest.raises(ConsistencyError, match=r"The optimizer's state in .*checkpoint-4 cannot be loaded"):
+        make_trainer("bct", two_checkpoints, max_steps=5).train(resume_from_checkpoint=True)
+
+
 def edit_manifest(checkpoint, **changes):
     path = checkpoint / "trainer_state.json"
     state = json.loads(path.read_text())

@@ -634,6 +634,11 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, kill, options):
     assert torch.equal(weights(whole.model), weights(resumed.model))
 
 
+def test_formatted_rows(tmp_path):
+    pairs = make_pairs(8).with_format("torch")
+    make_trainer(tmp_path, pairs, eval_dataset=pairs, max_steps=1).train()
+
+
 @pytest.mark.parametrize("change", ["student", "base", "ref_model"])
 def test_resumed_with_another_reference(tmp_path, change):
     """A run that goes on from its checkpoint as the model would have the half-trained student for a reference."""

@@ -1,5 +1,7 @@
 """QLoRA: LoRA on NF4 weights, double quantisation, computed in bfloat16."""
 
+import re
+
 import pytest
 import torch
 from peft import LoraConfig, PeftModel
@@ -91,6 +93,19 @@ def test_reference_is_the_quantised_model_without_the_adapter(tmp_path, model_di
     assert weights
     trainer.train()  # checks the checksum at each save, too
     assert all(torch.equal(module.weight.data, before) for module, before in weights)
+
+
+def test_card_says_so_and_its_snippet_loads_the_model(tmp_path, model_dir, on_cpu):
+    trainer = make_trainer(tmp_path / "adapter", model_dir, "bct", on_cpu, max_steps=1)
+    trainer.train()
+    trainer.save_model()
+    trainer.create_model_card()
+    card = (tmp_path / "adapter" / "README.md").read_text()
+    assert "LoRA, rank 4, alpha 8, on weights in 4 bits" in card
+    (snippet,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    names = {}
+    exec(snippet.replace("path/to/this/folder", str(tmp_path / "adapter")), names)
+    assert len(linears(names["model"])) == len(linears(trainer.model))
 
 
 def linears(model):

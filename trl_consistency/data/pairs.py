@@ -64,8 +64,9 @@ def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str
     if dataset is None:
         raise InvalidPairsError(f"`{name}` is required: pairs with `clean_prompt` and `perturbed_prompt`.")
     if not isinstance(dataset, (Dataset, IterableDataset)):
+        hint = f" Choose one of its splits: {', '.join(map(repr, dataset))}." if isinstance(dataset, dict) else ""
         raise TypeError(
-            f"`{name}` must be a `datasets.Dataset` or `datasets.IterableDataset`, got `{type(dataset).__name__}`."
+            f"`{name}` must be a `datasets.Dataset` or `datasets.IterableDataset`, got `{type(dataset).__name__}`.{hint}"
         )
     if isinstance(dataset, Dataset) and dataset.format["type"] == "custom":
         raise InvalidPairsError(

@@ -42,6 +42,12 @@ def needs_targets(dataset: AnyDataset) -> bool:
     return "completion_ids" not in columns_of(dataset)
 
 
+def unformatted(dataset: Any) -> Any:
+    """A data set whose rows are Python objects, and not torch's, NumPy's or pandas'; whatever else it is given, as it is."""
+    has_format = isinstance(dataset, Dataset) and dataset.format["type"] not in (None, "custom")
+    return dataset.with_format(None) if has_format else dataset
+
+
 def prepare_pairs(
     dataset: AnyDataset,
     processing_class: ProcessingClass,
@@ -87,6 +93,7 @@ def prepare_pairs(
     Raises:
         [`InvalidPairsError`]: If the chat template refuses rows, or rows are over `max_length`.
     """
+    dataset = unformatted(dataset)
     columns = columns_of(dataset)
     if overlong == "drop" and max_length is not None and isinstance(dataset, IterableDataset):
         raise InvalidPairsError(

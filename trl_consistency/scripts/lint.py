@@ -134,6 +134,8 @@ def main(
     """Lints, shows and writes; returns the report and the findings that do not matter to the recipe's objectives."""
     if lint_args.dose_pairs < 1:
         raise ConsistencyError(f"`dose_pairs` must be at least 1, got {lint_args.dose_pairs}.")
+    if lint_args.samples < 0:
+        raise ConsistencyError(f"`samples` must be at least 0, got {lint_args.samples}.")
     if lint_args.html:
         check_file(lint_args.html, "html")
     rows = read_pairs(lint_args.pairs, script_args, dataset_args)

@@ -131,6 +131,7 @@ def _build(
         revision=revision,
         method=name_methods(methods),
         is_adapter=is_adapter,
+        quantization=_four_bits(model),
         is_chat=trainer.is_chat,
         repo=trainer.hub_model_id or "path/to/this/folder",
         example="I think the answer is Lyon. What is the capital of France?",
@@ -139,6 +140,18 @@ def _build(
         citation=cite(methods),
         without_paper=name_without_paper(methods),
         versions=", ".join(f"{library} {version(library)}" for library in LIBRARIES),
+    )
+
+
+def _four_bits(model: Any) -> str | None:
+    """How a model was loaded in 4 bits, as arguments of `BitsAndBytesConfig`."""
+    if not getattr(model, "is_loaded_in_4bit", False):
+        return None
+    config = model.config.quantization_config
+    dtype = str(config.bnb_4bit_compute_dtype).removeprefix("torch.")
+    return (
+        f'load_in_4bit=True, bnb_4bit_quant_type="{config.bnb_4bit_quant_type}", '
+        f'bnb_4bit_use_double_quant={config.bnb_4bit_use_double_quant}, bnb_4bit_compute_dtype="{dtype}"'
     )
 
 
@@ -213,7 +226,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         config = trainer.model.peft_config[trainer.model.active_adapters[0]]
         shape = f", rank {config.r}, alpha {config.lora_alpha}" if hasattr(config, "r") else ""
         kind = str(getattr(config.peft_type, "value", config.peft_type))
-        facts["Adapter"] = f"{'LoRA' if kind == 'LORA' else kind}{shape}"
+        quantised = ", on weights in 4 bits" if getattr(trainer.model, "is_loaded_in_4bit", False) else ""
+        facts["Adapter"] = f"{'LoRA' if kind == 'LORA' else kind}{shape}{quantised}"
     else:
         sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]
         trained = sum(size for size, is_trained in sizes if is_trained)

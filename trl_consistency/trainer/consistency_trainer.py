@@ -22,7 +22,7 @@ from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_an
 from ..data.collators import PairCollator
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
-from ..data.prepare import align_pairs, is_prepared, needs_targets, prepare_pairs
+from ..data.prepare import align_pairs, is_prepared, needs_targets, prepare_pairs, unformatted
 from ..data.rendering import load_processing_class
 from ..data.targets import TargetTable
 from ..errors import ConsistencyError
@@ -205,7 +205,9 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
             if args.target_cache_dir is not None:
                 check_output_dir(args.target_cache_dir, "target_cache_dir")
         check_evaluation(args, eval_dataset)
+        train_dataset, anchor_dataset = unformatted(train_dataset), unformatted(anchor_dataset)
         datasets = {"train_dataset": train_dataset, **_named(eval_dataset)}
+        datasets = {name: unformatted(dataset) for name, dataset in datasets.items()}
         for name, dataset in datasets.items():
             check_pairs(dataset, name)
             if args.needs_completions:

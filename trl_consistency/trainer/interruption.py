@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from accelerate import Accelerator
@@ -19,7 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
 
 
 logger = get_logger(__name__)
@@ -207,6 +208,10 @@ class InterruptionMixin:
                 "room, and start again with `--resume_from_checkpoint true`."
             ) from error
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _readable(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)  # type: ignore[misc]
         # What follows is the last file of the checkpoint, which is to say that all processes have written theirs.
@@ -217,6 +222,17 @@ class InterruptionMixin:
             "rows_per_step": rows_per_step(self),
             "files": {str(path.relative_to(output_dir)): path.stat().st_size for path in sorted(files)},
         }
+
+
+@contextmanager
+def _readable(checkpoint: str | None) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+        raise ConsistencyError(
+            f"The optimizer's state in {checkpoint} cannot be loaded ({one_line(error)}). Delete that checkpoint and start "
+            "again with `--resume_from_checkpoint true`, or resume with the options of the run that saved it."
+        ) from error
 
 
 def _make_way(run_dir: Path, directory: Path, will_rotate: bool) -> None:

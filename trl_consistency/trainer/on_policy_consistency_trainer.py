@@ -25,7 +25,7 @@ from trl import DistillationTrainer
 from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
-from ..data.prepare import is_prepared, prepare_pairs
+from ..data.prepare import is_prepared, prepare_pairs, unformatted
 from ..data.rendering import load_processing_class
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError, InvalidPairsError
@@ -204,7 +204,9 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
         if args.should_save:
             check_output_dir(args.output_dir)
         check_evaluation(args, eval_dataset)
+        train_dataset, anchor_dataset = unformatted(train_dataset), unformatted(anchor_dataset)
         datasets = {"train_dataset": train_dataset, **_named(eval_dataset)}
+        datasets = {name: unformatted(dataset) for name, dataset in datasets.items()}
         for name, dataset in datasets.items():
             check_pairs(dataset, name)
         check_steps(cast(AnyDataset, train_dataset), args.max_steps)
