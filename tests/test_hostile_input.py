@@ -413,7 +413,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "all splits",
             "All splits in the place of one",
-            "`train_dataset` must be a `datasets.Dataset` or `datasets.IterableDataset`, got `DatasetDict`.",
+            "`train_dataset` must be a `datasets.Dataset` or `datasets.IterableDataset`, got `DatasetDict`. Choose one of its splits: 'train'.",
             lambda room: room.rollouts(DatasetDict({"train": make_pairs(2)})),
         ),
         Case(
