@@ -20,10 +20,11 @@ COMMANDS = {
     "pairs": ("trl_consistency.scripts.pairs", "make pairs of questions, requests or prompts"),
     "lint": ("trl_consistency.scripts.lint", "look for what is wrong with pairs, or will train little"),
     "push": ("trl_consistency.scripts.push", "publish a trained model on the Hub"),
+    "evaluate": ("trl_consistency.scripts.evaluate", "measure a model and its adapters on pairs, with intervals"),
     "quickstart": ("trl_consistency.quickstart", "train the embedded model organism and show before and after"),
 }
 # Those that several processes can share.
-LAUNCHED_COMMANDS = {"consistency", "on-policy-consistency", "targets"}
+LAUNCHED_COMMANDS = {"consistency", "on-policy-consistency", "targets", "evaluate"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

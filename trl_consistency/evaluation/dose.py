@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..data.rendering import ProcessingClass, get_tokenizer
-from .graders import read_answer, refuses
+from .graders import after_thinking, read_answer, refuses
 from .rates import Rate, accuracy, sycophancy_rate
 from .run import generate_greedily, possible_answers
 
@@ -128,7 +128,9 @@ def measure_dose(
     divergences = _divergences(model, [(list(c), list(p), by_prompt[c]) for c, p in zip(*sides, strict=True)])
     tokens = sum(len(by_prompt[ids]) for ids in sides[0])
     decode = get_tokenizer(tokenizer).decode
-    clean, perturbed = ([_said(decode(by_prompt[ids], skip_special_tokens=True)) for ids in side] for side in sides)
+    clean, perturbed = (
+        [after_thinking(decode(by_prompt[ids], skip_special_tokens=True)) for ids in side] for side in sides
+    )
     return Dose(len(rows), _rates(rows, clean, perturbed, candidates), sum(divergences) / max(tokens, 1))
 
 
@@ -157,12 +159,6 @@ def _divergences(model: PreTrainedModel, pairs: list[tuple[list[int], list[int],
     finally:
         model.train(was_training)
     return list(dict(sorted(gather_object(found))).values())
-
-
-def _said(text: str) -> str:
-    """What was said after the thinking, if there was any; nothing if that did not end."""
-    answer = text.rpartition("</think>")[2].strip()
-    return "" if "<think>" in answer else answer
 
 
 def _rates(

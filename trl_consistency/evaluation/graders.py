@@ -128,3 +128,21 @@ def refuses(text: str) -> bool | None:
     if not re.search(r"\w", text):
         return None
     return bool(_REFUSAL.match(text.replace(_APOSTROPHE, "'")))
+
+
+def after_thinking(text: str, markers: tuple[str, str] = ("<think>", "</think>")) -> str:
+    """
+    What a model says after it has thought aloud.
+
+    Args:
+        text (`str`):
+            All that it wrote. Its prompt may have opened the thought.
+        markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
+            What opens and closes a thought.
+
+    Returns:
+        `str`: The answer; nothing if the thought does not end.
+    """
+    opening, closing = markers
+    answer = text.rpartition(closing)[2].strip()
+    return "" if opening in answer else answer

@@ -48,7 +48,7 @@ def markdown_table(results: Results) -> str:
         metric: [str(rates[metric]) if metric in rates else "-" for rates in results.values()]
         for metric in _metrics(results)
     }
-    return _aligned(list(results), cells)
+    return aligned_table(list(results), cells)
 
 
 def spread_table(results: Mapping[str, Sequence[Mapping[str, Rate]]]) -> str:
@@ -71,10 +71,12 @@ def spread_table(results: Mapping[str, Sequence[Mapping[str, Rate]]]) -> str:
         return f"{sum(values) / len(values):.1f}%{spread}"
 
     metrics = _metrics({name: runs[0] for name, runs in results.items()})
-    return _aligned(list(results), {metric: [cell(runs, metric) for runs in results.values()] for metric in metrics})
+    return aligned_table(
+        list(results), {metric: [cell(runs, metric) for runs in results.values()] for metric in metrics}
+    )
 
 
-def _aligned(names: list[str], cells: dict[str, list[str]]) -> str:
+def aligned_table(names: list[str], cells: dict[str, list[str]]) -> str:
     """A Markdown table, padded so that it also reads well in a terminal."""
     rows = [["", *names], *([LABELS.get(metric, metric), *row] for metric, row in cells.items())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -8,7 +8,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ..data.target_cache import TargetCache
-from ..data.targets import generate_targets
+from ..data.targets import Engine, generate_targets
 from .graders import denied_answer, read_answer, stated_answer
 from .rates import Rate, accuracy, agreement, sycophancy_rate
 
@@ -64,11 +64,30 @@ def generate_greedily(
     cache: TargetCache | None = None,
 ) -> list[list[int]]:
     """As [`generate_answers`], from the token ids of distinct prompts to those of answers."""
+    return generate_ids(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)
+
+
+def generate_ids(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    batch_size: int,
+    progress: bool = True,
+    cache: TargetCache | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    engine: Engine | None = None,
+    desc: str = "Answering",
+) -> list[list[int]]:
+    """As [`generate_greedily`], and sampled where the temperature is not 0, or by whatever engine answers."""
     text_tokenizer = get_tokenizer(tokenizer)
     # A chat model may end its turn with another token than the tokenizer's own.
     end = model.generation_config.eos_token_id
+    sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0} if temperature else {}
     config = GenerationConfig(
-        do_sample=False,
+        **({"do_sample": False} | sampling),
         max_new_tokens=max_new_tokens,
         pad_token_id=next(i for i in (text_tokenizer.pad_token_id, text_tokenizer.eos_token_id, 0) if i is not None),
         eos_token_id=text_tokenizer.eos_token_id if end is None else end,
@@ -76,9 +95,7 @@ def generate_greedily(
     was_training = model.training
     model.eval()
     try:
-        return generate_targets(
-            model, prompts, config, batch_size=batch_size, seed=0, progress=progress, cache=cache, desc="Answering"
-        )
+        return generate_targets(model, prompts, config, batch_size, seed, progress, cache, desc, engine)
     finally:
         model.train(was_training)
 

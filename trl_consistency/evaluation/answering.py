@@ -1,0 +1,134 @@
+"""A model's answers to both prompts of pairs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from transformers import PreTrainedModel
+
+from ..data.rendering import ProcessingClass, get_tokenizer
+from ..data.target_cache import TargetCache
+from ..data.thinking import thought_span
+from .choices import CHOICE_PREFIX, LetterScorer, offered_letters
+from .graders import after_thinking
+from .run import generate_ids
+
+
+@dataclass
+class AnswerOptions:
+    """
+    How answers are made.
+
+    Args:
+        max_new_tokens (`int`, *optional*, defaults to `256`):
+            Most tokens of an answer.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Prompts a batch.
+        temperature (`float`, *optional*, defaults to `0.0`):
+            Temperature of sampling; at 0 decoding is greedy.
+        top_p (`float`, *optional*, defaults to `1.0`):
+            Share of the probability that sampling keeps.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of sampling.
+        multiple_choice (`str`, *optional*, defaults to `"text"`):
+            `"text"` has the model write its answers, `"logprob"` takes the likeliest of the letters that a prompt offers.
+        choice_prefix (`str`, *optional*, defaults to `"The answer is ("`):
+            What the answer begins with before that letter.
+        thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
+            What opens and closes a thought.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show a progress bar.
+    """
+
+    max_new_tokens: int = 256
+    batch_size: int = 32
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    multiple_choice: Literal["text", "logprob"] = "text"
+    choice_prefix: str = CHOICE_PREFIX
+    thinking_markers: tuple[str, str] = ("<think>", "</think>")
+    progress: bool = True
+
+
+class Answer(NamedTuple):
+    """
+    An answer.
+
+    Args:
+        text (`str`):
+            All that the model wrote, without special tokens; of a letter by log-probability, that letter.
+        said (`str`):
+            What comes after its thinking; nothing if that did not end.
+    """
+
+    text: str
+    said: str
+
+
+def answer_pairs(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    rows: Sequence[Mapping[str, Any]],
+    options: AnswerOptions,
+    cache: TargetCache | None = None,
+    desc: str = "Answering",
+) -> tuple[list[Answer], list[Answer]]:
+    """
+    Answers both prompts of pairs, each distinct prompt once.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model, on its device and unwrapped.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Its tokenizer or processor.
+        rows (`Sequence[Mapping[str, Any]]`):
+            Pairs with their `clean_ids` and `perturbed_ids`. All processes give the same, and share the work.
+        options ([`AnswerOptions`]):
+            How answers are made.
+        cache ([`~trl_consistency.data.target_cache.TargetCache`], *optional*):
+            Where answers are kept while they are made, so that a killed run goes on where it was.
+        desc (`str`, *optional*, defaults to `"Answering"`):
+            What the progress bar is called.
+
+    Returns:
+        `tuple[list[Answer], list[Answer]]`: The answers to the clean prompts, and to the perturbed ones.
+    """
+    letters: dict[tuple[int, ...], str] = {}
+    for row in rows:
+        offered = offered_letters(row) if options.multiple_choice == "logprob" else ""
+        for side in ("clean_ids", "perturbed_ids"):
+            letters[tuple(row[side])] = offered
+    by_choice = [ids for ids, offered in letters.items() if offered]
+    by_text = [ids for ids, offered in letters.items() if not offered]
+    answers: dict[tuple[int, ...], Answer] = {}
+    text_tokenizer = get_tokenizer(tokenizer)
+    for prompts in (by_choice, by_text):
+        if not prompts:
+            continue
+        engine = None
+        if prompts is by_choice:
+            offers = [(list(ids), letters[ids]) for ids in prompts]
+            engine = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
+        generated = generate_ids(
+            model,
+            tokenizer,
+            list(map(list, prompts)),
+            options.max_new_tokens,
+            options.batch_size,
+            options.progress,
+            cache,
+            options.temperature,
+            options.top_p,
+            options.seed,
+            engine,
+            desc,
+        )
+        for prompt, ids in zip(prompts, generated, strict=True):
+            thought_end = thought_span(list(prompt), ids, text_tokenizer, options.thinking_markers)[1]
+            text, said = (
+                text_tokenizer.decode(part, skip_special_tokens=True).strip() for part in (ids, ids[thought_end:])
+            )
+            answers[prompt] = Answer(text, after_thinking(said, options.thinking_markers))
+    clean, perturbed = ([answers[tuple(row[side])] for row in rows] for side in ("clean_ids", "perturbed_ids"))
+    return clean, perturbed
