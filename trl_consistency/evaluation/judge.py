@@ -205,9 +205,11 @@ class EndpointJudge:
         self._max_tokens, self._attempts, self._first_wait = max_tokens, attempts, first_wait
         self._workers, self._progress = workers, progress
         self._failures = 0
+        self._stopped: ConsistencyError | None = None  # by what one of the workers met
 
     def __call__(self, prompts: Sequence[str]) -> list[Judgement]:
         distinct = list(dict.fromkeys(prompts))
+        self._failures, self._stopped = 0, None
         pool = ThreadPoolExecutor(self._workers)
         try:
             judged = tqdm(
@@ -228,7 +230,11 @@ class EndpointJudge:
         known = self.store.get(key) if self.store else None
         if known is not None:
             return known
-        judgement, is_final = self._ask(prompt)
+        try:
+            judgement, is_final = self._ask(prompt)
+        except ConsistencyError as error:
+            self._stopped = error
+            raise
         if is_final and self.store:
             self.store.put(key, judgement)
         return judgement
@@ -239,6 +245,8 @@ class EndpointJudge:
 
         problem = ""
         for attempt in range(self._attempts):
+            if self._stopped:
+                raise self._stopped
             wait = self._first_wait * 2**attempt
             try:
                 reply = self._client.chat_completion(

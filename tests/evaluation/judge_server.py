@@ -1,0 +1,53 @@
+"""An OpenAI-compatible endpoint on the loopback that answers as it is told."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def completion(text):
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return 200, json.dumps({"id": "1", "created": 0, "model": "judge", "system_fingerprint": "", "choices": [choice]})
+
+
+@contextmanager
+def judge_server(answer):
+    """
+    Runs while the block does. `answer(prompt, attempt)` gives status and body, and headers if there are any, or None to
+    drop the connection; `attempt` counts the requests with that prompt from 0.
+    """
+    seen = []
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            prompt = body["messages"][0]["content"]
+            with lock:
+                attempt = sum(prompt == other["messages"][0]["content"] for other in seen)
+                seen.append({**body, "path": self.path, "key": self.headers["Authorization"]})
+            reply = answer(prompt, attempt)
+            if reply is None:
+                self.connection.close()
+                return
+            status, content, *headers = reply
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content.encode())))
+            for name, value in headers:
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", seen
+    finally:
+        server.shutdown()
+        server.server_close()
