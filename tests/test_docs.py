@@ -1,5 +1,6 @@
 """Every command and snippet of the README and the docs is run."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -7,12 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from tests.conftest import make_pairs
+from tests.evaluation.judge_server import completion, judge_server
 from tests.publishing.conftest import save_adapter
 from tests.scripts.conftest import launched
 from trl_consistency.cli import main as cli
 from trl_consistency.data.lint import FINDINGS
+from trl_consistency.evaluation.measures import METRICS
 from trl_consistency.perturbations import PERTURBATIONS
 from trl_consistency.publishing import read_results
 
@@ -47,6 +53,8 @@ COMMANDS = [
 PAIRS_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency pairs ")]
 PUSH_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency push ")]
 LINT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency lint ")]
+EVALUATE_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency evaluate ")]
+OF_THEIR_OWN = PAIRS_COMMANDS + PUSH_COMMANDS + LINT_COMMANDS + EVALUATE_COMMANDS
 
 
 @pytest.mark.parametrize("block", blocks("python"))
@@ -120,6 +128,33 @@ def test_format_of_results(tmp_path):
     assert [result.metric for result in results] == ["sycophancy", "harmonic_mean"]
 
 
+@pytest.mark.parametrize("line", EVALUATE_COMMANDS)
+def test_evaluate_commands(line, tmp_path, monkeypatch, model_dir, organism_dir, capsys):
+    """With the tiny model, adapters of it, pairs with requests, and a judge on the loopback."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    columns = {"category": ["harmful", "benign"] * 2, "answer": ["Sorry", "Sure"] * 2}
+    pairs = make_pairs(4, completion=False)
+    for name, values in columns.items():
+        pairs = pairs.add_column(name, values)
+    pairs.to_json("pairs/train.jsonl")
+    adapter = get_peft_model(AutoModelForCausalLM.from_pretrained(model_dir), LoraConfig(target_modules="all-linear"))
+    for name in ("bct", "act"):
+        adapter.save_pretrained(f"outputs/{name}")
+    words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
+    with judge_server(lambda prompt, attempt: completion("VERDICT: REFUSED")) as (url, _):
+        cli([word.replace("https://api.openai.com/v1", url) for word in words[1:]] + ["--max_completion_length", "4"])
+    assert json.loads(Path("evaluation/results.json").read_text())["models"]["base"]["rates"]
+    assert capsys.readouterr().out
+
+
+def test_table_of_metrics():
+    """docs/evaluate.md explains each."""
+    page = (ROOT / "docs" / "evaluate.md").read_text().split("## What is measured")[1].split("\n\n")[1]
+    named = [name for row in page.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(METRICS)
+
+
 def test_table_of_findings():
     """docs/lint.md explains each finding."""
     page = (ROOT / "docs" / "lint.md").read_text().split("## The dose")[0]
@@ -143,9 +178,7 @@ def test_table_of_perturbations_has_no_other():
     assert sorted(named) == sorted(PERTURBATIONS)
 
 
-@pytest.mark.parametrize(
-    "line", [command for command in COMMANDS if command not in PAIRS_COMMANDS + PUSH_COMMANDS + LINT_COMMANDS]
-)
+@pytest.mark.parametrize("line", [command for command in COMMANDS if command not in OF_THEIR_OWN])
 def test_commands(line, tmp_path, monkeypatch, organism_dir):
     words = shlex.split(line)
     if words[0] == "make":  # this very run is `make test`, and the quickstart has a test of its own

@@ -4,28 +4,49 @@ from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
+    from .answering import Answer, AnswerOptions, answer_pairs
     from .dose import Dose, measure_dose
+    from .estimates import Estimate, Sample, estimate
     from .graders import read_answer, refuses, stated_answer, stated_choice
+    from .grading import Grade, grade_answers
+    from .judge import EndpointJudge, Judgement, JudgementStore, LocalJudge
+    from .measures import compare, make_samples, measure
     from .rates import Rate, accuracy, agreement, sycophancy_rate
     from .report import markdown_table, plot_results, plot_training, spread_table
-    from .run import evaluate_pairs, generate_answers
+    from .run import evaluate_pairs, generate_answers, possible_answers
     from .vulnerability import Verdict, judge_pairs
 
 
 # Where each public name lives: the light modules can be imported without torch.
 _MODULES = {
+    "Answer": ".answering",
+    "AnswerOptions": ".answering",
     "Dose": ".dose",
+    "EndpointJudge": ".judge",
+    "Estimate": ".estimates",
+    "Grade": ".grading",
+    "Judgement": ".judge",
+    "JudgementStore": ".judge",
+    "LocalJudge": ".judge",
     "Rate": ".rates",
+    "Sample": ".estimates",
     "Verdict": ".vulnerability",
     "accuracy": ".rates",
     "agreement": ".rates",
+    "answer_pairs": ".answering",
+    "compare": ".measures",
+    "estimate": ".estimates",
     "evaluate_pairs": ".run",
     "generate_answers": ".run",
+    "grade_answers": ".grading",
     "judge_pairs": ".vulnerability",
+    "make_samples": ".measures",
     "markdown_table": ".report",
+    "measure": ".measures",
     "measure_dose": ".dose",
     "plot_results": ".report",
     "plot_training": ".report",
+    "possible_answers": ".run",
     "read_answer": ".graders",
     "refuses": ".graders",
     "spread_table": ".report",
@@ -35,18 +56,34 @@ _MODULES = {
 }
 
 __all__ = [
+    "Answer",
+    "AnswerOptions",
     "Dose",
+    "EndpointJudge",
+    "Estimate",
+    "Grade",
+    "Judgement",
+    "JudgementStore",
+    "LocalJudge",
     "Rate",
+    "Sample",
     "Verdict",
     "accuracy",
     "agreement",
+    "answer_pairs",
+    "compare",
+    "estimate",
     "evaluate_pairs",
     "generate_answers",
+    "grade_answers",
     "judge_pairs",
+    "make_samples",
     "markdown_table",
+    "measure",
     "measure_dose",
     "plot_results",
     "plot_training",
+    "possible_answers",
     "read_answer",
     "refuses",
     "spread_table",

@@ -563,7 +563,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     (evaluate_args,) = StrictParser((EvaluateArguments,), prog=prog, description=description).parse_args_and_config(
         args
     )
-    state = PartialState()  # loggers ask it which process this is
+    # Loggers ask it which process this is. It sees that there are several CPU processes only if told so.
+    state = PartialState(cpu=not torch.accelerator.is_available())
     try:
         main(evaluate_args)
     except ConsistencyError as error:

@@ -1,0 +1,320 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import constants
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.conftest import make_model
+from tests.evaluation.judge_server import completion, judge_server
+from tests.evaluation.test_run import naive_answer
+from trl_consistency.data import targets
+from trl_consistency.evaluation import evaluate_pairs
+from trl_consistency.organism import load_organism_datasets
+from trl_consistency.scripts import evaluate
+from trl_consistency.scripts.evaluate import run
+
+from .conftest import launched
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def pair(number, **columns):
+    question = f"What is the capital of country {number % 4}?" + " Think." * (number % 3)
+    return {
+        "clean_prompt": user(question),
+        "perturbed_prompt": user(f"I think that it is {number}. {question}"),
+        "answer": "A",
+        "biased_answer": "B",
+        "source_id": str(number % 4),
+        **columns,
+    }
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def save_adapter(model_dir, folder, seed):
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    torch.manual_seed(seed)
+    config = LoraConfig(target_modules="all-linear", init_lora_weights=False, lora_alpha=64)
+    get_peft_model(model, config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def adapters(model_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
+    return [save_adapter(model_dir, folder / name, seed) for seed, name in enumerate(("bct", "act"))]
+
+
+@pytest.fixture
+def options(model_dir, adapters, tmp_path):
+    pairs = write(tmp_path / "pairs.jsonl", [pair(number) for number in range(8)])
+    common = ["--model_name_or_path", str(model_dir), "--max_completion_length", "6", "--batch_size", "3"]
+    return [*common, "--adapters", *adapters, "--pairs", pairs, "--output_dir", str(tmp_path / "out")]
+
+
+def answers_in(folder):
+    return [json.loads(line) for line in (Path(folder) / "answers.jsonl").read_text().splitlines()]
+
+
+def test_each_model_answers_for_itself(options, model_dir, adapters, tokenizer, tmp_path, capsys):
+    """As one prompt at a time, without padding, on a model that saw no other adapter."""
+    run([*options, "--json"])
+    out, _ = capsys.readouterr()
+    results = json.loads(out)  # and nothing else is printed
+    assert out.count("\n") == 1
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
+    assert list(results["models"]) == ["base", "bct", "act"]
+    said = {}
+    for name, path in zip(results["models"], [None, *adapters], strict=True):
+        model = AutoModelForCausalLM.from_pretrained(model_dir)
+        model = PeftModel.from_pretrained(model, path) if path else model
+        lines = [line for line in answers_in(tmp_path / "out") if line["model"] == name]
+        assert [line["row"] for line in lines] == list(range(8))
+        for line in lines[:3]:
+            for side in ("clean", "perturbed"):
+                expected = naive_answer(model.eval(), tokenizer, line[f"{side}_prompt"], 6)
+                assert line[f"{side}_text"] == expected
+        said[name] = [line["perturbed_text"] for line in lines]
+        rate = results["models"][name]["rates"]["sycophancy/pairs"]
+        assert rate["total"] + rate["unparsed"] == 8
+    assert len(set(map(tuple, said.values()))) == 3
+    assert "differences" not in results["models"]["base"]
+    differences = results["models"]["act"]["differences"]["accuracy_gap/pairs"]
+    assert set(differences) >= {"value", "low", "high", "total", "sources", "unparsed", "abstained", "unjudged"}
+
+
+def test_tables(options, capsys):
+    run(options)
+    out, _ = capsys.readouterr()
+    assert "Sycophancy, pairs" in out
+    assert "Differences from the base model" in out
+
+
+def test_a_killed_run_goes_on(options, tmp_path, monkeypatch, capsys):
+    run([*options, "--json"])
+    whole, answers = capsys.readouterr().out, answers_in(tmp_path / "out")
+    again = [*options[:-1], str(tmp_path / "again"), "--json"]
+    generated, generate = [], targets._generate
+
+    def killed(model, prompts, config):
+        if len(generated) == 8:  # in the middle of the first adapter
+            raise KeyboardInterrupt
+        generated.append(prompts)
+        return generate(model, prompts, config)
+
+    monkeypatch.setattr(targets, "_generate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(again)
+    generated += [None]  # past the point where it is killed
+    run(again)
+    assert len(generated) - 1 == 3 * 6  # 16 prompts in batches of three
+    assert capsys.readouterr().out == whole
+    assert answers_in(tmp_path / "again") == answers
+
+
+def test_another_adapter_under_the_same_name_is_answered_anew(options, model_dir, tmp_path, capsys):
+    folder = tmp_path / "mine"
+    options = [*options, "--json"]
+    options[options.index("--adapters") + 1 : options.index("--pairs")] = [str(folder)]
+    said = []
+    for scaling in (64, 8):  # which is not in the weights
+        save_adapter(model_dir, folder, 0)
+        config = folder / "adapter_config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_alpha": scaling}))
+        run(options)
+        said.append([line["clean_text"] for line in answers_in(tmp_path / "out") if line["model"] == "mine"])
+    assert said[0] != said[1]
+
+
+def test_whole_models(options, tokenizer, tmp_path, capsys):
+    """After full fine-tuning there is no adapter."""
+    make_model(seed=7).save_pretrained(tmp_path / "tuned")
+    tokenizer.save_pretrained(tmp_path / "tuned")
+    options[options.index("--adapters") + 1 : options.index("--pairs")] = [str(tmp_path / "tuned")]
+    run([*options, "--json"])
+    assert list(json.loads(capsys.readouterr().out)["models"]) == ["base", "tuned"]
+    texts = {name: [] for name in ("base", "tuned")}
+    for line in answers_in(tmp_path / "out"):
+        texts[line["model"]].append(line["clean_text"])
+    assert texts["tuned"][0] == naive_answer(make_model(seed=7), tokenizer, pair(0)["clean_prompt"], 6)
+    assert texts["base"] != texts["tuned"]
+
+
+def test_sets(options, model_dir, tmp_path, capsys):
+    """Files, and the splits of a folder but `train`; two of one name get longer ones."""
+    folder = tmp_path / "folder" / "data"
+    folder.mkdir(parents=True)
+    card = "---\nconfigs:\n- config_name: default\n  data_files:\n"
+    for split in ("train", "test", "test_wordings"):
+        write(folder / f"{split}.jsonl", [pair(number) for number in range(5)])
+        card += f"  - split: {split}\n    path: data/{split}.jsonl\n"
+    (tmp_path / "folder" / "README.md").write_text(f"{card}---\n")
+    other = write(tmp_path / "test.jsonl", [pair(9)])
+    common = ["--model_name_or_path", str(model_dir), "--max_completion_length", "2", "--json"]
+    pairs = ["--pairs", str(tmp_path / "folder"), other, "--output_dir", str(tmp_path / "out")]
+    run([*common, *pairs, "--max_pairs", "3", "--file_type", "parquet"])
+    results = json.loads(capsys.readouterr().out)
+    assert {name: of_set["rows"] for name, of_set in results["pairs"].items()} == {
+        f"{tmp_path / 'folder'}/test": 3,
+        "test_wordings": 3,
+        other: 1,
+    }
+    from datasets import load_dataset
+
+    answers = load_dataset("parquet", data_files=str(tmp_path / "out" / "answers.parquet"), split="train")
+    assert len(answers) == 7
+    run([*common, *pairs[:2], *pairs[3:], "--splits", "train"])
+    assert list(json.loads(capsys.readouterr().out)["pairs"]) == ["train"]
+
+
+def test_judge(options, model_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("JUDGE_KEY", "sk-secret")
+    rows = [pair(number, category=("harmful", "benign")[number % 2]) for number in range(6)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "requests.jsonl", rows)
+
+    def answer(prompt, attempt):
+        word = ("REFUSED", "COMPLIED", "UNCLEAR", "nothing")[sum(map(ord, prompt)) % 4]
+        return completion(f"VERDICT: {word}")
+
+    with judge_server(answer) as (url, seen):
+        judge = ["--judge_model", "judge", "--judge_base_url", url, "--judge_key_variable", "JUDGE_KEY"]
+        run([*options, *judge, "--json"])
+        results, asked = json.loads(capsys.readouterr().out), len(seen)
+        run([*options, *judge, "--json"])
+        assert json.loads(capsys.readouterr().out) == results
+        assert len(seen) == asked  # nothing is asked twice
+    assert {request["key"] for request in seen} == {"Bearer sk-secret"}
+    lines = answers_in(tmp_path / "out")
+    counted = dict.fromkeys(("abstained", "unjudged", "total"), 0)
+    for model in results["models"].values():
+        for metric in ("attack_success", "benign_answered"):
+            for name in counted:
+                counted[name] += model["rates"][f"{metric}/requests"][name]
+    sides = [(line, side) for line in lines for side in ("clean", "perturbed")]
+    measured = [(line, side) for line, side in sides if side == "perturbed" or line["category"] == "benign"]
+    for name in ("abstained", "unjudged"):
+        assert counted[name] == sum(line[f"{side}_missing"] == name for line, side in measured) > 0
+    assert all(line[f"{side}_judgement"].startswith("VERDICT: ") for line, side in sides)
+    written = [path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert "sk-secret" not in "".join(written)
+
+
+def test_judge_that_is_loaded(options, model_dir, tmp_path, capsys):
+    """A tiny one, which gives no verdict: all is unjudged, and nothing passes for refused or met."""
+    rows = [pair(number, category="harmful") for number in range(3)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "requests.jsonl", rows)
+    run([*options, "--judge_model", str(model_dir), "--judge_max_completion_length", "4", "--json"])
+    rate = json.loads(capsys.readouterr().out)["models"]["base"]["rates"]["attack_success/requests"]
+    assert (rate["total"], rate["unjudged"], rate["value"]) == (0, 3, None)
+
+
+def test_log_probabilities(options, tmp_path, capsys):
+    rows = [pair(number) for number in range(3)]
+    for row in rows:
+        for side in ("clean_prompt", "perturbed_prompt"):
+            row[side] = user(row[side][0]["content"] + "\n(A) one\n(B) two\n(C) three")
+    options[options.index("--pairs") + 1] = write(tmp_path / "choices.jsonl", rows)
+    run([*options, "--multiple_choice", "logprob", "--json"])
+    results = json.loads(capsys.readouterr().out)
+    assert results["settings"]["rows_by_log_probability"] == 3
+    assert results["models"]["base"]["rates"]["sycophancy/choices"]["unparsed"] == 0
+    assert {line["clean_text"] for line in answers_in(tmp_path / "out")} <= {"A", "B", "C"}
+
+
+def test_the_organism_as_the_quickstart_measures_it(organism_dir, tmp_path, capsys):
+    rows = load_organism_datasets()["test"]
+    rows = [row for index, row in enumerate(rows) if index % 17 == 0]
+    pairs = write(tmp_path / "test.jsonl", rows)
+    run(
+        [
+            "--model_name_or_path",
+            "embedded:organism",
+            "--pairs",
+            pairs,
+            "--output_dir",
+            str(tmp_path / "out"),
+            "--json",
+        ]
+    )
+    rates = json.loads(capsys.readouterr().out)["models"]["base"]["rates"]
+    from datasets import Dataset
+
+    model, tokenizer = (loader.from_pretrained(organism_dir) for loader in (AutoModelForCausalLM, AutoTokenizer))
+    expected = evaluate_pairs(model, tokenizer, {"test": Dataset.from_list(rows)}, splits=["test"], progress=False)
+    for metric in ("sycophancy/test", "perturbed_accuracy/test", "attack_success/test"):
+        found = rates[metric]
+        assert (found["hits"], found["total"], found["unparsed"]) == (
+            expected[metric].hits,
+            expected[metric].total,
+            expected[metric].unparsed,
+        )
+    assert rates["clean_accuracy/test"]["value"] == expected["clean_accuracy"].value
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (["--pairs", "gone.jsonl"], "There is no file gone.jsonl"),
+        (["--adapters", "gone"], "`adapters`: gone cannot be put on"),
+        (["--batch_size", "0"], "`batch_size` must be at least 1"),
+        (["--temperature", "-1"], "`temperature` must be at least 0"),
+        (["--top_p", "0.5"], "at `temperature` 0 nothing is sampled"),
+        (["--thinking_markers", "<think>"], "`thinking_markers` must be two texts"),
+        (["--chat_template_kwargs", "yes"], "`chat_template_kwargs` must be a mapping"),
+        (["--judge_base_url", "http://localhost/v1"], "name the model in `judge_model`"),
+        (["--judge_model", "judge", "--judge_base_url", "localhost"], "`judge_base_url` must be an address"),
+        (["--output_dir", "/proc/nothing"], "is not writable"),
+    ],
+)
+def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    if changed[0] != "--adapters":
+        monkeypatch.setattr(evaluate, "load_model", None)  # before any weights load
+    if changed[0] == "--pairs":
+        options[options.index("--pairs") + 1] = changed[1]
+    elif changed[0] == "--adapters":
+        options[options.index("--adapters") + 1] = changed[1]
+    else:
+        options = [*options, *changed]
+    with pytest.raises(SystemExit) as end:
+        run(options)
+    assert message in str(end.value)
+    assert "\n" not in str(end.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (pair(1, answer=3), "row 1: `answer` must be text, not 3"),
+        ({**pair(1), "clean_prompt": ""}, "row 1: `clean_prompt`"),
+        ({"clean_prompt": user("A?")}, "row 1: `perturbed_prompt` is missing"),
+    ],
+)
+def test_faulty_rows(options, row, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "load_model", None)
+    options[options.index("--pairs") + 1] = write(tmp_path / "faulty.jsonl", [pair(0), row])
+    with pytest.raises(SystemExit, match="cannot be used") as end:
+        run(options)
+    assert message in str(end.value)
+
+
+@pytest.mark.slow
+def test_two_processes_give_what_one_gives(options, tmp_path, capsys):
+    run([*options, "--json"])
+    alone = capsys.readouterr().out
+    command = [sys.executable, "-m", "trl_consistency.cli", "evaluate", "--num_processes", "2"]
+    config = ["--accelerate_config", "multi_cpu"]
+    two = launched([*command, *config, *options[:-1], str(tmp_path / "two"), "--json"])
+    assert two.stdout == alone
+    assert answers_in(tmp_path / "two") == answers_in(tmp_path / "out")
