@@ -106,6 +106,11 @@ class Room:
     def lint(self, *flags: str) -> None:
         cli(["lint", "--pairs", str(self.path / "pairs.jsonl"), "--model_name_or_path", str(self.model_dir), *flags])
 
+    def evaluate(self, rows: list, *flags: str) -> None:
+        """The command that measures, which would run but for what the case changes."""
+        options = ["--pairs", str(self.file("pairs.jsonl", rows)), "--output_dir", str(self.path / "out")]
+        cli(["evaluate", "--model_name_or_path", str(self.model_dir), *options, *flags])
+
     def pairs(self, rows: list | None = None, *flags: str) -> None:
         """The command that makes pairs."""
         questions = [{"question": "Largest?", "choices": ["dog", "cow"], "answer": "cow"}] if rows is None else rows
@@ -1553,6 +1558,54 @@ CASES: dict[str, list[Case]] = {
                     ]
                 ),
             ),
+        ),
+        Case(
+            "evaluation of an answer that is no text",
+            "`evaluate`: an answer that is no text",
+            "`…pairs.jsonl`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `answer` must be text, not 3",
+            lambda room: room.evaluate([{**CHAT, "answer": 3}]),
+        ),
+        Case(
+            "evaluation of pairs named twice",
+            "`evaluate`: the same pairs twice",
+            "`pairs` names the same pairs twice.",
+            lambda room: room.evaluate([CHAT], "--pairs", *2 * [str(room.file("pairs.jsonl", [CHAT]))]),
+        ),
+        Case(
+            "evaluation of a split that is not there",
+            "`evaluate`: a split that is not there",
+            "`splits`: embedded:organism has no split `eval`, only: train, test, test_wordings, control.",
+            lambda room: room.evaluate([CHAT], "--pairs", "embedded:organism", "--splits", "eval"),
+        ),
+        Case(
+            "evaluation of an adapter that is not there",
+            "`evaluate`: an adapter that is not there",
+            "`adapters`: nobody/nothing cannot be loaded: …",
+            lambda room: room.evaluate([CHAT], "--adapters", "nobody/nothing"),
+        ),
+        Case(
+            "evaluation of a pickled adapter",
+            "`evaluate`: an adapter whose weights are a pickle",
+            "…adapter holds its adapter as a pickle (adapter_model.bin), which is not loaded: it could run code. If you trust it, convert it to safetensors: `PeftModel.from_pretrained(base_model, folder).save_pretrained(new_folder)`.",
+            lambda room: room.evaluate([CHAT], "--adapters", str(pickled_adapter(room))),
+        ),
+        Case(
+            "top_p without sampling",
+            "`evaluate`: options of sampling where nothing is sampled",
+            "`top_p` is given, but at `temperature` 0 nothing is sampled. Set a temperature.",
+            lambda room: room.evaluate([CHAT], "--top_p", "0.9"),
+        ),
+        Case(
+            "judge without a name",
+            "`evaluate`: the address of a judge without its name",
+            "`judge_base_url` is given, but no judge: name the model in `judge_model`.",
+            lambda room: room.evaluate([CHAT], "--judge_base_url", "http://localhost:8000/v1"),
+        ),
+        Case(
+            "judge without an address",
+            "`evaluate`: an address of a judge that is none",
+            "`judge_base_url` must be an address such as http://localhost:8000/v1, got 'localhost'.",
+            lambda room: room.evaluate([CHAT], "--judge_model", "judge", "--judge_base_url", "localhost"),
         ),
         Case(
             "quickstart without a folder",

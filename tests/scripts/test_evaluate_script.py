@@ -6,6 +6,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.conftest import make_model
@@ -134,6 +135,17 @@ def test_another_adapter_under_the_same_name_is_answered_anew(options, model_dir
         run(options)
         said.append([line["clean_text"] for line in answers_in(tmp_path / "out") if line["model"] == "mine"])
     assert said[0] != said[1]
+
+
+def test_an_adapter_in_part(options, model_dir, tmp_path):
+    """What it lacks would stay as it was initialised, and the answers be those of the base model."""
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file(dict(list(weights.items())[:-1]), folder / "adapter_model.safetensors")
+    options[options.index("--adapters") + 1 : options.index("--pairs")] = [str(folder)]
+    with pytest.raises(SystemExit, match=r"mine cannot be put on .* missing adapter keys"):
+        run(options)
 
 
 def test_whole_models(options, tokenizer, tmp_path, capsys):
@@ -266,7 +278,7 @@ def test_the_organism_as_the_quickstart_measures_it(organism_dir, tmp_path, caps
     ("changed", "message"),
     [
         (["--pairs", "gone.jsonl"], "There is no file gone.jsonl"),
-        (["--adapters", "gone"], "`adapters`: gone cannot be put on"),
+        (["--adapters", "gone"], "`adapters`: gone cannot be loaded"),
         (["--batch_size", "0"], "`batch_size` must be at least 1"),
         (["--temperature", "-1"], "`temperature` must be at least 0"),
         (["--top_p", "0.5"], "at `temperature` 0 nothing is sampled"),
@@ -279,8 +291,7 @@ def test_the_organism_as_the_quickstart_measures_it(organism_dir, tmp_path, caps
 )
 def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    if changed[0] != "--adapters":
-        monkeypatch.setattr(evaluate, "load_model", None)  # before any weights load
+    monkeypatch.setattr(evaluate, "load_model", None)  # before any weights load
     if changed[0] == "--pairs":
         options[options.index("--pairs") + 1] = changed[1]
     elif changed[0] == "--adapters":

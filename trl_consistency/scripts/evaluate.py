@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any, Literal
 
 import torch
 from accelerate import PartialState
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from trl import DatasetMixtureConfig
 
 from ..data.pairs import check_prompt_columns, report_faults, row_checker
@@ -40,7 +41,7 @@ from ..evaluation.run import possible_answers
 from ..organism import load_control_dataset, load_organism_datasets
 from ..perturbations.reading import read_rows
 from ..trainer.checks import check_chat_template, check_output_dir
-from ..trainer.model_checks import ADAPTER_CONFIG, check_weights
+from ..trainer.model_checks import ADAPTER_CONFIG, check_model_folder, check_weights
 from .loading import EMBEDDED, ConsistencyScriptArguments, load_pairs
 from .parser import StrictParser
 from .vulnerable import ANSWERS, load_model
@@ -193,6 +194,7 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     check_output_dir(args.output_dir)
     endpoint = _endpoint_judge(args)  # a faulty address is better known now
     adapters = name_models(args.adapters)
+    check_adapters(args.adapters)
     is_main = PartialState().is_main_process
 
     model, processing_class = load_model(args.model_name_or_path, args.model_revision, args.trust_remote_code)
@@ -273,6 +275,20 @@ def name_models(paths: Sequence[str]) -> dict[str, str]:
             raise ConsistencyError(f"`adapters` names {path} twice.")
         found[name] = path
     return found
+
+
+def check_adapters(paths: Sequence[str]) -> None:
+    """Raises [`ConsistencyError`] for adapters and models that are not there, not whole or pickled."""
+    for path in paths:
+        if os.path.isdir(path) and not (Path(path) / ADAPTER_CONFIG).is_file():
+            check_model_folder(path)
+            continue
+        if os.path.isdir(path):
+            check_weights(path)
+        try:
+            PeftConfig.from_pretrained(path)
+        except (OSError, TypeError, ValueError) as error:
+            raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {one_line(error)}") from None
 
 
 def load_sets(args: EvaluateArguments) -> dict[str, PairSet]:
@@ -369,11 +385,11 @@ def adapted(model: Any, processing_class: ProcessingClass, path: str | None, arg
             raise ConsistencyError(f"`adapters`: {path} has another tokenizer than {args.model_name_or_path}.")
         yield other
         return
-    if os.path.isdir(path):
-        check_weights(path)
     try:
-        with_adapter = PeftModel.from_pretrained(model, path)
-    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised
+            warnings.filterwarnings("error", message=".*[Mm]issing adapter keys")
+            with_adapter = PeftModel.from_pretrained(model, path)
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError, UserWarning) as error:
         raise ConsistencyError(
             f"`adapters`: {path} cannot be put on {args.model_name_or_path}: {one_line(error)}"
         ) from None
