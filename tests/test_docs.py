@@ -142,8 +142,9 @@ def test_evaluate_commands(line, tmp_path, monkeypatch, model_dir, organism_dir,
     for name in ("bct", "act"):
         adapter.save_pretrained(f"outputs/{name}")
     words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
+    options = ["--max_completion_length", "4", "--judge_max_completion_length", "4"]
     with judge_server(lambda prompt, attempt: completion("VERDICT: REFUSED")) as (url, _):
-        cli([word.replace("https://api.openai.com/v1", url) for word in words[1:]] + ["--max_completion_length", "4"])
+        cli([word.replace("https://api.openai.com/v1", url) for word in words[1:]] + options)
     assert json.loads(Path("evaluation/results.json").read_text())["models"]["base"]["rates"]
     assert capsys.readouterr().out
 
