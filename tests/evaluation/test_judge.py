@@ -122,13 +122,13 @@ def test_an_endpoint_that_is_down_stops_the_run(waits):
 
 def test_a_killed_run_goes_on(waits, tmp_path):
     path = tmp_path / "judgements.jsonl"
-    with judge_server(lambda prompt, attempt: completion(REFUSED)) as (url, seen):
+    with judge_server(lambda prompt, attempt: completion(f"A line\u2028break\n{REFUSED}")) as (url, seen):
         first = make_judge(url, JudgementStore(path))(["a", "b"])
         with path.open("a") as file:
             file.write('{"key": "cut sh')  # the line that it was at
         assert make_judge(url, JudgementStore(path))(["a", "b", "c"])[:2] == first
         assert len(seen) == 3
-        assert len([json.loads(line) for line in path.read_text().splitlines()]) == 3
+        assert len([json.loads(line) for line in path.open()]) == 3
         assert "sk-secret" not in path.read_text()
         EndpointJudge("other", url, store=JudgementStore(path), progress=False)(["a"])  # another judge
         assert len(seen) == 4

@@ -118,17 +118,19 @@ class JudgementStore:
         self.path = Path(path)
         self._lock = threading.Lock()
         self._known: dict[str, Judgement] = {}
-        whole = ""
+        lines = []
         if self.path.is_file():
-            for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
                 try:
                     row = json.loads(line)
                     self._known[row["key"]] = Judgement(row["label"], row["text"])
                 except (ValueError, KeyError, TypeError):  # the line that a killed run was at
                     continue
-                whole += line + "\n"
+                lines.append(line + "\n")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(whole, encoding="utf-8")
+        unfinished = self.path.with_suffix(".tmp")
+        unfinished.write_text("".join(lines), encoding="utf-8")
+        unfinished.replace(self.path)
 
     def get(self, key: str) -> Judgement | None:
         """The judgement of that key, None if there is none."""

@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow
+import pyarrow.parquet
 import torch
 from accelerate import PartialState
 from peft import PeftConfig, PeftModel
@@ -192,10 +194,10 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     template_kwargs = check_arguments(args)
     sets = load_sets(args)
     check_output_dir(args.output_dir)
-    endpoint = _endpoint_judge(args)  # a faulty address is better known now
+    is_main = PartialState().is_main_process
+    endpoint = _endpoint_judge(args, is_main)  # a faulty address is better known now
     adapters = name_models(args.adapters)
     check_adapters(args.adapters)
-    is_main = PartialState().is_main_process
 
     model, processing_class = load_model(args.model_name_or_path, args.model_revision, args.trust_remote_code)
     render_sets(sets, processing_class, template_kwargs)
@@ -230,9 +232,9 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     if not is_main:
         return {}
     results = make_results(args, sets, {BASE: args.model_name_or_path, **adapters}, graded)
-    write_answers(args, sets, answers, graded)
     text = json.dumps(results, ensure_ascii=False, allow_nan=False)
     (Path(args.output_dir) / RESULTS).write_text(text + "\n", encoding="utf-8")
+    write_answers(args, sets, answers, graded)
     print(text if args.json else results_text(results, sets, args.output_dir))
     return results
 
@@ -349,10 +351,7 @@ def _check_rows(rows: Rows, name: str) -> None:
         raise ConsistencyError(f"{name} has no rows.")
     check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), name)
     check_row = row_checker(rows[0], has_completion=False)
-    rows_without_targets = [{**row, "completion": None} for row in rows]
-    report_faults(
-        [(index, fault) for index, row in enumerate(rows_without_targets) for fault in check_row(row)], name, len(rows)
-    )
+    report_faults([(index, fault) for index, row in enumerate(rows) for fault in check_row(row)], name, len(rows))
     faults = [
         (index, f"`{column}` must be text, not {row[column]!r}")
         for index, row in enumerate(rows)
@@ -514,38 +513,43 @@ def write_answers(
                         f"{side}_grader": grade.grader,
                         f"{side}_judgement": grade.judgement,
                     }
-                lines.append(line | {key: value for key, value in row.items() if key not in prepared})
+                own = {key: value for key, value in row.items() if key not in prepared}
+                lines.append({**line, **own, **line})  # in this order, and nothing of ours is replaced
             start += len(of_set.rows)
-    path = Path(args.output_dir) / f"{ANSWERS_FILE}.jsonl"
+    path = Path(args.output_dir) / f"{ANSWERS_FILE}.{args.file_type}"
+    for file_type in ("jsonl", "parquet"):  # of an earlier run
+        path.with_suffix(f".{file_type}").unlink(missing_ok=True)
+    if args.file_type == "parquet":
+        columns = list(dict.fromkeys(column for line in lines for column in line))
+        try:
+            table = pyarrow.Table.from_pylist([{column: line.get(column) for column in columns} for line in lines])
+            pyarrow.parquet.write_table(table, path)
+        except pyarrow.ArrowException as error:
+            raise ConsistencyError(
+                f"`file_type` parquet: the answers cannot be written so ({one_line(error)}). Use jsonl: nothing is "
+                "answered again."
+            ) from None
+        return
     with path.open("w", encoding="utf-8") as file:
         for line in lines:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    if args.file_type == "parquet":
-        import pyarrow
-        from pyarrow import json as arrow_json
-        from pyarrow import parquet
-
-        try:
-            parquet.write_table(arrow_json.read_json(path), path.with_suffix(".parquet"))
-        except pyarrow.ArrowException as error:
-            raise ConsistencyError(f"`file_type` parquet: {path} cannot be converted: {one_line(error)}") from None
-        path.unlink()
 
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def _endpoint_judge(args: EvaluateArguments) -> EndpointJudge | None:
+def _endpoint_judge(args: EvaluateArguments, is_main: bool) -> EndpointJudge | None:
     if not args.judge_model or not args.judge_base_url:
         return None
     return EndpointJudge(
         args.judge_model,
         args.judge_base_url,
         os.environ.get(args.judge_key_variable),
-        JudgementStore(Path(args.output_dir) / ANSWERS / "judgements.jsonl"),
+        JudgementStore(Path(args.output_dir) / ANSWERS / "judgements.jsonl") if is_main else None,
         args.judge_max_completion_length,
         workers=args.judge_workers,
+        progress=is_main,
     )
 
 
