@@ -169,7 +169,7 @@ def test_sets(options, model_dir, tmp_path, capsys):
     folder.mkdir(parents=True)
     card = "---\nconfigs:\n- config_name: default\n  data_files:\n"
     for split in ("train", "test", "test_wordings"):
-        write(folder / f"{split}.jsonl", [pair(number) for number in range(5)])
+        write(folder / f"{split}.jsonl", [pair(number, model="mine") for number in range(5)])
         card += f"  - split: {split}\n    path: data/{split}.jsonl\n"
     (tmp_path / "folder" / "README.md").write_text(f"{card}---\n")
     other = write(tmp_path / "test.jsonl", [pair(9)])
@@ -185,7 +185,7 @@ def test_sets(options, model_dir, tmp_path, capsys):
     from datasets import load_dataset
 
     answers = load_dataset("parquet", data_files=str(tmp_path / "out" / "answers.parquet"), split="train")
-    assert len(answers) == 7
+    assert answers["model"] == ["base"] * 7  # whatever the pairs call theirs
     run([*common, *pairs[:2], *pairs[3:], "--splits", "train"])
     assert list(json.loads(capsys.readouterr().out)["pairs"]) == ["train"]
 
