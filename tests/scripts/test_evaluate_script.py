@@ -149,6 +149,12 @@ def test_an_adapter_in_part(options, model_dir, tmp_path):
         run(options)
 
 
+def test_an_adapter_as_the_base_of_others(options, adapters):
+    options[options.index("--model_name_or_path") + 1] = adapters[1]
+    with pytest.raises(SystemExit, match=r"`model_name_or_path` .* is an adapter"):
+        run(options)
+
+
 def test_whole_models(options, tokenizer, tmp_path, capsys):
     """After full fine-tuning there is no adapter."""
     make_model(seed=7).save_pretrained(tmp_path / "tuned")

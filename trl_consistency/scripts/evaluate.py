@@ -257,6 +257,11 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     if not args.judge_model and (args.judge_base_url or args.judge_questions):
         given = "judge_base_url" if args.judge_base_url else "judge_questions"
         raise ConsistencyError(f"`{given}` is given, but no judge: name the model in `judge_model`.")
+    if args.adapters and (Path(args.model_name_or_path) / ADAPTER_CONFIG).is_file():
+        raise ConsistencyError(
+            f"`model_name_or_path` {args.model_name_or_path} is an adapter: name the model that it and `adapters` are of, "
+            "and list it under `adapters`."
+        )
     kwargs = args.chat_template_kwargs or {}
     if isinstance(kwargs, str):
         with suppress(ValueError):
