@@ -15,6 +15,7 @@ from tests.evaluation.test_run import naive_answer
 from trl_consistency.data import targets
 from trl_consistency.evaluation import evaluate_pairs
 from trl_consistency.organism import load_organism_datasets
+from trl_consistency.publishing import read_results
 from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run
 
@@ -93,6 +94,21 @@ def test_each_model_answers_for_itself(options, model_dir, adapters, tokenizer, 
     assert "differences" not in results["models"]["base"]
     differences = results["models"]["act"]["differences"]["accuracy_gap/pairs"]
     assert set(differences) >= {"value", "low", "high", "total", "sources", "unparsed", "abstained", "unjudged"}
+
+
+def test_results_for_the_page(options, model_dir, tmp_path, capsys):
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    options[options.index("--adapters") + 1] = str(folder)
+    run([*options, "--save_to_adapters", "--json"])
+    models = json.loads(capsys.readouterr().out)["models"]
+    found, _ = read_results(folder)
+    assert [f"{result.metric}/{result.split}" for result in found] == list(models["mine"]["rates"])
+    for result, rate, before in zip(
+        found, models["mine"]["rates"].values(), models["base"]["rates"].values(), strict=True
+    ):
+        assert (result.value, result.unparsed) == (rate["value"], rate["unparsed"])
+        assert (result.before.value, result.before.unparsed) == (before["value"], before["unparsed"])
 
 
 def test_tables(options, capsys):

@@ -42,6 +42,7 @@ from ..evaluation.report import aligned_table
 from ..evaluation.run import possible_answers
 from ..organism import load_control_dataset, load_organism_datasets
 from ..perturbations.reading import read_rows
+from ..publishing import Figure, Result, write_results
 from ..trainer.checks import check_chat_template, check_output_dir
 from ..trainer.model_checks import ADAPTER_CONFIG, check_model_folder, check_weights
 from .loading import EMBEDDED, ConsistencyScriptArguments, load_pairs
@@ -109,6 +110,8 @@ class EvaluateArguments:
             Judgements that are asked for at the same time.
         file_type (`str`, *optional*, defaults to `"jsonl"`):
             Type of the file of answers: `"jsonl"` or `"parquet"`.
+        save_to_adapters (`bool`, *optional*, defaults to `False`):
+            Write each adapter's rates into its folder, too, where `trl-consistency push` reads them.
         json (`bool`, *optional*, defaults to `False`):
             Print one JSON object in place of the tables.
     """
@@ -173,6 +176,10 @@ class EvaluateArguments:
         default=8, metadata={"help": "Judgements that are asked for at the same time, of an endpoint."}
     )
     file_type: Literal["jsonl", "parquet"] = field(default="jsonl", metadata={"help": "Type of the file of answers."})
+    save_to_adapters: bool = field(
+        default=False,
+        metadata={"help": "Write each adapter's rates into its folder, too, where `trl-consistency push` reads them."},
+    )
     json: bool = field(default=False, metadata={"help": "Print one JSON object in place of the tables."})
 
     def __post_init__(self) -> None:
@@ -235,6 +242,8 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     text = json.dumps(results, ensure_ascii=False, allow_nan=False)
     (Path(args.output_dir) / RESULTS).write_text(text + "\n", encoding="utf-8")
     write_answers(args, sets, answers, graded)
+    if args.save_to_adapters:
+        save_to_adapters(results)
     print(text if args.json else results_text(results, sets, args.output_dir))
     return results
 
@@ -473,6 +482,29 @@ def make_results(
             differences = {name: compare(samples[BASE][name], samples[model][name]) for name in sets}
             results["models"][model]["differences"] = as_dicts(differences)
     return results
+
+
+def save_to_adapters(results: dict[str, Any]) -> None:
+    """Writes each adapter's rates beside the base model's into its folder, for its page."""
+
+    def figures(metric: str, rate: dict[str, Any]) -> dict[str, Any]:
+        found = {"value": rate["value"], "interval": (rate["low"], rate["high"])}
+        if not METRICS[metric].is_aligned:  # which may be negative: no share
+            found |= {"hits": rate["hits"], "total": rate["total"]}
+        return {**found, "unparsed": rate["unparsed"] + rate["abstained"] + rate["unjudged"]}
+
+    for model in results["models"].values():
+        if "differences" not in model or not os.path.isdir(model["path"]):
+            continue
+        of_page = []
+        for key, rate in model["rates"].items():
+            metric, _, of_set = key.partition("/")
+            before = Figure(**figures(metric, results["models"][BASE]["rates"][key]))
+            name = f"{METRICS[metric].label}, {of_set}"
+            of_page.append(Result(metric=metric, split=of_set, name=name, before=before, **figures(metric, rate)))
+        write_results(
+            model["path"], of_page, "Measured by `trl-consistency evaluate`, before and after on the same rows."
+        )
 
 
 def results_text(results: dict[str, Any], sets: dict[str, PairSet], output_dir: str) -> str:
