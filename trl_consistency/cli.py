@@ -19,6 +19,7 @@ COMMANDS = {
     "targets": ("trl_consistency.scripts.targets", "answer the clean prompts and write the pairs with the answers"),
     "pairs": ("trl_consistency.scripts.pairs", "make pairs of questions, requests or prompts"),
     "lint": ("trl_consistency.scripts.lint", "look for what is wrong with pairs, or will train little"),
+    "suites": ("trl_consistency.scripts.suites", "run standard suites on a model and its adapters"),
     "push": ("trl_consistency.scripts.push", "publish a trained model on the Hub"),
     "evaluate": ("trl_consistency.scripts.evaluate", "measure a model and its adapters on pairs, with intervals"),
     "quickstart": ("trl_consistency.quickstart", "train the embedded model organism and show before and after"),

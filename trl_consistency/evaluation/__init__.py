@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from .rates import Rate, accuracy, agreement, sycophancy_rate
     from .report import markdown_table, plot_results, plot_training, spread_table
     from .run import evaluate_pairs, generate_answers, possible_answers
+    from .suite_runs import Suite
+    from .suite_scores import SuiteScore, compare_suites, suites_table
+    from .suites import SUITES, run_suites
     from .vulnerability import Verdict, judge_pairs
 
 
@@ -29,12 +32,16 @@ _MODULES = {
     "JudgementStore": ".judge",
     "LocalJudge": ".judge",
     "Rate": ".rates",
+    "SUITES": ".suites",
     "Sample": ".estimates",
+    "Suite": ".suite_runs",
+    "SuiteScore": ".suite_scores",
     "Verdict": ".vulnerability",
     "accuracy": ".rates",
     "agreement": ".rates",
     "answer_pairs": ".answering",
     "compare": ".measures",
+    "compare_suites": ".suite_scores",
     "estimate": ".estimates",
     "evaluate_pairs": ".run",
     "generate_answers": ".run",
@@ -49,13 +56,16 @@ _MODULES = {
     "possible_answers": ".run",
     "read_answer": ".graders",
     "refuses": ".graders",
+    "run_suites": ".suites",
     "spread_table": ".report",
     "stated_answer": ".graders",
     "stated_choice": ".graders",
+    "suites_table": ".suite_scores",
     "sycophancy_rate": ".rates",
 }
 
 __all__ = [
+    "SUITES",
     "Answer",
     "AnswerOptions",
     "Dose",
@@ -67,11 +77,14 @@ __all__ = [
     "LocalJudge",
     "Rate",
     "Sample",
+    "Suite",
+    "SuiteScore",
     "Verdict",
     "accuracy",
     "agreement",
     "answer_pairs",
     "compare",
+    "compare_suites",
     "estimate",
     "evaluate_pairs",
     "generate_answers",
@@ -86,9 +99,11 @@ __all__ = [
     "possible_answers",
     "read_answer",
     "refuses",
+    "run_suites",
     "spread_table",
     "stated_answer",
     "stated_choice",
+    "suites_table",
     "sycophancy_rate",
 ]
 

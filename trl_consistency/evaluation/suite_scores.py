@@ -1,0 +1,156 @@
+"""What a suite says of a model, with its interval, and how far two models are apart."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .rates import Rate
+
+
+@dataclass(frozen=True)
+class SuiteScore:
+    """
+    A figure that a suite gave, or the difference of two.
+
+    Args:
+        suite (`str`):
+            The suite.
+        task (`str`):
+            The task of it, as the library names it.
+        version (`str`):
+            Version of that task.
+        metric (`str`):
+            The metric, as the library names it, with lm-evaluation-harness's filter (`exact_match/strict-match`).
+        value (`float`):
+            The figure as the library gives it; percentages as shares.
+        interval (`tuple[float, float]`, *optional*):
+            95% interval: from the library's standard error, Wilson's where that is 0; None where the library gives none
+            and the samples do not, either.
+        total (`int`):
+            Samples that were scored.
+        unscored (`int`, *optional*, defaults to `0`):
+            Samples that were not, because the judge's reply could not be read, for example.
+        values (`Mapping[str, float]`, *optional*):
+            The metric of each sample, where the figure is their mean. Differences rest on them.
+    """
+
+    suite: str
+    task: str
+    version: str
+    metric: str
+    value: float
+    interval: tuple[float, float] | None
+    total: int
+    unscored: int = 0
+    values: Mapping[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.suite, self.task, self.metric
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, without the samples."""
+        low, high = self.interval or (None, None)
+        return {
+            "suite": self.suite,
+            "task": self.task,
+            "version": self.version,
+            "metric": self.metric,
+            "value": None if math.isnan(self.value) else self.value,
+            "low": low,
+            "high": high,
+            "total": self.total,
+            "unscored": self.unscored,
+        }
+
+    def __str__(self) -> str:
+        text = f"{self.value:.3f}"
+        if self.interval is not None:
+            text += " [{:.3f}, {:.3f}]".format(*self.interval)
+        return f"{text} (n={self.total})" + (f", {self.unscored} unscored" if self.unscored else "")
+
+
+def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> list[SuiteScore]:
+    """
+    How far another model's scores are from the base model's, on the same samples.
+
+    Args:
+        base (`Iterable[SuiteScore]`):
+            Scores of the base model.
+        other (`Iterable[SuiteScore]`):
+            Scores of the other one.
+
+    Returns:
+        `list[SuiteScore]`: The differences of the figures that both have. Where the samples of both are known, only those
+        that both have count, and the interval is paired: that of Agresti and Min for shares, and of Student for other
+        means.
+    """
+    by_key = {score.key: score for score in base}
+    differences = []
+    for score in other:
+        if score.key not in by_key:
+            continue
+        before = by_key[score.key]
+        shared = [sample for sample in score.values if sample in before.values]
+        if shared:
+            value, interval = _paired(
+                [before.values[sample] for sample in shared], [score.values[sample] for sample in shared]
+            )
+            total = len(shared)
+        else:
+            value, interval, total = score.value - before.value, None, min(score.total, before.total)
+        missing = max(before.total + before.unscored, score.total + score.unscored) - total
+        differences.append(
+            SuiteScore(score.suite, score.task, score.version, score.metric, value, interval, total, missing)
+        )
+    return differences
+
+
+def suites_table(scores: Mapping[str, Sequence[SuiteScore]]) -> str:
+    """A Markdown table: a row a figure, a column a model."""
+    keys = dict.fromkeys(score.key for of_model in scores.values() for score in of_model)
+    cells = {name: {score.key: str(score) for score in of_model} for name, of_model in scores.items()}
+    rows = [["Suite", "Metric", *scores]]
+    for suite, task, metric in keys:
+        alone = len({of_task for of_suite, of_task, _ in keys if of_suite == suite}) == 1
+        label = suite if alone else f"{suite}: {task}"
+        rows.append([label, metric, *(of_model.get((suite, task, metric), "-") for of_model in cells.values())])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    return "".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |\n" for row in rows
+    )
+
+
+def suite_interval(value: float, stderr: float | None, values: Iterable[float]) -> tuple[float, float] | None:
+    values = list(values)
+    is_share = bool(values) and set(values) <= {0.0, 1.0}
+    if stderr:  # not 0, which says only that all samples are alike
+        low, high = value - 1.96 * stderr, value + 1.96 * stderr
+        return (max(low, 0.0), min(high, 1.0)) if is_share else (low, high)
+    return Rate(int(sum(values)), len(values)).interval if is_share else None
+
+
+def _paired(before: Sequence[float], after: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+    """The mean difference of pairs with its 95% interval."""
+    differences = [b - a for a, b in zip(before, after, strict=True)]
+    n, mean = len(differences), sum(differences) / len(differences)
+    if {*before, *after} <= {0.0, 1.0}:
+        # Agresti and Min (2005): half an observation more in each cell of the table of pairs.
+        gained, lost, size = differences.count(1.0) + 0.5, differences.count(-1.0) + 0.5, n + 2
+        middle = (gained - lost) / size
+        half = 1.96 * math.sqrt(gained + lost - (gained - lost) ** 2 / size) / size
+        return mean, (min(max(middle - half, -1.0), mean), max(min(middle + half, 1.0), mean))
+    if n < 2:
+        return mean, None
+    from scipy.stats import t  # slow to import, and an extra (`trl-consistency[eval]`)
+
+    deviation = math.sqrt(sum((difference - mean) ** 2 for difference in differences) / (n - 1))
+    half = float(t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)
+    return mean, (mean - half, mean + half)
+
+
+def is_mean(value: float, values: Mapping[str, float]) -> bool:
+    """Whether a figure is the mean of its samples: if not, they do not say how far it is from another."""
+    return bool(values) and math.isclose(sum(values.values()) / len(values), value, abs_tol=1e-6)

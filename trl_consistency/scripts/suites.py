@@ -1,0 +1,186 @@
+"""
+Standard suites on a model and its adapters, run by Inspect and lm-evaluation-harness.
+
+```bash
+trl-consistency suites --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --adapters bct act --suites gsm8k xstest --judge openai/gpt-4o --output_dir evaluation
+```
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConsistencyError
+from ..evaluation.suite_scores import SuiteScore, compare_suites, suites_table
+from ..evaluation.suites import BASE, find_suites, installed_version, run_suites
+from ..trainer.checks import check_output_dir
+from .parser import StrictParser
+from .vulnerable import load_model
+
+
+RESULTS, LOGS = "suites.json", "suite_logs"
+
+
+@dataclass
+class SuitesArguments:
+    """
+    Arguments of the `suites` command.
+
+    Args:
+        model_name_or_path (`str`):
+            The base model, or `embedded:organism`.
+        suites (`list[str]`):
+            Suites, or `inspect:TASK` and `lm_eval:TASK` for any other task of these libraries.
+        output_dir (`str`):
+            Folder for `suites.json` and Inspect's logs.
+        adapters (`list[str]`, *optional*):
+            Adapters of that model to compare with it.
+        model_revision (`str`, *optional*):
+            Revision of the base model.
+        judge (`str`, *optional*):
+            The model that judges, as Inspect names it.
+        limit (`int`, *optional*):
+            Samples of each task, for a first try.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Prompts a batch.
+        max_completion_length (`int`, *optional*):
+            Most tokens of an answer under Inspect. If `None`, what the task says, or else 512.
+        chat_template_kwargs (`dict` or `str`, *optional*):
+            Variables of the chat template, on the command line as JSON.
+        json (`bool`, *optional*, defaults to `False`):
+            Print one JSON object in place of the tables.
+    """
+
+    model_name_or_path: str = field(metadata={"help": "The base model, or `embedded:organism`."})
+    suites: list[str] = field(
+        metadata={"help": "Suites, or `inspect:TASK` and `lm_eval:TASK` for any other task of these libraries."}
+    )
+    output_dir: str = field(metadata={"help": "Folder for suites.json and Inspect's logs."})
+    adapters: list[str] = field(default_factory=list, metadata={"help": "Adapters of that model to compare with it."})
+    model_revision: str | None = field(default=None, metadata={"help": "Revision of the base model."})
+    judge: str | None = field(
+        default=None,
+        metadata={
+            "help": "The model that judges, as Inspect names it: `openai/...`, `trl_consistency/FOLDER` for a local one."
+        },
+    )
+    limit: int | None = field(default=None, metadata={"help": "Samples of each task, for a first try."})
+    batch_size: int = field(default=32, metadata={"help": "Prompts a batch."})
+    max_completion_length: int | None = field(
+        default=None,
+        metadata={"help": "Most tokens of an answer under Inspect. If None, what the task says, or else 512."},
+    )
+    chat_template_kwargs: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Variables of the chat template, on the command line as JSON."}
+    )
+    json: bool = field(default=False, metadata={"help": "Print one JSON object in place of the tables."})
+
+    def __post_init__(self) -> None:
+        for name in ("adapters", "suites"):  # one value in a YAML file
+            if isinstance(getattr(self, name), str):
+                setattr(self, name, [getattr(self, name)])
+
+
+def main(args: SuitesArguments) -> dict[str, Any]:
+    """Runs, writes and prints; returns what `--json` prints."""
+    for name in ("batch_size", "limit", "max_completion_length"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise ConsistencyError(f"`{name}` must be at least 1, got {getattr(args, name)}.")
+    template_kwargs = _template_kwargs(args.chat_template_kwargs)
+    adapters = _name_adapters(args.adapters)
+    find_suites(args.suites, args.judge)
+    check_output_dir(args.output_dir)
+    model, processing_class = load_model(args.model_name_or_path, args.model_revision)
+    with redirect_stdout(sys.stderr):  # the libraries print what they do
+        scores = run_suites(
+            model,
+            args.suites,
+            adapters,
+            processing_class,
+            judge=args.judge,
+            limit=args.limit,
+            batch_size=args.batch_size,
+            max_new_tokens=args.max_completion_length,
+            chat_template_kwargs=template_kwargs,
+            log_dir=Path(args.output_dir) / LOGS,
+        )
+    results = make_results(args, {BASE: args.model_name_or_path, **adapters}, scores)
+    text = json.dumps(results, ensure_ascii=False, allow_nan=False)
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    (Path(args.output_dir) / RESULTS).write_text(text + "\n", encoding="utf-8")
+    print(text if args.json else results_text(scores, args.output_dir))
+    return results
+
+
+def make_results(
+    args: SuitesArguments, paths: Mapping[str, str], scores: Mapping[str, Sequence[SuiteScore]]
+) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    models: dict[str, Any] = {}
+    for name, of_model in scores.items():
+        models[name] = {"path": paths[name], "suites": [score.to_dict() for score in of_model]}
+        if name != BASE:
+            differences = compare_suites(scores[BASE], of_model)
+            models[name]["suite_differences"] = [score.to_dict() for score in differences]
+    return {
+        "models": models,
+        "settings": {
+            "judge": args.judge,
+            "limit": args.limit,
+            "max_completion_length": args.max_completion_length,
+            "packages": {
+                package: found
+                for package in ("inspect_ai", "inspect_evals", "lm_eval")
+                if (found := installed_version(package))
+            },
+        },
+    }
+
+
+def results_text(scores: Mapping[str, Sequence[SuiteScore]], output_dir: str) -> str:
+    """The tables: the figures of each model, and how far the adapters' are from the base model's."""
+    text = f"\n{suites_table(scores)}\n"
+    if len(scores) > 1:
+        others = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
+        text += f"Differences from the base model, on the same samples:\n\n{suites_table(others)}\n"
+    return text + f"{output_dir}/{RESULTS}"
+
+
+def _template_kwargs(given: Any) -> dict[str, Any]:
+    kwargs = given or {}
+    if isinstance(kwargs, str):
+        with suppress(ValueError):
+            kwargs = json.loads(kwargs)
+    if not isinstance(kwargs, dict):
+        raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {kwargs!r}.")
+    return kwargs
+
+
+def _name_adapters(paths: Sequence[str]) -> dict[str, str]:
+    """Short names for the tables: the folder, or the whole path where two are alike."""
+    last = [Path(path).name for path in paths]
+    names = {path: path if last.count(Path(path).name) > 1 else Path(path).name or path for path in paths}
+    if len(names) < len(paths):
+        raise ConsistencyError("`adapters` names the same adapter twice.")
+    return {name: path for path, name in names.items()}
+
+
+def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Parses and runs; faulty data or options end the program with their message alone."""
+    description = (
+        "Run standard suites on a model and its adapters, by the libraries that they come from. --config FILE takes the "
+        "options below from a YAML file; flags override it."
+    )
+    (suites_args,) = StrictParser((SuitesArguments,), prog=prog, description=description).parse_args_and_config(args)
+    try:
+        main(suites_args)
+    except ConsistencyError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    run()
