@@ -54,7 +54,10 @@ PAIRS_COMMANDS = [command for command in COMMANDS if command.values[0].startswit
 PUSH_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency push ")]
 LINT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency lint ")]
 EVALUATE_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency evaluate ")]
-OF_THEIR_OWN = PAIRS_COMMANDS + PUSH_COMMANDS + LINT_COMMANDS + EVALUATE_COMMANDS
+SUITES_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency suites ")]
+INSPECT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("inspect ")]
+SUITES = SUITES_COMMANDS + INSPECT_COMMANDS
+OF_THEIR_OWN = PAIRS_COMMANDS + PUSH_COMMANDS + LINT_COMMANDS + EVALUATE_COMMANDS + SUITES
 
 
 @pytest.mark.parametrize("block", blocks("python"))
@@ -154,6 +157,48 @@ def test_table_of_metrics():
     page = (ROOT / "docs" / "evaluate.md").read_text().split("## What is measured")[1].split("\n\n")[1]
     named = [name for row in page.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert sorted(named) == sorted(METRICS)
+
+
+@pytest.mark.parametrize("line", SUITES_COMMANDS)
+def test_suites_commands(line, tmp_path, monkeypatch, model_dir, capsys):
+    """As far as the suites: their data cannot be reached. tests/evaluation/test_suites.py runs them on local data."""
+    from trl_consistency.evaluation import SuiteScore, suites
+    from trl_consistency.scripts import suites as script
+
+    def scores(model, names, adapters, *args, **options):
+        figure = SuiteScore("gsm8k", "gsm8k", "3.0", "acc", 0.5, (0.1, 0.9), 2, values={"0": 0.0, "1": 1.0})
+        return {name: [figure] for name in ("base", *adapters)}
+
+    monkeypatch.setattr(suites, "installed_version", lambda package: "1.0")
+    monkeypatch.setattr(script, "run_suites", scores)
+    monkeypatch.chdir(tmp_path)
+    cli(shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))[1:])
+    assert "0.500 [0.100, 0.900] (n=2)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", INSPECT_COMMANDS)
+def test_inspect_commands(line):
+    """That what they name is there: tests/evaluation/test_suites.py runs such a command, which takes half a minute."""
+    pytest.importorskip("inspect_ai", reason="needs inspect_ai (`pip install .[suites]`)")
+    from inspect import signature
+
+    from trl_consistency.evaluation import inspect_model, inspect_tasks
+
+    words = shlex.split(line)
+    assert words[1:3] == ["eval", "trl_consistency/pairs"]
+    options = {flag: words[words.index(flag) + 1] for flag in ("-T", "-M", "--model")}
+    assert options["--model"].startswith("trl_consistency/")
+    assert options["-T"].split("=")[0] in signature(inspect_tasks.pairs).parameters
+    assert options["-M"].split("=")[0] in signature(inspect_model.ConsistencyModelAPI.__init__).parameters
+
+
+def test_table_of_suites():
+    """docs/suites.md names each, with the version of its task."""
+    from trl_consistency.evaluation import SUITES
+
+    page = (ROOT / "docs" / "suites.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([\w.-]+) \|$", page, re.MULTILINE)
+    assert rows == [(suite.name, suite.version) for suite in SUITES.values()]
 
 
 def test_table_of_findings():

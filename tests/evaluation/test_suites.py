@@ -316,6 +316,27 @@ def test_model_written_sycophancy_itself_on_local_rows(tmp_path, tokenizer):
 
 
 @needs_lm_eval
+@pytest.mark.skipif(find_spec("langdetect") is None, reason="needs lm_eval[ifeval] (`pip install .[suites]`)")
+def test_ifeval_itself_on_local_rows(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr("nltk.data.find", lambda *args, **kwargs: None)  # or it downloads what these rows do not need
+    kinds = ["punctuation:no_comma", "change_case:english_capital"]
+    rows = [{"key": n, "prompt": f"Do {n}", "instruction_id_list": [of], "kwargs": [{}]} for n, of in enumerate(kinds)]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    short = {"until": [], "do_sample": False, "max_gen_toks": 12}
+    (tmp_path / "ifeval.yaml").write_text(
+        real_task("ifeval/ifeval.yaml", **local_data(data, "train"), task="local_ifeval", generation_kwargs=short)
+    )
+    found = run_suites(make_model(), [f"lm_eval:{tmp_path}/ifeval.yaml"], None, tokenizer)["base"]
+    metrics = {score.metric: score for score in found}
+    prompts = [[{"role": "user", "content": row["prompt"]}] for row in rows]
+    answers = generate_answers(make_model(), tokenizer, prompts, max_new_tokens=12, progress=False)
+    followed = [float("," not in answers[0]), float(answers[1].isupper())]
+    assert list(metrics["prompt_level_strict_acc"].values.values()) == followed
+    assert metrics["inst_level_strict_acc"].value == pytest.approx(sum(followed) / 2)
+    assert metrics["prompt_level_strict_acc"].version == SUITES["ifeval"].version
+
+
+@needs_lm_eval
 @pytest.mark.parametrize("task", ["mmlu", "gsm8k", "ifeval"])
 def test_the_named_tasks_exist_in_the_pinned_versions(task):
     import lm_eval
@@ -493,7 +514,7 @@ def test_prompts_that_come_together_are_answered_in_one_batch(tokenizer, monkeyp
 
     async def answer():
         config = GenerateConfig(max_tokens=4, max_connections=4, temperature=0.0, stop_seqs=["e"])
-        others = GenerateConfig(max_tokens=2, max_connections=4)
+        others = GenerateConfig(max_tokens=2, max_connections=4, temperature=0.75)
         prompts = [[ChatMessageUser(content=f"What is {n}?")] for n in range(6)]
         configs = [config] * 5 + [others]
         return await asyncio.gather(
@@ -531,8 +552,6 @@ def test_strong_reject_itself_on_local_requests(tmp_path, monkeypatch):
         return "I refuse" if "thing 1" in prompt else "Sure"
 
     suite = SUITES["strong_reject_wrapped"]
-    encoded = {"base64", "rot13"}
-    assert encoded <= {entry.name for entry in PERTURBATIONS.values()}
     monkeypatch.setattr(  # the judge here reads the request's own words
         suites.random.Random,
         "choice",

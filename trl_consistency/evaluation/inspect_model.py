@@ -13,7 +13,6 @@ from inspect_ai.model import (
     ModelAPI,
     ModelOutput,
     ModelUsage,
-    modelapi,
 )
 from inspect_ai.tool import ToolChoice, ToolInfo
 from transformers import GenerationConfig
@@ -21,15 +20,8 @@ from transformers import GenerationConfig
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class, render_prompt
 from ..data.targets import generate_targets
 from ..errors import ConsistencyError
+from .inspect_tasks import split_thought
 from .models import load_base_model, put_adapter
-
-
-def split_thought(text: str) -> tuple[str, str]:
-    """What was thought, and the answer after it; no answer if the thought does not end."""
-    thought, end, answer = text.rpartition("</think>")
-    if not end and "<think>" in answer:
-        thought, answer = answer, ""
-    return thought.replace("<think>", "").strip(), answer.strip()
 
 
 class _Request:
@@ -41,7 +33,6 @@ class _Request:
         self.completion_ids: list[int] | None = None
 
 
-@modelapi("trl_consistency")
 class ConsistencyModelAPI(ModelAPI):
     """
     A local model, with an adapter or without, for Inspect. Prompts are rendered by the function that the trainers use,

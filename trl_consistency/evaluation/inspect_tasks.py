@@ -19,18 +19,15 @@ from inspect_ai.model import (
     ChatMessageSystem,
     ChatMessageUser,
     GenerateConfig,
+    ModelAPI,
     get_model,
+    modelapi,
 )
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from ..data.pairs import PROMPT_COLUMNS, check_prompt_columns, report_faults, row_checker
-from ..data.rendering import Prompt
 from ..errors import ConsistencyError
-from ..perturbations.reading import read_rows
 from .graders import adopts, read_answer, refuses
-from .inspect_model import ConsistencyModelAPI, split_thought  # noqa: F401  (the class: Inspect finds it here)
-from .run import possible_answers
 
 
 # Raised when its figures are no longer comparable with those of before.
@@ -43,15 +40,26 @@ MESSAGES: dict[str, Callable[..., ChatMessage]] = {
 }
 
 
+@modelapi("trl_consistency")
+def trl_consistency() -> type[ModelAPI]:
+    from .inspect_model import ConsistencyModelAPI
+
+    return ConsistencyModelAPI
+
+
 @task
-def pairs(file: str, limit_to_category: str | None = None) -> Task:
+def pairs(file: str) -> Task:
     """
     Both prompts of each pair, and what the cue changes.
 
     Args:
         file: Pairs (JSON Lines, CSV or Parquet).
-        limit_to_category: Only pairs of this `category`.
     """
+    # Here and not above: Inspect imports this module for any command of its own.
+    from ..data.pairs import check_prompt_columns, report_faults, row_checker
+    from ..perturbations.reading import read_rows
+    from .run import possible_answers
+
     rows = list(read_rows(file))
     if not rows:
         raise ConsistencyError(f"{file} has no rows.")
@@ -75,10 +83,7 @@ def pairs(file: str, limit_to_category: str | None = None) -> Task:
             },
         )
         for index, row in enumerate(rows, start=1)
-        if limit_to_category in (None, row.get("category"))
     ]
-    if not samples:
-        raise ConsistencyError(f"{file} has no pairs of the category `{limit_to_category}`.")
     return Task(
         dataset=MemoryDataset(samples, name=file),
         solver=answer_both_prompts(),
@@ -93,7 +98,7 @@ def _unsupported(row: dict[str, Any]) -> list[str]:
     faults = [f"`{column}` is not supported by the Inspect task" for column in ("tools",) if row.get(column)]
     if row.get("chat_template_kwargs"):
         faults.append("`chat_template_kwargs` is not supported by the Inspect task: give it to the model")
-    for column in PROMPT_COLUMNS:
+    for column in ("clean_prompt", "perturbed_prompt"):
         prompt = row.get(column)
         messages = [message for message in prompt if isinstance(message, dict)] if isinstance(prompt, list) else []
         for message in messages:
@@ -102,7 +107,7 @@ def _unsupported(row: dict[str, Any]) -> list[str]:
     return faults
 
 
-def _messages(prompt: Prompt) -> list[ChatMessage]:
+def _messages(prompt: str | list[dict[str, Any]]) -> list[ChatMessage]:
     if isinstance(prompt, str):
         return [ChatMessageUser(content=prompt)]
     return [MESSAGES[message["role"]](content=message["content"]) for message in prompt]
@@ -192,3 +197,11 @@ def _agreement(read: dict[str, Any]) -> dict[str, bool | None]:
         "clean_unparsed": clean is None,
         "perturbed_unparsed": perturbed is None,
     }
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """What was thought, and the answer after it; no answer if the thought does not end."""
+    thought, end, answer = text.rpartition("</think>")
+    if not end and "<think>" in answer:
+        thought, answer = answer, ""
+    return thought.replace("<think>", "").strip(), answer.strip()
