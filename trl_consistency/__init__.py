@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .errors import ConsistencyError, InvalidPairsError
     from .trainer.consistency_config import ConsistencyConfig
     from .trainer.consistency_trainer import ConsistencyTrainer
+    from .trainer.eval_callback import ConsistencyEvalCallback
     from .trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
     from .trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
 
@@ -17,6 +18,7 @@ __version__ = "0.1.0.dev0"
 _MODULES = {
     "ConsistencyConfig": ".trainer.consistency_config",
     "ConsistencyError": ".errors",
+    "ConsistencyEvalCallback": ".trainer.eval_callback",
     "ConsistencyTrainer": ".trainer.consistency_trainer",
     "InvalidPairsError": ".errors",
     "OnPolicyConsistencyConfig": ".trainer.on_policy_consistency_config",
@@ -26,6 +28,7 @@ _MODULES = {
 __all__ = [
     "ConsistencyConfig",
     "ConsistencyError",
+    "ConsistencyEvalCallback",
     "ConsistencyTrainer",
     "InvalidPairsError",
     "OnPolicyConsistencyConfig",
