@@ -48,10 +48,12 @@ def main(
     model_args: "ModelConfig",
     dataset_args: "DatasetMixtureConfig",
 ) -> "ConsistencyTrainer":
+    from .loading import load_guard
     from .training import train_and_save
 
+    guard = load_guard(script_args, training_args)
     trainer = make_trainer(script_args, training_args, model_args, dataset_args)
-    train_and_save(trainer, script_args)
+    train_and_save(trainer, script_args, guard)
     return trainer
 
 

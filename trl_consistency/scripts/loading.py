@@ -11,6 +11,7 @@ from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, get_dataset
 
 from ..errors import ConsistencyError, one_line
 from ..organism import build_organism, load_control_dataset, load_organism_datasets
+from ..trainer.eval_callback import check_data, check_options
 
 
 # In place of a model or data set name: the organism that is trained on the spot, and its pairs.
@@ -35,6 +36,25 @@ class ConsistencyScriptArguments(ScriptArguments):
             Its configuration name.
         anchor_dataset_split (`str`, *optional*, defaults to `"train"`):
             Its split.
+        guard_split (`str`, *optional*):
+            Split of held-out pairs that a [`ConsistencyEvalCallback`] measures on while training goes on. If `None`, there
+            is no such callback.
+        guard_dataset_name (`str`, *optional*):
+            Path or name of the data set that has this split. If `None`, that of the training pairs.
+        guard_dataset_config (`str`, *optional*):
+            Its configuration name.
+        guard_control_dataset_name (`str`, *optional*):
+            Path or name of a data set of control questions (`prompt`, `answer`), for the callback.
+        guard_control_dataset_config (`str`, *optional*):
+            Its configuration name.
+        guard_control_split (`str`, *optional*, defaults to `"test"`):
+            Its split.
+        guard_every (`int`, *optional*):
+            The callback's `eval_every`.
+        guard_max_drop (`float`, *optional*):
+            The callback's `max_drop`.
+        guard_rows (`int`, *optional*, defaults to `64`):
+            The callback's `num_rows`.
     """
 
     anchor_dataset_name: str | None = field(
@@ -48,6 +68,40 @@ class ConsistencyScriptArguments(ScriptArguments):
         default=None, metadata={"help": "Configuration name of the data set of anchors."}
     )
     anchor_dataset_split: str = field(default="train", metadata={"help": "Split of the data set of anchors."})
+    guard_split: str | None = field(
+        default=None,
+        metadata={
+            "help": "Split of held-out pairs to measure on while training goes on. If None, nothing is measured."
+        },
+    )
+    guard_dataset_name: str | None = field(
+        default=None,
+        metadata={"help": "Path or name of the data set with `guard_split`. If None, that of the training pairs."},
+    )
+    guard_dataset_config: str | None = field(
+        default=None, metadata={"help": "Configuration name of `guard_dataset_name`."}
+    )
+    guard_control_dataset_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Path or name of a data set of control questions (`prompt`, `answer`) to measure on as well."
+        },
+    )
+    guard_control_dataset_config: str | None = field(
+        default=None, metadata={"help": "Configuration name of the control questions."}
+    )
+    guard_control_split: str = field(default="test", metadata={"help": "Split of the control questions."})
+    guard_every: int | None = field(
+        default=None, metadata={"help": "Steps between measurements. If None, evaluations (`eval_strategy`) say when."}
+    )
+    guard_max_drop: float | None = field(
+        default=None,
+        metadata={
+            "help": "Stops when benign requests answered, or control questions answered right, fall by more than this share "
+            "since the start (0.05: five points). If None, nothing stops."
+        },
+    )
+    guard_rows: int = field(default=64, metadata={"help": "Most rows of each kind to measure on."})
 
 
 @dataclass
@@ -119,6 +173,48 @@ def load_anchors(script_args: ConsistencyScriptArguments) -> Any:
         return load_control_dataset(split="train")
     dataset = _load_named(name, script_args.anchor_dataset_config, script_args.dataset_streaming)
     return get_split(dataset, script_args.anchor_dataset_split, "anchor_dataset_split")
+
+
+def load_guard(script_args: ConsistencyScriptArguments, training_args: Any) -> dict[str, Any] | None:
+    """
+    Loads what a [`ConsistencyEvalCallback`] needs, None if the recipe wants none. Faults are found here, before weights load.
+
+    Raises:
+        [`ConsistencyError`]: If options are missing or contradict each other, or the data cannot be measured on.
+    """
+    options: dict[str, Any] = {
+        "eval_every": script_args.guard_every,
+        "max_drop": script_args.guard_max_drop,
+        "num_rows": script_args.guard_rows,
+    }
+    if script_args.guard_split is None:
+        given = [
+            name
+            for name, value in vars(script_args).items()
+            if name.startswith("guard_") and value != getattr(ConsistencyScriptArguments, name)
+        ]
+        if given:
+            raise ConsistencyError(f"`{given[0]}` needs `guard_split`, the split of held-out pairs to measure on.")
+        return None
+    check_options(training_args, **options)
+    name, config = script_args.guard_dataset_name, script_args.guard_dataset_config
+    if name is None:
+        name, config = script_args.dataset_name, script_args.dataset_config
+    if not name:
+        raise ConsistencyError("`guard_split` is given, but no data set: name it in `guard_dataset_name`.")
+    splits = DatasetDict(load_organism_datasets()) if name == EMBEDDED else _load_named(name, config, False)
+    control, control_name = None, script_args.guard_control_dataset_name
+    if control_name == EMBEDDED:
+        control = load_control_dataset()
+    elif control_name:
+        of_control = _load_named(control_name, script_args.guard_control_dataset_config, False)
+        control = get_split(of_control, script_args.guard_control_split, "guard_control_split")
+    data = {
+        "eval_dataset": get_split(splits, script_args.guard_split, "guard_split"),
+        "control_dataset": control,
+    }
+    check_data(**data, max_drop=script_args.guard_max_drop)
+    return {**data, **options}
 
 
 def _load_named(name: str, config: str | None, streaming: bool) -> Any:

@@ -37,11 +37,13 @@ def main(
     dataset_args: "DatasetMixtureConfig",
 ) -> "OnPolicyConsistencyTrainer":
     from ..trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
+    from .loading import load_guard
     from .training import train_and_save, trainer_arguments
 
+    guard = load_guard(script_args, training_args)
     arguments = trainer_arguments(script_args, training_args, model_args, dataset_args)
     trainer = OnPolicyConsistencyTrainer(ref_model=script_args.ref_model_name_or_path, **arguments)
-    train_and_save(trainer, script_args)
+    train_and_save(trainer, script_args, guard)
     return trainer
 
 

@@ -6,6 +6,7 @@ from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantiza
 
 from ..errors import ConsistencyError
 from ..trainer.checks import check_bitsandbytes, check_output_dir
+from ..trainer.eval_callback import ConsistencyEvalCallback
 from ..trainer.interruption import find_checkpoint
 from ..trainer.upstream import end_run
 from .loading import ConsistencyScriptArguments, get_split, load_anchors, load_pairs, resolve_model
@@ -49,20 +50,30 @@ def trainer_arguments(
     }
 
 
-def train_and_save(trainer: Any, script_args: ConsistencyScriptArguments) -> None:
+def train_and_save(
+    trainer: Any, script_args: ConsistencyScriptArguments, guard_options: dict[str, Any] | None = None
+) -> None:
     """Trains (or goes on), saves the model, pushes it where that is asked for, and ends the trainer."""
     args = trainer.args
+    guard = None
+    if guard_options is not None:
+        guard = ConsistencyEvalCallback(trainer, **guard_options)
+        trainer.add_callback(guard)
     resume = args.resume_from_checkpoint
     try:
         trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
     except SystemExit:  # interrupted, in all processes, and saved
         end_run(trainer)
         raise
-    if args.push_to_hub:
+    stopped = guard is not None and guard.stopped
+    if args.push_to_hub and not stopped:
         url = trainer.push_to_hub(dataset_name=script_args.dataset_name)  # which saves first
         trainer.accelerator.print(f"Model saved to {args.output_dir} and published: {url}")
     else:
         trainer.save_model(args.output_dir)
         trainer.create_model_card(dataset_name=script_args.dataset_name)
         trainer.accelerator.print(f"Model saved to {args.output_dir}.")
+    if stopped:
+        pushed = " It is not pushed." if args.push_to_hub else ""
+        trainer.accelerator.print(f"Training was stopped. {stopped}{pushed}")
     end_run(trainer)

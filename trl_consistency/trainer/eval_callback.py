@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from ..errors import ConsistencyError, InvalidPairsError
-from ..evaluation.held_out import draw_sample, fallen, measure_sample, prepare_sample, selection_scores
+from ..evaluation.held_out import HeldOutSample, draw_sample, fallen, measure_sample, prepare_sample, selection_scores
 from ..evaluation.rates import Rate
 from .upstream import DistributedBackend, unwrap_model_for_generation
 
@@ -102,12 +102,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 "`ConsistencyEvalCallback` is not available where FSDP shards the model, which then cannot answer. Use DDP "
                 "or DeepSpeed, or measure the checkpoints afterwards."
             )
-        sample = draw_sample(eval_dataset, control_dataset, num_rows, seed)
-        if max_drop is not None and control_dataset is None and "benign" not in sample.pairs["category"]:
-            raise InvalidPairsError(
-                "`max_drop` has nothing to guard: give a `control_dataset`, or benign requests (`category` `benign`) among "
-                "the pairs."
-            )
+        sample = check_data(eval_dataset, control_dataset, max_drop, num_rows, seed)
         self.trainer: Any = trainer
         self.sample = prepare_sample(sample, trainer.processing_class, args.chat_template_kwargs)
         self.eval_every = eval_every
@@ -224,6 +219,24 @@ def check_options(args: Any, eval_every: int | None, max_drop: float | None, num
         raise ConsistencyError(f"`max_drop` is a share, from 0 to below 1 (0.05 is five points), got {max_drop}.")
     if num_rows < 1:
         raise ConsistencyError(f"`num_rows` must be at least 1, got {num_rows}.")
+
+
+def check_data(
+    eval_dataset: Dataset,
+    control_dataset: Dataset | None,
+    max_drop: float | None,
+    num_rows: int = 64,
+    seed: int = 42,
+) -> HeldOutSample:
+    """The rows to measure on, or an [`InvalidPairsError`] that says what is wrong with the data."""
+    sample = draw_sample(eval_dataset, control_dataset, num_rows, seed)
+    benign = "category" in sample.pairs.column_names and "benign" in sample.pairs["category"]
+    if max_drop is not None and control_dataset is None and not benign:
+        raise InvalidPairsError(
+            "`max_drop` has nothing to guard: give control questions, or benign requests (`category` `benign`) among the "
+            "pairs."
+        )
+    return sample
 
 
 def chooses_best(args: Any) -> bool:

@@ -1,0 +1,74 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.evaluation.test_held_out import CONTROL, PAIRS
+from trl_consistency.cli import recipes_dir
+from trl_consistency.scripts import consistency, on_policy_consistency
+
+
+@pytest.fixture
+def guard(tmp_path):
+    """Options that name the data of a guard."""
+    (tmp_path / "held_out").mkdir()
+    PAIRS.to_json(tmp_path / "held_out" / "test.jsonl")
+    CONTROL.to_json(tmp_path / "control.jsonl")
+    return [
+        *("--guard_split", "test", "--guard_dataset_name", str(tmp_path / "held_out")),
+        *("--guard_control_dataset_name", str(tmp_path / "control.jsonl"), "--guard_control_split", "train"),
+    ]
+
+
+@pytest.mark.parametrize("script", [consistency, pytest.param(on_policy_consistency, marks=pytest.mark.slow)])
+def test_recipe_with_a_guard(tmp_path, recipe, guard, script):
+    options = ["--config", str(recipe), "--output_dir", str(tmp_path / "out"), *guard]
+    trainer = script.run(
+        [*options, "--temperature", "1", "--guard_every", "1", "--guard_max_drop", "0.5", "--guard_rows", "2"]
+    )
+    measured = [entry for entry in trainer.state.log_history if "eval_consistency/score" in entry]
+    assert [entry["step"] for entry in measured] == [0, 1, 2]
+    rows = ("control_accuracy/count", "control_accuracy/unparsed")
+    assert sum(measured[0][f"eval_consistency/{name}"] for name in rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--guard_every", "1", "--guard_split", "none"], "`guard_split` is `none`, but the data set has only: test"),
+        (["--guard_every", "0"], "`eval_every` must be at least 1"),
+        ([], "set `eval_every`, or `eval_strategy`"),
+        (["--guard_every", "1", "--guard_control_split", "tset"], "`guard_control_split` is `tset`"),
+        (["--guard_every", "1", "--guard_control_dataset_name", "no.jsonl"], "There is no file no.jsonl"),
+    ],
+)
+def test_faults_end_the_command_before_weights_load(tmp_path, recipe, guard, monkeypatch, flags, reason):
+    monkeypatch.setattr(consistency, "make_trainer", None)
+    with pytest.raises(SystemExit) as end:
+        consistency.run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), *guard, *flags])
+    assert reason in str(end.value)
+
+
+def test_options_of_a_guard_that_is_not_there(tmp_path, recipe):
+    with pytest.raises(SystemExit, match="`guard_max_drop` needs `guard_split`"):
+        consistency.run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--guard_max_drop", "0.1"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["bct", "bct_anchors"])
+def test_run_without_anchors_is_caught_and_one_with_anchors_is_not(tmp_path, organism_dir, recipe):
+    """The quickstart's recipes, guarded as docs/guard.md shows."""
+    page = (Path(__file__).parents[2] / "docs" / "guard.md").read_text()
+    (flags,) = re.findall(
+        r"^trl-consistency consistency --config recipes/quickstart/bct.yaml (.*)$", page, re.MULTILINE
+    )
+    options = ["--config", str(recipes_dir() / "quickstart" / f"{recipe}.yaml"), "--output_dir", str(tmp_path)]
+    trainer = consistency.run([*options, *flags.split()])
+    measured = [entry for entry in trainer.state.log_history if "eval_consistency/score" in entry]
+    if recipe == "bct":
+        assert trainer.state.global_step < trainer.args.max_steps
+        assert measured[-1]["eval_consistency/control_accuracy"] < 0.94
+    else:
+        assert trainer.state.global_step == trainer.args.max_steps
+        assert measured[-1]["eval_consistency/control_accuracy"] > 0.97
+    assert measured[-1]["eval_consistency/score"] > 0.9, "the cure itself works with and without anchors"
