@@ -11,8 +11,10 @@ from transformers import TrainerCallback
 from tests.conftest import make_config, make_pairs, make_tokenizer
 from tests.trainer.distributions import (
     adapter_options,
+    add_guard,
     allow_fsdp_on_cpu,
     check_wrapper,
+    guard_entries,
     options,
     shard,
     trained_weights,
@@ -39,6 +41,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
     method = methods.split("+")
     others = json.loads(others)
     given, rows, spoil = others.pop("given", False), others.pop("rows", 16), others.pop("spoil", False)
+    guard = others.pop("guard", False)
     trainer = ConsistencyTrainer(
         model=model,
         args=make_config(
@@ -60,6 +63,8 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
         processing_class=make_tokenizer(),
         **adapter_options(adapter),
     )
+    if guard:
+        add_guard(trainer)
     before = trained_weights(trainer)
     if spoil:
         trainer.add_callback(SpoilReference(trainer))
@@ -69,6 +74,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
         trainer.train()
     check_wrapper(trainer)
     weights = trained_weights(trainer)
+    measured = guard_entries(trainer)
     eval_loss = trainer.evaluate()["eval_loss"]
     if trainer.accelerator.is_main_process:
         rows = trainer.train_dataset if trainer.args.needs_completions and not given else []
@@ -78,7 +84,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
             "moved": (weights - before).abs().max(),
             "targets": [trainer.targets[row["clean_ids"]] for row in rows],
             "metrics": {"eval_loss": eval_loss},
-            "logged": [],
+            "logged": measured,
         }
         torch.save(result, Path(directory) / "result.pt")
     end_run(trainer)

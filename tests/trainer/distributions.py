@@ -4,11 +4,14 @@ import os
 
 import torch
 from accelerate.state import AcceleratorState, DistributedType, PartialState
+from accelerate.utils import gather_object
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 from transformers import BitsAndBytesConfig, training_args
 
 from tests.conftest import make_model
+from tests.evaluation.test_held_out import CONTROL, PAIRS
+from trl_consistency import ConsistencyEvalCallback
 from trl_consistency.trainer.upstream import DistributedBackend
 
 
@@ -90,6 +93,24 @@ def make_sharp_model():
             if parameter.dim() == 2:
                 parameter.mul_(5)
     return model
+
+
+def add_guard(trainer):
+    """Has the model measured at every step, by processes that share the answers out."""
+    trainer.add_callback(
+        ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1, max_new_tokens=8, batch_size=2)
+    )
+
+
+def guard_entries(trainer):
+    """What it has logged; fails unless all processes have the same."""
+    entries = [
+        {name: value for name, value in entry.items() if name.startswith("eval_consistency/")}
+        for entry in trainer.state.log_history
+        if "eval_consistency/score" in entry
+    ]
+    assert all(others == entries for others in gather_object([entries])), "the ranks have measured something else"
+    return entries
 
 
 def shard(weight):

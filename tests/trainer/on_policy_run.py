@@ -10,8 +10,10 @@ import torch
 from tests.conftest import make_model, make_tokenizer
 from tests.trainer.distributions import (
     adapter_options,
+    add_guard,
     allow_fsdp_on_cpu,
     check_wrapper,
+    guard_entries,
     make_sharp_model,
     options,
     trained_weights,
@@ -24,7 +26,7 @@ from trl_consistency.trainer.upstream import end_run
 def main(directory: str, model: str, batch_size: str, adapter: str, loss_type: str, others: str = "{}") -> None:
     allow_fsdp_on_cpu()
     others = json.loads(others)
-    is_sampled, with_ref_model = (others.pop(name, False) for name in ("sampled", "ref_model"))
+    is_sampled, with_ref_model, guard = (others.pop(name, False) for name in ("sampled", "ref_model", "guard"))
     # Before the config, which under ZeRO-3 has models drawn in shards, hence other ones.
     ref_model = make_model(seed=1) if with_ref_model else None
     trainer = OnPolicyConsistencyTrainer(
@@ -55,6 +57,8 @@ def main(directory: str, model: str, batch_size: str, adapter: str, loss_type: s
         # Made-up rollouts, since two processes cannot sample what one samples.
         # The estimate's tokens as if another engine had drawn them
         replay(trainer, likelihood=likelihood if loss_type == "policy_gradient" else None)
+    if guard:
+        add_guard(trainer)
     before = trained_weights(trainer)
     trainer.train()
     check_wrapper(trainer)
@@ -68,6 +72,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, loss_type: s
         for entry in trainer.state.log_history
         if "loss" in entry
     ]
+    history += guard_entries(trainer)
     if trainer.accelerator.is_main_process:
         moved = (weights - before).abs().max()
         result = {"weights": weights, "before": before, "moved": moved, "metrics": metrics, "logged": history}

@@ -183,6 +183,14 @@ def test_regenerated_targets(tmp_path, sharp_model, one_process, name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["DDP", "ZeRO-2", "ZeRO-3"])
+@pytest.mark.parametrize(("script", "adapter", "method"), [(PAIRED, "lora", "bct"), (ON_POLICY, "full", "divergence")])
+def test_guarded_run(tmp_path, sharp_model, name, script, adapter, method):
+    """What is measured at each step by both processes together, and the training, which goes on as it would."""
+    check_two_equal_one(tmp_path, sharp_model, {}, name, script, adapter, method, guard=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("adapter", ["lora", "full"])
 def test_sampled_rollouts_are_those_of_ddp(tmp_path, adapter):
     """Two processes sample the same whatever they share out."""
