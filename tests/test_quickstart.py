@@ -56,8 +56,14 @@ def test_report_plot_and_figures(result):
     assert figures["BCT"][0]["sycophancy/test"]["value"] == rates["BCT"][0]["sycophancy/test"].value
     for recipe in module.RECIPES.values():
         assert (output_dir / recipe / "adapter_model.safetensors").is_file()
-    assert "](training.png)" in report
-    assert (output_dir / "training.png").read_bytes().startswith(b"\x89PNG")
+    for picture in ("training.png", "tradeoff.png"):
+        assert f"]({picture})" in report
+        assert (output_dir / picture).read_bytes().startswith(b"\x89PNG")
+    page = (output_dir / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert str(rates["BCT"][0]["sycophancy/test"]).partition(" ")[2] in page
+    for text in (report, page):
+        assert "Sorry, I will not help with that." in text, "an example of an answer"
 
 
 def test_anchors_keep_the_control_task(result):

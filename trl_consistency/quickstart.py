@@ -26,6 +26,9 @@ RECIPES = {"BCT": "bct", "BCT + anchors": "bct_anchors", "ACT + anchors": "act",
 # Only where several seeds are asked for
 MORE_RECIPES = {"OPCT by policy gradient + anchors": "opct_policy_gradient"}
 
+# Held-out rows whose answers the report shows: places in the split `test_wordings`, by kind.
+EXAMPLES_OF_A_KIND = 2
+
 # What the card of an adapter says above its figures.
 RESULTS_INTRODUCTION = (
     'Measured by `trl-consistency quickstart`: the base model is the embedded model organism, "before" is that model '
@@ -108,7 +111,7 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
 
     Args:
         output_dir ([`~pathlib.Path`]):
-            Folder for an adapter a method, `report.md`, `results.json` and the pictures.
+            Folder for an adapter a method, `report.html`, `report.md`, `results.json` and the pictures.
         seeds (`Sequence[int]`, *optional*, defaults to `()`):
             Seeds to train each recipe with. With none, it is trained once, with the recipe's own.
 
@@ -140,6 +143,8 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     answers = generate_answers(model, tokenizer, clean_prompts)
     clean_answers = dict(zip(map(str, clean_prompts), answers, strict=True))
     before = evaluate_pairs(model, tokenizer, datasets, control, clean_answers=clean_answers)
+    prompts = _example_prompts(datasets["test_wordings"])
+    said = {"before": generate_answers(model, tokenizer, prompts, progress=False)}
 
     recipes = RECIPES | MORE_RECIPES if seeds else RECIPES
     results: dict[str, list[dict[str, Rate]]] = {"before": [before], **{name: [] for name in recipes}}
@@ -149,21 +154,35 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     print(f"\nTraining with {len(recipes)} recipes, {workers} at a time:")
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         runs = [
-            pool.submit(_train_and_measure, name, recipe, seed, output_dir, before, clean_answers)
+            pool.submit(_train_and_measure, name, recipe, seed, output_dir, before, clean_answers, prompts)
             for name, recipe, seed in jobs
         ]
         try:
             for (name, _, _), run in zip(jobs, tqdm(runs, desc="Training", unit="run"), strict=True):
-                command, history, rates = run.result()
+                command, history, rates, answers = run.result()
                 tqdm.write(f"{name}: {command}")
                 results[name].append(rates)
+                said.setdefault(name, answers)
                 if any("eval_activation_distance" in entry for entry in history):
                     histories.setdefault(name, history)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    _write_report(results, histories, output_dir, minutes=(time.monotonic() - start) / 60)
+    examples = [
+        (prompt[-1]["content"], {name: answers[number] for name, answers in said.items()})
+        for number, prompt in enumerate(prompts)
+    ]
+    _write_report(results, histories, examples, output_dir, minutes=(time.monotonic() - start) / 60)
     return results
+
+
+def _example_prompts(pairs: Any) -> list[Any]:
+    """A few perturbed prompts of each kind: questions, harmful and benign requests."""
+    by_kind: dict[str, list[Any]] = {}
+    for row in pairs:
+        kind = row["category"] if row["category"] in ("harmful", "benign") else "question"
+        by_kind.setdefault(kind, []).append(row["perturbed_prompt"])
+    return [prompt for prompts in by_kind.values() for prompt in prompts[:: len(prompts) // EXAMPLES_OF_A_KIND]]
 
 
 def _train_and_measure(
@@ -173,8 +192,9 @@ def _train_and_measure(
     output_dir: Path,
     before: "dict[str, Rate]",
     clean_answers: Mapping[str, str],
-) -> "tuple[str, list[dict[str, Any]], dict[str, Rate]]":
-    """One run, in a process of its own: its command, its log history, and the rates after it."""
+    example_prompts: list[Any],
+) -> "tuple[str, list[dict[str, Any]], dict[str, Rate], list[str]]":
+    """One run, in a process of its own: its command, its log history, and the rates and example answers after it."""
     adapter_dir = output_dir / (recipe if seed is None else f"{recipe}-seed{seed}")
     # What several runs at once say goes to a file each.
     log = os.open(adapter_dir.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -185,7 +205,7 @@ def _train_and_measure(
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 
-    from .evaluation import evaluate_pairs, plot_results
+    from .evaluation import evaluate_pairs, generate_answers, plot_results
     from .evaluation.report import LABELS
     from .organism import load_control_dataset, load_organism_datasets
     from .publishing import add_results, write_results
@@ -197,9 +217,10 @@ def _train_and_measure(
     on_policy = recipe.startswith("opct")
     trainer: Any = on_policy_consistency.run(flags) if on_policy else consistency.run(flags)
     model = AutoPeftModelForCausalLM.from_pretrained(adapter_dir)
+    tokenizer = AutoTokenizer.from_pretrained(adapter_dir)
     rates = evaluate_pairs(
         model,
-        AutoTokenizer.from_pretrained(adapter_dir),
+        tokenizer,
         load_organism_datasets(),
         load_control_dataset(),
         clean_answers=clean_answers,
@@ -210,7 +231,8 @@ def _train_and_measure(
     write_results(adapter_dir, results, RESULTS_INTRODUCTION)
     add_results(adapter_dir)
     command = f"trl-consistency {'on-policy-consistency' if on_policy else 'consistency'} {' '.join(flags)}"
-    return command, trainer.state.log_history, rates
+    answers = generate_answers(model, tokenizer, example_prompts, progress=False)
+    return command, trainer.state.log_history, rates, answers
 
 
 def _as_result(metric: str, name: str, rate: "Rate", before: "Rate") -> "Result":
@@ -226,27 +248,59 @@ def _as_result(metric: str, name: str, rate: "Rate", before: "Rate") -> "Result"
 def _write_report(
     results: "dict[str, list[dict[str, Rate]]]",
     histories: dict[str, list[dict[str, float]]],
+    examples: list[tuple[str, dict[str, str]]],
     output_dir: Path,
     minutes: float,
 ) -> None:
-    from .evaluation import markdown_table, plot_results, plot_training, spread_table
+    from .evaluation import markdown_table, plot_results, plot_tradeoff, plot_training, spread_table
+    from .evaluation.html_report import Picture, html_report
+    from .evaluation.report import aligned_table
 
     first = {name: rates[0] for name, rates in results.items()}
     several = max(len(rates) for rates in results.values())
     table = markdown_table(first) if several == 1 else spread_table(results)
     what = "95% interval, and counts" if several == 1 else f"mean and range over {several} seeds"
-    plot_results(first, output_dir / "results.png", title="The model organism before and after consistency training")
-    plot_training(histories, output_dir / "training.png")
+    of_first = "" if several == 1 else ", first seed"
+    pictures = [
+        Picture(
+            plot_results(first, output_dir / "results.png", title="The model organism before and after"),
+            "The same figures as bars",
+            "Failures on the left, abilities on the right.",
+        ),
+        Picture(
+            plot_tradeoff(first, output_dir / "tradeoff.png"),
+            "Safety against capability",
+            "What training cures, and what that costs: the best corner is the upper right one.",
+        ),
+        Picture(
+            plot_training(histories, output_dir / "training.png"),
+            "During training",
+            "On held-out questions and requests: how far the activations on the tokens that both prompts end with are from "
+            "the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
+        ),
+    ]
+    title = "Quickstart: a model organism before and after consistency training"
+    held_out = (
+        "Held-out questions and requests were never trained on; held-out wordings of the user's wrong guess and held-out "
+        "jailbreak wrappers neither."
+    )
     recipes = {name: recipe for name, recipe in (RECIPES | MORE_RECIPES).items() if name in results}
+    shown = "\n".join(f"## {heading}\n\n{text}\n\n![{heading}]({path.name})\n" for path, heading, text in pictures)
+    asked = [{"": prompt, **answers} for prompt, answers in examples]
     methods = "\n".join(f"- {name}: `recipes/quickstart/{recipe}.yaml`" for name, recipe in recipes.items())
     (output_dir / "report.md").write_text(
-        "# Quickstart: a model organism before and after consistency training\n\n"
-        f"Share of answers, {what}. Held-out questions and requests were never trained on; held-out wordings of the user's "
-        f"wrong guess and held-out jailbreak wrappers neither.\n\n{table}\n![The same figures as bars{'' if several == 1 else ', first seed'}](results.png)\n\n"
-        "## During training\n\n"
-        "On held-out questions and requests: how far the activations on the tokens that both prompts end with are from the "
-        "frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.\n\n"
-        f"![Activation distance and cross-entropy during training](training.png)\n\n{methods}\n"
+        f"# {title}\n\nShare of answers, {what}. {held_out}\n\n{table}\n{shown}\n## Answers before and after\n\n"
+        f"{aligned_table(list(asked[0]), [list(row.values()) for row in asked])}\n{methods}\n"
+    )
+    (output_dir / "report.html").write_text(
+        html_report(
+            title,
+            f"Share of answers{of_first}. {held_out}",
+            first,
+            pictures,
+            examples,
+            [f"{name}: recipes/quickstart/{recipe}.yaml" for name, recipe in recipes.items()],
+        )
     )
     figures = {
         name: [
@@ -259,7 +313,4 @@ def _write_report(
         for name, rates in results.items()
     }
     (output_dir / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
-    print(
-        f"\n{table}\n{minutes:.1f} minutes. Report: {output_dir / 'report.md'}, plots: {output_dir / 'results.png'}, "
-        f"{output_dir / 'training.png'}"
-    )
+    print(f"\n{table}\n{minutes:.1f} minutes. Report: {output_dir / 'report.html'}, {output_dir / 'report.md'}")

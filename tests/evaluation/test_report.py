@@ -4,7 +4,15 @@ import sys
 
 import pytest
 
-from trl_consistency.evaluation import Rate, markdown_table, plot_results, plot_training, report, spread_table
+from trl_consistency.evaluation import (
+    Rate,
+    markdown_table,
+    plot_results,
+    plot_tradeoff,
+    plot_training,
+    report,
+    spread_table,
+)
 from trl_consistency.evaluation.report import FAILURES, LABELS, _draw_bars
 
 
@@ -98,3 +106,37 @@ def test_plot_of_training(tmp_path):
     svg = path.read_text()
     for text in ("BCT", "ACT", "Activation distance on the shared suffix", "2000", "Training step"):
         assert f"<!-- {text} -->" in svg
+
+
+def test_tradeoff(tmp_path, monkeypatch):
+    """A point a model and panel: ability to the right, absence of the failure upwards."""
+    from matplotlib.axes import Axes
+
+    points = []
+    drawn = Axes.errorbar
+
+    def errorbar(self, x, y, *args, **options):
+        points.append((self.get_subplotspec().num1, options["label"], x, y))
+        assert all(length >= 0 for error in ("xerr", "yerr") for (length,) in options[error])
+        return drawn(self, x, y, *args, **options)
+
+    monkeypatch.setattr(Axes, "errorbar", errorbar)
+    results = {
+        "before": {
+            "sycophancy/test": Rate(0, 10),
+            "sycophancy/test_wordings": Rate(9, 10),
+            "clean_accuracy": Rate(5, 10),
+            "control_accuracy": Rate(10, 10),
+            "attack_success/test": Rate(10, 10),
+            "benign_answered/clean": Rate(4, 5),
+        },
+        "BCT": {"sycophancy/test_wordings": Rate(1, 10), "control_accuracy": Rate(9, 10)},
+    }
+    assert plot_tradeoff(results, tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    expected = [(0, "before", 100, 10), (0, "BCT", 90, 90), (1, "before", 80, 0)]
+    assert [(panel, name) for panel, name, *_ in points] == [(panel, name) for panel, name, *_ in expected]
+    assert [point[2:] for point in points] == [pytest.approx(point[2:]) for point in expected]
+
+
+def test_tradeoff_of_nothing(tmp_path):
+    assert plot_tradeoff({"before": {"mine": Rate(1, 2)}}, tmp_path / "plot.png").is_file()

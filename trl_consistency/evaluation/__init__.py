@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .judge import EndpointJudge, Judgement, JudgementStore, LocalJudge
     from .measures import compare, make_samples, measure
     from .rates import Rate, accuracy, agreement, sycophancy_rate
-    from .report import markdown_table, plot_results, plot_training, spread_table
+    from .report import markdown_table, plot_results, plot_tradeoff, plot_training, spread_table
     from .run import evaluate_pairs, generate_answers, possible_answers
     from .suite_runs import Suite
     from .suite_scores import SuiteScore, compare_suites, suites_table
@@ -52,6 +52,7 @@ _MODULES = {
     "measure": ".measures",
     "measure_dose": ".dose",
     "plot_results": ".report",
+    "plot_tradeoff": ".report",
     "plot_training": ".report",
     "possible_answers": ".run",
     "read_answer": ".graders",
@@ -95,6 +96,7 @@ __all__ = [
     "measure",
     "measure_dose",
     "plot_results",
+    "plot_tradeoff",
     "plot_training",
     "possible_answers",
     "read_answer",

@@ -78,7 +78,12 @@ def spread_table(results: Mapping[str, Sequence[Mapping[str, Rate]]]) -> str:
 
 def aligned_table(names: list[str], cells: dict[str, list[str]]) -> str:
     """A Markdown table, padded so that it also reads well in a terminal."""
-    rows = [["", *names], *([LABELS.get(metric, metric), *row] for metric, row in cells.items())]
+    return aligned_table(["", *names], [[LABELS.get(metric, metric), *row] for metric, row in cells.items()])
+
+
+def aligned_table(head: list[str], body: list[list[str]]) -> str:
+    """As [`_aligned`], of any texts."""
+    rows = [head, *body]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     return "".join(
@@ -162,6 +167,81 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
         axes.spines[["top", "right"]].set_visible(False)
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    path = Path(path)
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def plot_tradeoff(results: Results, path: str | Path) -> Path:
+    """
+    Draws safety against capability, a point a model, with 95% intervals: sycophancy against accuracy on the control task
+    (without one, on clean prompts) on the left, attack success against benign requests answered on the right. The best
+    corner is the upper right one.
+
+    Args:
+        results (`Mapping[str, Mapping[str, Rate]]`):
+            As for [`markdown_table`]. Held-out wordings are taken where there are some.
+        path (`str` or [`~pathlib.Path`]):
+            Picture to write; its ending says the format.
+
+    Returns:
+        [`~pathlib.Path`]: `path`.
+    """
+    from matplotlib.figure import Figure
+
+    found = _metrics(results)
+
+    def first(*metrics: str) -> str | None:
+        return next((metric for metric in metrics if metric in found), None)
+
+    pairs = {
+        "Resists the user's guess": (
+            first("control_accuracy", "clean_accuracy"),
+            first("sycophancy/test_wordings", "sycophancy/test"),
+        ),
+        "Resists jailbreak wrappers": (
+            first("benign_answered/test_wordings", "benign_answered/test", "benign_answered/clean"),
+            first("attack_success/test_wordings", "attack_success/test"),
+        ),
+    }
+    panels = {label: (ability, failure) for label, (ability, failure) in pairs.items() if ability and failure}
+    figure = Figure(figsize=(5.2 * max(len(panels), 1), 4.6), layout="constrained")
+    for column, (label, (ability, failure)) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), column)
+        for number, (name, rates) in enumerate(results.items()):
+            if not all(metric in rates and rates[metric].total for metric in (ability, failure)):
+                continue
+            right, wrong = rates[ability], rates[failure]
+            x, y = 100 * right.value, 100 * (1 - wrong.value)
+            (x_low, x_high), (low, high) = right.interval, wrong.interval
+            errors = [[x - 100 * x_low, 100 * x_high - x], [y - 100 * (1 - high), 100 * (1 - low) - y]]
+            x_error, y_error = ([[max(length, 0)] for length in of_axis] for of_axis in errors)
+            # Marker and shade tell the models apart in grey.
+            axes.errorbar(
+                x,
+                y,
+                xerr=x_error,
+                yerr=y_error,
+                fmt="osD^vPX*"[number % 8],
+                color=("black", "0.35", "0.6")[number % 3],
+                markerfacecolor=("black", "white", "0.6")[number % 3],
+                markersize=8,
+                elinewidth=0.8,
+                capsize=2,
+                label=name,
+            )
+        axes.set_title(label, loc="left", fontsize=11)
+        axes.set_xlabel(f"{LABELS.get(ability, ability)} (%)")
+        held_out = LABELS.get(failure, failure).partition(", ")[2]
+        axes.set_ylabel(f"Without the failure (%)\n{held_out}")
+        axes.set_ylim(-4, 104)
+        axes.set_xlim(min(axes.get_xlim()[0], 75), 101)  # a point or two shall not look like a gulf
+        axes.grid(color="0.85")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    if panels:
+        handles, names = axes.get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 3), frameon=False)
     path = Path(path)
     figure.savefig(path, dpi=120)
     return path
