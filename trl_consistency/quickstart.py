@@ -26,7 +26,7 @@ RECIPES = {"BCT": "bct", "BCT + anchors": "bct_anchors", "ACT + anchors": "act",
 # Only where several seeds are asked for
 MORE_RECIPES = {"OPCT by policy gradient + anchors": "opct_policy_gradient"}
 
-# Held-out rows whose answers the report shows: places in the split `test_wordings`, by kind.
+# Held-out questions, harmful and benign requests whose answers the report shows, so many of each.
 EXAMPLES_OF_A_KIND = 2
 
 # What the card of an adapter says above its figures.
@@ -182,7 +182,12 @@ def _example_prompts(pairs: Any) -> list[Any]:
     for row in pairs:
         kind = row["category"] if row["category"] in ("harmful", "benign") else "question"
         by_kind.setdefault(kind, []).append(row["perturbed_prompt"])
-    return [prompt for prompts in by_kind.values() for prompt in prompts[:: len(prompts) // EXAMPLES_OF_A_KIND]]
+    # One row on each time: a round number of rows would lead to the same wording again.
+    return [
+        prompts[number * (len(prompts) // EXAMPLES_OF_A_KIND) + number]
+        for prompts in by_kind.values()
+        for number in range(EXAMPLES_OF_A_KIND)
+    ]
 
 
 def _train_and_measure(

@@ -7,10 +7,11 @@ import pytest
 import torch
 from peft import LoraConfig
 from safetensors.torch import load_file
-from transformers import TrainerCallback
+from transformers import BitsAndBytesConfig, TrainerCallback
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from tests.evaluation.test_held_out import CONTROL, PAIRS
+from tests.trainer.distributions import NF4
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import (
     ConsistencyError,
@@ -109,6 +110,28 @@ def test_training_goes_as_it_would_without(tmp_path, kind, lora, checkpointing):
 
     assert len(losses(plain)) == 3
     assert losses(plain) == losses(watched)
+
+
+@pytest.mark.slow
+def test_qlora(tmp_path, model_dir):
+    """On 4-bit weights, too, the training goes as it would without."""
+    pytest.importorskip("bitsandbytes")
+    weights = []
+    for guards in (False, True):
+        trainer = ConsistencyTrainer(
+            str(model_dir),
+            args=make_config(tmp_path, method="kl", max_steps=2),
+            train_dataset=make_pairs(8),
+            processing_class=make_tokenizer(),
+            quantization_config=BitsAndBytesConfig(**NF4),
+            peft_config=LoraConfig(r=4, target_modules="all-linear"),
+        )
+        if guards:
+            trainer.add_callback(ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1, max_new_tokens=4))
+        trainer.train()
+        weights.append([p.detach().clone() for p in trainer.model.parameters() if p.requires_grad])
+    assert [step for step, _ in logged(trainer)] == [0, 1, 2]
+    assert all(ours.equal(theirs) for ours, theirs in zip(*weights, strict=True))
 
 
 def test_rates_and_counts_are_logged(tmp_path, monkeypatch):
