@@ -291,11 +291,11 @@ def _write_report(
     )
     recipes = {name: recipe for name, recipe in (RECIPES | MORE_RECIPES).items() if name in results}
     shown = "\n".join(f"## {heading}\n\n{text}\n\n![{heading}]({path.name})\n" for path, heading, text in pictures)
-    asked = [{"": prompt, **answers} for prompt, answers in examples]
+    asked = {prompt: list(answers.values()) for prompt, answers in examples}
     methods = "\n".join(f"- {name}: `recipes/quickstart/{recipe}.yaml`" for name, recipe in recipes.items())
     (output_dir / "report.md").write_text(
         f"# {title}\n\nShare of answers, {what}. {held_out}\n\n{table}\n{shown}\n## Answers before and after\n\n"
-        f"{aligned_table(list(asked[0]), [list(row.values()) for row in asked])}\n{methods}\n"
+        f"{aligned_table(list(results), asked)}\n{methods}\n"
     )
     (output_dir / "report.html").write_text(
         html_report(

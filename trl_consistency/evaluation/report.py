@@ -78,12 +78,7 @@ def spread_table(results: Mapping[str, Sequence[Mapping[str, Rate]]]) -> str:
 
 def aligned_table(names: list[str], cells: dict[str, list[str]]) -> str:
     """A Markdown table, padded so that it also reads well in a terminal."""
-    return aligned_table(["", *names], [[LABELS.get(metric, metric), *row] for metric, row in cells.items()])
-
-
-def aligned_table(head: list[str], body: list[list[str]]) -> str:
-    """As [`_aligned`], of any texts."""
-    rows = [head, *body]
+    rows = [["", *names], *([LABELS.get(metric, metric), *row] for metric, row in cells.items())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     return "".join(
