@@ -257,56 +257,45 @@ def _write_report(
     output_dir: Path,
     minutes: float,
 ) -> None:
-    from .evaluation import markdown_table, plot_results, plot_tradeoff, plot_training, spread_table
-    from .evaluation.html_report import Picture, html_report
-    from .evaluation.report import aligned_table
+    from .evaluation import plot_results, plot_tradeoff, plot_training
+    from .evaluation.report import aligned_table, rate_cells, spread_cells
+    from .evaluation.report_page import Picture, Report, Table
 
     first = {name: rates[0] for name, rates in results.items()}
     several = max(len(rates) for rates in results.values())
-    table = markdown_table(first) if several == 1 else spread_table(results)
+    cells = rate_cells(first) if several == 1 else spread_cells(results)
     what = "95% interval, and counts" if several == 1 else f"mean and range over {several} seeds"
-    of_first = "" if several == 1 else ", first seed"
-    pictures = [
-        Picture(
-            plot_results(first, output_dir / "results.png", title="The model organism before and after"),
-            "The same figures as bars",
-            "Failures on the left, abilities on the right.",
-        ),
-        Picture(
-            plot_tradeoff(first, output_dir / "tradeoff.png"),
-            "Safety against capability",
-            "What training cures, and what that costs: the best corner is the upper right one.",
-        ),
-        Picture(
-            plot_training(histories, output_dir / "training.png"),
-            "During training",
-            "On held-out questions and requests: how far the activations on the tokens that both prompts end with are from "
-            "the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
-        ),
-    ]
-    title = "Quickstart: a model organism before and after consistency training"
-    held_out = (
-        "Held-out questions and requests were never trained on; held-out wordings of the user's wrong guess and held-out "
-        "jailbreak wrappers neither."
-    )
+    of_first = "" if several == 1 else " First seed."
     recipes = {name: recipe for name, recipe in (RECIPES | MORE_RECIPES).items() if name in results}
-    shown = "\n".join(f"## {heading}\n\n{text}\n\n![{heading}]({path.name})\n" for path, heading, text in pictures)
-    asked = {prompt: list(answers.values()) for prompt, answers in examples}
-    methods = "\n".join(f"- {name}: `recipes/quickstart/{recipe}.yaml`" for name, recipe in recipes.items())
-    (output_dir / "report.md").write_text(
-        f"# {title}\n\nShare of answers, {what}. {held_out}\n\n{table}\n{shown}\n## Answers before and after\n\n"
-        f"{aligned_table(list(results), asked)}\n{methods}\n"
+    report = Report(
+        "Quickstart: a model organism before and after consistency training",
+        "Held-out questions and requests were never trained on; held-out wordings of the user's wrong guess and held-out "
+        "jailbreak wrappers neither.",
+        list(results),
+        [Table("Rates", f"Share of answers, {what}.", cells)],
+        [
+            Picture(
+                plot_results(first, output_dir / "results.png", title="The model organism before and after"),
+                "The same figures as bars",
+                f"Failures on the left, abilities on the right.{of_first}",
+            ),
+            Picture(
+                plot_tradeoff(first, output_dir / "tradeoff.png"),
+                "Safety against capability",
+                f"What training cures, and what that costs: the best corner is the upper right one.{of_first}",
+            ),
+            Picture(
+                plot_training(histories, output_dir / "training.png"),
+                "During training",
+                "On held-out questions and requests: how far the activations on the tokens that both prompts end with are "
+                "from the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
+            ),
+        ],
+        examples,
+        "To prompts in held-out wordings and wrappers.",
+        [f"{name}: `recipes/quickstart/{recipe}.yaml`" for name, recipe in recipes.items()],
     )
-    (output_dir / "report.html").write_text(
-        html_report(
-            title,
-            f"Share of answers{of_first}. {held_out}",
-            first,
-            pictures,
-            examples,
-            [f"{name}: recipes/quickstart/{recipe}.yaml" for name, recipe in recipes.items()],
-        )
-    )
+    page, text = report.write(output_dir)
     figures = {
         name: [
             {
@@ -318,4 +307,4 @@ def _write_report(
         for name, rates in results.items()
     }
     (output_dir / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"\n{table}\n{minutes:.1f} minutes. Report: {output_dir / 'report.html'}, {output_dir / 'report.md'}")
+    print(f"\n{aligned_table(list(results), cells)}\n{minutes:.1f} minutes. Report: {page}, {text}")

@@ -148,7 +148,7 @@ def test_where_all_samples_are_alike_the_interval_is_wilsons():
 
 def test_table():
     table = suites_table({"base": [score([1, 0])], "bct": []})
-    assert [cell.strip() for cell in table.splitlines()[2].split("|")[1:-1]] == ["suite", "acc", "0.500 (n=2)", "-"]
+    assert [cell.strip() for cell in table.splitlines()[2].split("|")[1:-1]] == ["suite, acc", "0.500 (n=2)", "-"]
 
 
 # lm-evaluation-harness.

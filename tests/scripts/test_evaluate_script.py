@@ -1,5 +1,6 @@
 import json
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from tests.conftest import make_model
 from tests.evaluation.judge_server import completion, judge_server
 from tests.evaluation.test_run import naive_answer
 from trl_consistency.data import targets
-from trl_consistency.evaluation import evaluate_pairs
+from trl_consistency.evaluation import SuiteScore, evaluate_pairs
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
 from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run
+from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
 
 from .conftest import launched
 
@@ -116,6 +118,73 @@ def test_tables(options, capsys):
     out, _ = capsys.readouterr()
     assert "Sycophancy, pairs" in out
     assert "Differences from the base model" in out
+
+
+def test_report(options, model_dir, tmp_path, capsys):
+    """What each model said, the figures, and what its run logged, in both files."""
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    for number, losses in (("2", [3.0]), ("10", [3.0, 1.0])):
+        (folder / f"checkpoint-{number}").mkdir()
+        log = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
+        (folder / f"checkpoint-{number}" / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    assert len(read_history(str(folder))) == 2, "the last checkpoint's"
+    options[options.index("--adapters") + 1] = str(folder)
+    run(options)
+    assert "report.html" in capsys.readouterr().out
+    out = tmp_path / "out"
+    results = json.loads((out / "results.json").read_text())
+    page, text = (unescape((out / name).read_text()) for name in ("report.html", "report.md"))
+    for report in (page, text):
+        assert "Sycophancy, pairs" in report
+        assert "Differences from the base model" in report
+        for model in ("base", "mine"):
+            assert results["models"][model]["path"] in report
+        assert "Standard suites" not in report
+    shown = [line for line in answers_in(out) if line["perturbed_prompt"][-1]["content"] in page]
+    assert len(shown) == 2 * EXAMPLES_OF_A_KIND
+    assert all(line["perturbed_text"] in page for line in shown)
+    assert page.count("data:image/png;base64,") == 3
+    for picture in ("results", "tradeoff", "training"):
+        assert f"]({picture}.png)" in text
+
+
+def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
+    """Each model's scores beside its rates; the libraries' own part is in tests/evaluation/test_suites.py."""
+
+    def scores(model, suites, adapters, processing_class, **given):
+        print("what the library prints")
+        assert (suites, given["judge"], given["limit"]) == (["gsm8k"], "openai/x", 5)
+        of = {name: {"1": float(hit), "2": 1.0} for name, hit in zip(["base", *adapters], (1, 0), strict=True)}
+        return {
+            name: [SuiteScore("gsm8k", "gsm8k", "3.0", "exact_match", sum(values.values()) / 2, None, 2, 0, values)]
+            for name, values in of.items()
+        }
+
+    loaded = []
+    monkeypatch.setattr(evaluate, "find_suites", lambda names, judge: names)
+    monkeypatch.setattr(evaluate, "load_suite", lambda suite, judge: loaded.append(suite))
+    monkeypatch.setattr(evaluate, "run_suites", scores)
+    words = [*options, "--suites", "gsm8k", "--suite_judge", "openai/x", "--suite_limit", "5"]
+    run([*words, "--json"])
+    results = json.loads(capsys.readouterr().out)
+    assert loaded == ["gsm8k"]
+    assert results["models"]["base"]["suites"][0]["value"] == 1.0
+    assert "suite_differences" not in results["models"]["base"]
+    [difference] = results["models"]["bct"]["suite_differences"]
+    assert difference["value"] == -0.5
+    assert results["settings"]["suites"]["limit"] == 5
+    assert results["models"]["bct"]["rates"]
+    run(words)
+    printed = capsys.readouterr().out
+    for text in (
+        printed,
+        (tmp_path / "out" / "report.md").read_text(),
+        (tmp_path / "out" / "report.html").read_text(),
+    ):
+        assert "gsm8k, exact_match" in text
+        assert "-0.500" in text
+    assert "what the library prints" not in printed
 
 
 def test_a_killed_run_goes_on(options, tmp_path, monkeypatch, capsys):
@@ -241,7 +310,7 @@ def test_judge(options, model_dir, tmp_path, monkeypatch, capsys):
     for name in ("abstained", "unjudged"):
         assert counted[name] == sum(line[f"{side}_missing"] == name for line, side in measured) > 0
     assert all(line[f"{side}_judgement"].startswith("VERDICT: ") for line, side in sides)
-    written = [path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    written = [path.read_text(errors="replace") for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert "sk-secret" not in "".join(written)
 
 
@@ -301,6 +370,8 @@ def test_the_organism_as_the_quickstart_measures_it(organism_dir, tmp_path, caps
     ("changed", "message"),
     [
         (["--pairs", "gone.jsonl"], "There is no file gone.jsonl"),
+        (["--suite_limit", "5"], "`suite_limit` is given, but no `suites`"),
+        (["--suites", "gsm9k"], "Unknown suite `gsm9k`. Did you mean `gsm8k`"),
         (["--adapters", "gone"], "`adapters`: gone cannot be loaded"),
         (["--batch_size", "0"], "`batch_size` must be at least 1"),
         (["--temperature", "-1"], "`temperature` must be at least 0"),

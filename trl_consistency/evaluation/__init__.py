@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from .grading import Grade, grade_answers
     from .judge import EndpointJudge, Judgement, JudgementStore, LocalJudge
     from .measures import compare, make_samples, measure
+    from .plots import plot_results, plot_tradeoff, plot_training
     from .rates import Rate, accuracy, agreement, sycophancy_rate
-    from .report import markdown_table, plot_results, plot_tradeoff, plot_training, spread_table
+    from .report import markdown_table, spread_table
     from .run import evaluate_pairs, generate_answers, possible_answers
     from .suite_runs import Suite
     from .suite_scores import SuiteScore, compare_suites, suites_table
@@ -51,9 +52,9 @@ _MODULES = {
     "markdown_table": ".report",
     "measure": ".measures",
     "measure_dose": ".dose",
-    "plot_results": ".report",
-    "plot_tradeoff": ".report",
-    "plot_training": ".report",
+    "plot_results": ".plots",
+    "plot_tradeoff": ".plots",
+    "plot_training": ".plots",
     "possible_answers": ".run",
     "read_answer": ".graders",
     "refuses": ".graders",

@@ -17,11 +17,11 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolChoice, ToolInfo
 from transformers import GenerationConfig
 
-from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class, render_prompt
+from ..data.rendering import ProcessingClass, get_tokenizer, render_prompt
 from ..data.targets import generate_targets
 from ..errors import ConsistencyError
 from .inspect_tasks import split_thought
-from .models import load_base_model, put_adapter
+from .models import load_model, put_adapter
 
 
 class _Request:
@@ -70,10 +70,9 @@ class ConsistencyModelAPI(ModelAPI):
     ):
         super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
         if loaded_model is None:
-            loaded_model = load_base_model(model_name)
+            loaded_model, processing_class = load_model(model_name)
             if adapter:
                 loaded_model = put_adapter(loaded_model, adapter)
-            processing_class = load_processing_class(model_name)
         if processing_class is None:
             raise ConsistencyError("A `loaded_model` needs its `processing_class`.")
         self.model = loaded_model

@@ -1,60 +1,138 @@
-"""Models that are evaluated one after the other: a base model, and adapters that come on it and go."""
+"""Models to measure: a base model, and adapters that come on it and go."""
 
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from peft import PeftConfig, PeftModel
 
+from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
+from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
+from ..trainer.model_checks import ADAPTER_CONFIG, check_model_folder, check_weights, load_config
+from ..trainer.upstream import create_model_from_path
 
 
-LOADING_ERRORS = (KeyError, OSError, RuntimeError, TypeError, ValueError)
+BASE = "base"  # what results call the model before training
 
 
-def load_base_model(name: str, revision: str | None = None) -> PreTrainedModel:
+def load_model(name: str, revision: str | None = None, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """
-    A model in the precision of its checkpoint, on the accelerator if there is one. Pickled weights and code that a model
-    brings along are refused.
+    A model in the precision of its checkpoint, on the accelerator if there is one, and its tokenizer or processor.
+
+    Args:
+        name (`str`):
+            A model, `embedded:organism`, or the folder of an adapter, as training saves it, which stands for its base model
+            with the adapter.
+        revision (`str`, *optional*):
+            Revision of the model; of an adapter's base model, the adapter says which.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that the model brings along.
 
     Raises:
-        [`ConsistencyError`]: If it cannot be loaded.
+        [`ConsistencyError`]: If it cannot be loaded, or its weights are pickled.
     """
+    folder = path = resolve_model(name)
+    is_adapter = is_adapter_folder(folder)
+    if is_adapter:
+        check_weights(folder)
+        path, revision = _base_model(folder)
+    check_model_folder(path)
+    load_config(path, revision, trust_remote_code)
+    processing_class = load_processing_class(folder, None if is_adapter else revision, trust_remote_code)
+    options = {"revision": revision, "trust_remote_code": trust_remote_code, "use_safetensors": True}
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, revision=revision, dtype="auto", use_safetensors=True)
-    except LOADING_ERRORS as error:
+        model = create_model_from_path(path, dtype="auto", device_map=None, **options)
+        if is_adapter:
+            model = PeftModel.from_pretrained(model, folder)
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
-    return model.to(PartialState().device).eval()
+    return model.to(PartialState().device).eval(), processing_class
 
 
-def put_adapter(model: PreTrainedModel, adapter: str) -> PeftModel:
-    """
-    The model with an adapter on it; `unload()` of the result gives the model back.
+def is_adapter_folder(path: str) -> bool:
+    """Whether a path is the folder of an adapter."""
+    return (Path(path) / ADAPTER_CONFIG).is_file()
 
-    Raises:
-        [`ConsistencyError`]: If it is no adapter of that model.
-    """
-    if os.path.isdir(adapter) and not os.path.isfile(os.path.join(adapter, "adapter_model.safetensors")):
-        raise ConsistencyError(f"`adapters`: {adapter} holds no adapter: there is no adapter_model.safetensors.")
+
+def _base_model(adapter: str) -> tuple[str, str | None]:
+    """The model that an adapter was trained on, and its revision."""
     try:
-        return PeftModel.from_pretrained(model, adapter).eval()
-    except LOADING_ERRORS as error:
-        raise ConsistencyError(f"`adapters`: {adapter} cannot be put on the model: {one_line(error)}") from None
+        config = PeftConfig.from_pretrained(adapter)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {one_line(error)}") from None
+    if not config.base_model_name_or_path:
+        raise ConsistencyError(
+            f"{adapter} is an adapter that does not say of which model: set `base_model_name_or_path` in its "
+            f"{ADAPTER_CONFIG}."
+        )
+    return config.base_model_name_or_path, config.revision
+
+
+def name_models(paths: Sequence[str]) -> dict[str, str]:
+    """Short names of models for the tables: the folder, or the whole path where two are alike."""
+    found: dict[str, str] = {}
+    last = [Path(path).name for path in paths]
+    for path in paths:
+        name = Path(path).name
+        name = path if last.count(name) > 1 or name in ("", BASE) else name
+        if name in found:
+            raise ConsistencyError(f"`adapters` names {path} twice.")
+        found[name] = path
+    return found
+
+
+def check_adapters(paths: Sequence[str]) -> None:
+    """Raises [`ConsistencyError`] for adapters and models that are not there, not whole or pickled."""
+    for path in paths:
+        if os.path.isdir(path) and not is_adapter_folder(path):
+            check_model_folder(path)
+            continue
+        if os.path.isdir(path):
+            check_weights(path)
+        try:
+            PeftConfig.from_pretrained(path)
+        except (OSError, TypeError, ValueError) as error:
+            raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {one_line(error)}") from None
 
 
 @contextmanager
-def adapted(model: PreTrainedModel, adapter: str | None) -> Iterator[Any]:
-    """The model, with an adapter on it if one is named; without it again afterwards."""
-    if adapter is None:
+def adapted(
+    model: Any, processing_class: ProcessingClass, path: str | None, trust_remote_code: bool = False
+) -> Iterator[Any]:
+    """
+    The model as it is (without a `path`), with the adapter on it, or in its place the whole model that lies there.
+
+    Raises:
+        [`ConsistencyError`]: If the adapter does not fit the model, or the other model has another tokenizer.
+    """
+    if path is None:
         yield model
         return
-    with_adapter = put_adapter(model, adapter)
+    if os.path.isdir(path) and not is_adapter_folder(path):
+        other, others = load_model(path, None, trust_remote_code)
+        if get_tokenizer(others).get_vocab() != get_tokenizer(processing_class).get_vocab():
+            raise ConsistencyError(f"`adapters`: {path} has another tokenizer than the base model.")
+        yield other
+        return
+    with_adapter = put_adapter(model, path)
     try:
         yield with_adapter
     finally:
         unload = getattr(with_adapter.base_model, "unload", None)  # prompt learning leaves the model as it is
         if unload is not None:
             unload()
+
+
+def put_adapter(model: Any, path: str) -> PeftModel:
+    """The model with an adapter on it, or a [`ConsistencyError`] if it does not fit."""
+    try:
+        with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised
+            warnings.filterwarnings("error", message=".*[Mm]issing adapter keys")
+            return PeftModel.from_pretrained(model, path).eval()
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError, UserWarning) as error:
+        raise ConsistencyError(f"`adapters`: {path} cannot be put on the base model: {one_line(error)}") from None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .rates import Rate
+from .report import aligned_table
 
 
 @dataclass(frozen=True)
@@ -109,18 +110,19 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
 
 def suites_table(scores: Mapping[str, Sequence[SuiteScore]]) -> str:
     """A Markdown table: a row a figure, a column a model."""
+    return aligned_table(list(scores), suite_cells(scores))
+
+
+def suite_cells(scores: Mapping[str, Sequence[SuiteScore]]) -> dict[str, list[str]]:
+    """The cells of that table, by the label of their row."""
     keys = dict.fromkeys(score.key for of_model in scores.values() for score in of_model)
-    cells = {name: {score.key: str(score) for score in of_model} for name, of_model in scores.items()}
-    rows = [["Suite", "Metric", *scores]]
+    found = [{score.key: str(score) for score in of_model} for of_model in scores.values()]
+    cells = {}
     for suite, task, metric in keys:
         alone = len({of_task for of_suite, of_task, _ in keys if of_suite == suite}) == 1
         label = suite if alone else f"{suite}: {task}"
-        rows.append([label, metric, *(of_model.get((suite, task, metric), "-") for of_model in cells.values())])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    return "".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |\n" for row in rows
-    )
+        cells[f"{label}, {metric}"] = [of_model.get((suite, task, metric), "-") for of_model in found]
+    return cells
 
 
 def suite_interval(value: float, stderr: float | None, values: Iterable[float]) -> tuple[float, float] | None:

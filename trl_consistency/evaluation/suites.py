@@ -13,14 +13,11 @@ from typing import Any
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
-from ..data.rendering import ProcessingClass, load_processing_class
+from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
-from .models import adapted, load_base_model
+from .models import BASE, adapted, load_model
 from .suite_runs import Suite, SuiteOptions, load_suite, run_suite
 from .suite_scores import SuiteScore
-
-
-BASE = "base"
 
 
 def wrap_held_out(prompt: str) -> str:
@@ -80,7 +77,7 @@ def run_suites(
         suites (`Sequence[str]` or `Sequence[Suite]`):
             Keys of `SUITES`, `"inspect:TASK"` or `"lm_eval:TASK"` for any other task of these libraries, or [`Suite`]s.
         adapters (`Mapping[str, str]`, *optional*):
-            Adapters of that model by the name that the results give them.
+            Adapters of that model, or whole models, by the name that the results give them.
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
             Tokenizer or processor. If `None`, it is loaded from the name of the model.
         judge (`str`, *optional*):
@@ -123,13 +120,13 @@ def run_suites(
     for suite in found:
         load_suite(suite, judge)  # what is missing is better known before the weights load
     if isinstance(model, str):
-        processing_class = processing_class or load_processing_class(model)
-        model = load_base_model(model)
+        model, of_model = load_model(model)
+        processing_class = processing_class or of_model
     elif processing_class is None:
         raise ConsistencyError("A `model` that is loaded already needs its `processing_class`.")
     scores: dict[str, list[SuiteScore]] = {}
     for name, adapter in {BASE: None, **(adapters or {})}.items():
-        with adapted(model, adapter) as of_name:
+        with adapted(model, processing_class, adapter) as of_name:
             scores[name] = [
                 score for suite in found for score in run_suite(suite, name, of_name, processing_class, options)
             ]
@@ -179,6 +176,12 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
                     f"`{suite.name}` needs the package `{package}`: `pip install 'trl-consistency[suites]'`."
                 )
     return found
+
+
+def suite_packages() -> dict[str, str]:
+    """The libraries that are installed, and their versions."""
+    versions = {package: installed_version(package) for package in ("inspect_ai", "inspect_evals", "lm_eval")}
+    return {package: found for package, found in versions.items() if found}
 
 
 def installed_version(package: str) -> str | None:

@@ -26,6 +26,7 @@ from ..data.marks import mark_pair
 from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
+from ..embedded import EMBEDDED
 from ..errors import ConsistencyError
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..organism.tokenizer import build_tokenizer
@@ -34,8 +35,8 @@ from ..trainer.checks import check_chat_template, check_file, read_template
 from ..trainer.consistency_config import ConsistencyConfig
 from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
-from .loading import EMBEDDED, ConsistencyScriptArguments, get_split, load_pairs
-from .parser import StrictParser
+from .loading import ConsistencyScriptArguments, get_split, load_pairs
+from .parser import StrictParser, as_template_kwargs
 
 
 # What tells the recipe of one trainer from that of the other.
@@ -145,7 +146,7 @@ def main(
         chats = [row for row in rows if isinstance(row.get("clean_prompt"), list)]
         if chats:
             check_chat_template(processing_class, {"pairs": chats}, ways_out="Set `chat_template_path`, or use")
-    kwargs = _as_dict(recipe.chat_template_kwargs)
+    kwargs = as_template_kwargs(recipe.chat_template_kwargs)
     is_on_policy = bool(_ON_POLICY_ALONE & set(recipe_keys))
     if isinstance(recipe.method, str):
         recipe.method = [recipe.method]
@@ -241,19 +242,6 @@ def context_length(model_args: ModelConfig, recipe: Any, processing_class: Proce
     return min(known) if known else None
 
 
-def _as_dict(option: Any) -> dict[str, Any]:
-    """An option that is a mapping in a recipe, and JSON on the command line."""
-    if not isinstance(option, str):
-        return option or {}
-    try:
-        value = json.loads(option)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {option!r}.")
-    return value
-
-
 def _measure_dose(
     pairs: int,
     rows: list[dict[str, Any]],
@@ -262,7 +250,7 @@ def _measure_dose(
     chat_template_kwargs: dict[str, Any],
     model_args: ModelConfig,
 ) -> Dose:
-    from .vulnerable import load_model
+    from ..evaluation.models import load_model
 
     model, processing_class = load_model(
         model_args.model_name_or_path or "", model_args.model_revision, recipe.trust_remote_code

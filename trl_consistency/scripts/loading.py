@@ -4,18 +4,15 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from accelerate import PartialState
 from datasets import DatasetDict, IterableDatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
-from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, get_dataset
+from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
+from ..embedded import EMBEDDED
 from ..errors import ConsistencyError, one_line
-from ..organism import build_organism, load_control_dataset, load_organism_datasets
+from ..organism import load_control_dataset, load_organism_datasets
 from ..trainer.eval_callback import check_data, check_options
 
-
-# In place of a model or data set name: the organism that is trained on the spot, and its pairs.
-EMBEDDED = "embedded:organism"
 
 # What `datasets` raises for files that it cannot read, folders without data, scripts, and names that it cannot find.
 LOADING_ERRORS = (DatasetGenerationError, OSError, RuntimeError, ValueError)
@@ -248,20 +245,3 @@ def get_split(dataset: DatasetDict | IterableDatasetDict, split: str, option: st
             f"`{option}` is `{split}`, but the data set has only: {', '.join(dataset)}.{hint if split == 'test' else ''}"
         )
     return dataset[split]
-
-
-def resolve_model(model_args: ModelConfig) -> str:
-    """
-    The model to load. `embedded:organism` becomes the folder of the organism, which is trained first if it is not
-    there yet.
-
-    Raises:
-        [`ConsistencyError`]: If no model is named.
-    """
-    name = model_args.model_name_or_path
-    if not name:
-        raise ConsistencyError("No model: give `model_name_or_path`.")
-    if name != EMBEDDED:
-        return name
-    with PartialState().local_main_process_first():
-        return str(build_organism(progress=PartialState().is_local_main_process))

@@ -1,8 +1,10 @@
 """TRL's parser, strict: an unknown key or flag, or a value of the wrong type, is an error that says what to write."""
 
 import dataclasses
+import json
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, NoReturn, get_type_hints
 
@@ -10,7 +12,7 @@ import yaml
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
 
-from ..errors import one_line
+from ..errors import ConsistencyError, one_line
 from ..option_types import accepts, describe
 
 
@@ -162,6 +164,17 @@ class StrictParser(TrlParser):
             if str(name).removeprefix("--") in options:
                 hint = f" It is an option of `trl-consistency {command}`."
         self.error(f"unknown {what}: `{name}`.{hint}")
+
+
+def as_template_kwargs(option: Any) -> dict[str, Any]:
+    """`chat_template_kwargs`, a mapping in a recipe and JSON on the command line."""
+    kwargs = option or {}
+    if isinstance(kwargs, str):
+        with suppress(ValueError):
+            kwargs = json.loads(kwargs)
+    if not isinstance(kwargs, dict):
+        raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {option!r}.")
+    return kwargs
 
 
 def _training_options() -> dict[str, set[str]]:

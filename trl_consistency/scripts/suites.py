@@ -9,17 +9,18 @@ trl-consistency suites --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --adapte
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConsistencyError
+from ..evaluation.models import BASE, check_adapters, load_model, name_models
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suites_table
-from ..evaluation.suites import BASE, find_suites, installed_version, run_suites
+from ..evaluation.suites import find_suites, run_suites, suite_packages
 from ..trainer.checks import check_output_dir
-from .parser import StrictParser
-from .vulnerable import load_model
+from .evaluation_files import suite_results
+from .parser import StrictParser, as_template_kwargs
 
 
 RESULTS, LOGS = "suites.json", "suite_logs"
@@ -90,8 +91,9 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     for name in ("batch_size", "limit", "max_completion_length"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ConsistencyError(f"`{name}` must be at least 1, got {getattr(args, name)}.")
-    template_kwargs = _template_kwargs(args.chat_template_kwargs)
-    adapters = _name_adapters(args.adapters)
+    template_kwargs = as_template_kwargs(args.chat_template_kwargs)
+    adapters = name_models(args.adapters)
+    check_adapters(args.adapters)
     find_suites(args.suites, args.judge)
     check_output_dir(args.output_dir)
     model, processing_class = load_model(args.model_name_or_path, args.model_revision)
@@ -120,23 +122,14 @@ def make_results(
     args: SuitesArguments, paths: Mapping[str, str], scores: Mapping[str, Sequence[SuiteScore]]
 ) -> dict[str, Any]:
     """The object that `--json` prints."""
-    models: dict[str, Any] = {}
-    for name, of_model in scores.items():
-        models[name] = {"path": paths[name], "suites": [score.to_dict() for score in of_model]}
-        if name != BASE:
-            differences = compare_suites(scores[BASE], of_model)
-            models[name]["suite_differences"] = [score.to_dict() for score in differences]
+    found = suite_results(scores)
     return {
-        "models": models,
+        "models": {name: {"path": paths[name], **of_model} for name, of_model in found.items()},
         "settings": {
             "judge": args.judge,
             "limit": args.limit,
             "max_completion_length": args.max_completion_length,
-            "packages": {
-                package: found
-                for package in ("inspect_ai", "inspect_evals", "lm_eval")
-                if (found := installed_version(package))
-            },
+            "packages": suite_packages(),
         },
     }
 
@@ -148,25 +141,6 @@ def results_text(scores: Mapping[str, Sequence[SuiteScore]], output_dir: str) ->
         others = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
         text += f"Differences from the base model, on the same samples:\n\n{suites_table(others)}\n"
     return text + f"{output_dir}/{RESULTS}"
-
-
-def _template_kwargs(given: Any) -> dict[str, Any]:
-    kwargs = given or {}
-    if isinstance(kwargs, str):
-        with suppress(ValueError):
-            kwargs = json.loads(kwargs)
-    if not isinstance(kwargs, dict):
-        raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {kwargs!r}.")
-    return kwargs
-
-
-def _name_adapters(paths: Sequence[str]) -> dict[str, str]:
-    """Short names for the tables: the folder, or the whole path where two are alike."""
-    last = [Path(path).name for path in paths]
-    names = {path: path if last.count(Path(path).name) > 1 else Path(path).name or path for path in paths}
-    if len(names) < len(paths):
-        raise ConsistencyError("`adapters` names the same adapter twice.")
-    return {name: path for path, name in names.items()}
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:

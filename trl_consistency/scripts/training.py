@@ -4,12 +4,13 @@ from typing import Any
 
 from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantization_config
 
+from ..embedded import resolve_model
 from ..errors import ConsistencyError
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from ..trainer.eval_callback import ConsistencyEvalCallback
 from ..trainer.interruption import find_checkpoint
 from ..trainer.upstream import end_run
-from .loading import ConsistencyScriptArguments, get_split, load_anchors, load_pairs, resolve_model
+from .loading import ConsistencyScriptArguments, get_split, load_anchors, load_pairs
 
 
 def trainer_arguments(
@@ -40,7 +41,7 @@ def trainer_arguments(
     if training_args.eval_strategy != "no":
         eval_dataset = get_split(dataset, script_args.dataset_test_split, "dataset_test_split")
     return {
-        "model": resolve_model(model_args),
+        "model": resolve_model(model_args.model_name_or_path),
         "args": training_args,
         "train_dataset": get_split(dataset, script_args.dataset_train_split, "dataset_train_split"),
         "eval_dataset": eval_dataset,

@@ -4,63 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-from peft import PeftConfig, PeftModel
-from trl import ModelConfig
-
-from ..data.rendering import load_processing_class
 from ..data.target_cache import TargetCache, fingerprint
-from ..errors import ConsistencyError, one_line
+from ..evaluation.models import load_model
 from ..evaluation.run import generate_answers
 from ..evaluation.vulnerability import judge_pairs
 from ..trainer.checks import check_chat_template
-from ..trainer.model_checks import ADAPTER_CONFIG, check_model_folder, check_weights, load_config
-from ..trainer.upstream import create_model_from_path
-from .loading import resolve_model
 
 
 # The model's answers while they are made: a killed run goes on from them. Pushing leaves it out.
 ANSWERS = "_answers"
-
-
-def load_model(name: str, revision: str | None = None, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """
-    A model in the precision of its checkpoint, on the accelerator if there is one, and its tokenizer or processor. The
-    folder of an adapter, as training saves it, stands for its base model with the adapter.
-
-    Raises:
-        [`ConsistencyError`]: If it cannot be loaded.
-    """
-    folder = path = resolve_model(ModelConfig(model_name_or_path=name))
-    is_adapter = (Path(folder) / ADAPTER_CONFIG).is_file()
-    if is_adapter:
-        check_weights(folder)
-        path, revision = _base_model(folder)
-    check_model_folder(path)
-    load_config(path, revision, trust_remote_code)
-    processing_class = load_processing_class(folder, None if is_adapter else revision, trust_remote_code)
-    options = {"revision": revision, "trust_remote_code": trust_remote_code, "use_safetensors": True}
-    try:
-        model = create_model_from_path(path, dtype="auto", device_map=None, **options)
-        if is_adapter:
-            model = PeftModel.from_pretrained(model, folder)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
-    return model.to(PartialState().device).eval(), processing_class
-
-
-def _base_model(adapter: str) -> tuple[str, str | None]:
-    """The model that an adapter was trained on, and its revision."""
-    try:
-        config = PeftConfig.from_pretrained(adapter)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {one_line(error)}") from None
-    if not config.base_model_name_or_path:
-        raise ConsistencyError(
-            f"{adapter} is an adapter that does not say of which model: set `base_model_name_or_path` in its "
-            f"{ADAPTER_CONFIG}."
-        )
-    return config.base_model_name_or_path, config.revision
 
 
 def answer_and_judge(

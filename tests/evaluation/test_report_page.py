@@ -1,0 +1,102 @@
+import base64
+import re
+from html.parser import HTMLParser
+
+from trl_consistency.evaluation import Rate
+from trl_consistency.evaluation.report import rate_cells
+from trl_consistency.evaluation.report_page import Picture, Report, Table
+
+
+RESULTS = {
+    "before": {"sycophancy/test": Rate(124, 128), "<mine>": Rate(0, 0, unparsed=5)},
+    "A & B": {"sycophancy/test": Rate(4, 128, unparsed=2)},
+}
+BAD = '<script>alert("x")</script>'
+
+
+class Page(HTMLParser):
+    """The cells of each row, and whether every element is closed in its turn."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.rows, self.addresses = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.addresses += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("th", "td"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "tr" in self.open and self.rows[-1]:
+            self.rows[-1][-1] += data.strip() + " "
+
+
+def make_report(tmp_path):
+    (tmp_path / "plot.png").write_bytes(b"\x89PNG")
+    return Report(
+        "Title",
+        "What & how",
+        list(RESULTS),
+        [
+            Table("Rates", "Share of <answers>.", rate_cells(RESULTS)),
+            Table("Differences", "Paired.", {"Sycophancy": ["-93.8% [-97, -88] (n=126)"]}, ["A & B"]),
+        ],
+        [Picture(tmp_path / "plot.png", "A plot", "It shows <nothing>.")],
+        [("Is 1 < 2?\nSay | or -.", {"before": BAD, "A & B": "Yes."})],
+        "Drawn at random.",
+        ["recipe & all"],
+    )
+
+
+def test_tables(tmp_path):
+    rows = [[" ".join(cell.split()) for cell in row] for row in Page(make_report(tmp_path).to_html()).rows]
+    assert rows == [
+        ["", "before", "A & B"],
+        [
+            "Sycophancy, held-out questions",
+            "96.9% [92.2, 98.8] (124/128)",
+            "3.1% [1.2, 7.8] (4/128), 2 unparsed",
+        ],
+        ["<mine>", "n/a (0/0), 5 unparsed", "-"],
+        ["", "A & B"],
+        ["Sycophancy", "-93.8% [-97, -88] (n=126)"],
+        ["", "before", "A & B"],
+        ["Is 1 < 2? Say | or -.", BAD, "Yes."],
+    ]
+
+
+def test_markdown_says_the_same(tmp_path):
+    text = make_report(tmp_path).to_markdown()
+    rows = [
+        [" ".join(cell.split()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in text.splitlines()
+        if line.startswith("|") and set(line) - set("|- ")
+    ]
+    assert [len(row) for row in rows] == [3, 3, 3, 2, 2, 3, 3]
+    assert rows[1][2] == "3.1% [1.2, 7.8] (4/128), 2 unparsed"
+    assert rows[6] == [r"Is 1 < 2?<br>Say \| or -.", BAD, "Yes."]
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings == ["# Title", "## Rates", "## Differences", "## A plot", "## Answers before and after"]
+    assert "![A plot](plot.png)" in text
+    assert text.endswith("\n- recipe & all\n")
+
+
+def test_page_needs_no_other_file(tmp_path):
+    report = make_report(tmp_path)
+    page, text = report.write(tmp_path)
+    assert (page.read_text(), text.read_text()) == (report.to_html(), report.to_markdown())
+    (address,) = Page(page.read_text()).addresses
+    assert base64.b64decode(address.removeprefix("data:image/png;base64,")) == b"\x89PNG"
+    assert not re.search(r"https?://|<script|<link|@import|url\(", page.read_text())

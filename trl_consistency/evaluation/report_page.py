@@ -1,0 +1,168 @@
+"""A report as two files that say the same: Markdown, and HTML that needs no other file."""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from .report import aligned_table
+
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #111; background: #fff; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; font-size: 0.85rem; }
+th, td { text-align: left; vertical-align: top; padding: 0.35rem 0.7rem; border-bottom: 1px solid #ccc; }
+thead th { border-bottom: 2px solid #111; }
+tbody th { font-weight: normal; }
+tbody th, td.text { white-space: pre-wrap; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+.note { color: #555; }
+img { max-width: 100%; height: auto; }
+"""
+
+
+class Table(NamedTuple):
+    """
+    A table of figures.
+
+    Args:
+        heading (`str`):
+            Heading above it.
+        text (`str`):
+            What it shows.
+        cells (`Mapping[str, Sequence[str]]`):
+            By the label of the row, a figure for each model, such as `3.1% [1.2, 7.8] (4/128)`.
+        models (`Sequence[str]`, *optional*):
+            The models, if they are not those of the report.
+    """
+
+    heading: str
+    text: str
+    cells: Mapping[str, Sequence[str]]
+    models: Sequence[str] | None = None
+
+
+class Picture(NamedTuple):
+    """
+    A picture of a report.
+
+    Args:
+        path ([`~pathlib.Path`]):
+            PNG file, in the report's folder. HTML gets a copy of it.
+        heading (`str`):
+            Heading above it.
+        text (`str`):
+            What it shows.
+    """
+
+    path: Path
+    heading: str
+    text: str
+
+
+@dataclass
+class Report:
+    """
+    A report.
+
+    Args:
+        title (`str`):
+            Its title.
+        introduction (`str`):
+            What was measured.
+        models (`Sequence[str]`):
+            The models, in the order of the columns.
+        tables (`Sequence[Table]`):
+            Tables.
+        pictures (`Sequence[Picture]`, *optional*, defaults to `()`):
+            Pictures below the tables.
+        examples (`Sequence[tuple[str, Mapping[str, str]]]`, *optional*, defaults to `()`):
+            Prompts, and what each model answered.
+        examples_text (`str`, *optional*, defaults to `""`):
+            Which ones they are.
+        notes (`Sequence[str]`, *optional*, defaults to `()`):
+            Lines at the end.
+    """
+
+    title: str
+    introduction: str
+    models: Sequence[str]
+    tables: Sequence[Table]
+    pictures: Sequence[Picture] = ()
+    examples: Sequence[tuple[str, Mapping[str, str]]] = ()
+    examples_text: str = ""
+    notes: Sequence[str] = ()
+
+    EXAMPLES = "Answers before and after"
+
+    def write(self, folder: Path) -> list[Path]:
+        """Writes `report.html` and `report.md` into a folder, which has the pictures already."""
+        paths = [folder / "report.html", folder / "report.md"]
+        for path, text in zip(paths, (self.to_html(), self.to_markdown()), strict=True):
+            path.write_text(text, encoding="utf-8")
+        return paths
+
+    def to_markdown(self) -> str:
+        """The report as Markdown that names its pictures."""
+        parts = [f"# {self.title}", self.introduction]
+        for table in self.tables:
+            parts += [
+                f"## {table.heading}",
+                table.text,
+                aligned_table(table.models or self.models, table.cells).strip(),
+            ]
+        for path, heading, text in self.pictures:
+            parts += [f"## {heading}", text, f"![{heading}]({path.name})"]
+        if self.examples:
+            said = {
+                _in_cell(prompt): [_in_cell(answers[name]) for name in self.models]
+                for prompt, answers in self.examples
+            }
+            parts += [f"## {self.EXAMPLES}", self.examples_text, aligned_table(self.models, said).strip()]
+        parts.append("\n".join(f"- {note}" for note in self.notes))
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def to_html(self) -> str:
+        """The report as one page of HTML."""
+        parts = [f"<h1>{escape(self.title)}</h1>", f"<p>{escape(self.introduction)}</p>"]
+        for table in self.tables:
+            rows = [(label, map(_figure, cells)) for label, cells in table.cells.items()]
+            parts += [f"<h2>{escape(table.heading)}</h2>", f"<p>{escape(table.text)}</p>"]
+            parts.append(_table(table.models or self.models, rows))
+        for path, heading, text in self.pictures:
+            data = base64.b64encode(path.read_bytes()).decode()
+            parts += [f"<h2>{escape(heading)}</h2>", f"<p>{escape(text)}</p>"]
+            parts.append(f'<img alt="{escape(heading)}" src="data:image/png;base64,{data}">')
+        if self.examples:
+            said = [
+                (prompt, [f'<td class="text">{escape(answers[name])}</td>' for name in self.models])
+                for prompt, answers in self.examples
+            ]
+            parts += [f"<h2>{self.EXAMPLES}</h2>", f"<p>{escape(self.examples_text)}</p>", _table(self.models, said)]
+        if self.notes:
+            parts.append("<h2>How</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in self.notes) + "</ul>")
+        head = f'<meta charset="utf-8"><title>{escape(self.title)}</title><style>{STYLE}</style>'
+        return (
+            f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
+        )
+
+
+def _in_cell(text: str) -> str:
+    """A text in a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("\n", "<br>")
+
+
+def _figure(cell: str) -> str:
+    """The figure on a line of its own, above its interval and counts."""
+    figure, _, rest = cell.partition(" ")
+    return f'<td><strong>{escape(figure)}</strong><br><span class="note">{escape(rest)}</span></td>'
+
+
+def _table(names: Sequence[str], rows: Sequence[tuple[str, Iterable[str]]]) -> str:
+    """`rows` are labels and cells of HTML."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(f"<tr><th>{escape(label)}</th>{''.join(cells)}</tr>\n" for label, cells in rows)
+    return f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'

@@ -1,0 +1,123 @@
+"""The pairs that `trl-consistency evaluate` measures on, read and checked before any weights load."""
+
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trl import DatasetMixtureConfig
+
+from ..data.pairs import check_prompt_columns, report_faults, row_checker
+from ..data.prepare import render_row
+from ..data.rendering import ProcessingClass
+from ..embedded import EMBEDDED
+from ..errors import ConsistencyError
+from ..evaluation.run import possible_answers
+from ..organism import load_control_dataset, load_organism_datasets
+from ..perturbations.reading import read_rows
+from ..trainer.checks import check_chat_template
+from .loading import ConsistencyScriptArguments, load_pairs
+
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class PairSet:
+    """Pairs that are measured together, and the answers that are possible to their questions."""
+
+    rows: Rows
+    candidates: dict[str | None, set[str]]
+
+
+def load_sets(
+    names: Sequence[str], splits_wanted: Sequence[str] | None, max_pairs: int | None, seed: int
+) -> dict[str, PairSet]:
+    """
+    The pairs by a short name: the file's, the split's, or `FOLDER/SPLIT` where several would have the same.
+
+    Args:
+        names (`Sequence[str]`):
+            Files, folders, data sets of the Hub or `embedded:organism`.
+        splits_wanted (`Sequence[str]`, *optional*):
+            Splits of those that are no files. If `None`, all but `train`, or `train` if there is no other.
+        max_pairs (`int`, *optional*):
+            Pairs of each, drawn under `seed`.
+        seed (`int`):
+            Seed.
+
+    Raises:
+        [`ConsistencyError`]: If there are none, or rows are faulty.
+    """
+    found: list[tuple[str, str, PairSet]] = []
+    for name in names:
+        splits = _load_splits(name)
+        candidates = possible_answers(row for rows in splits.values() for row in rows)
+        if os.path.isfile(name):
+            chosen = list(splits)
+        elif splits_wanted is not None:
+            chosen = list(splits_wanted)
+        else:
+            chosen = [split for split in splits if split != "train"] or ["train"]
+        for split in chosen:
+            if split not in splits:
+                raise ConsistencyError(f"`splits`: {name} has no split `{split}`, only: {', '.join(splits)}.")
+            rows = splits[split]
+            _check_rows(rows, name if len(splits) == 1 else f"{name}, split {split}")
+            if max_pairs is not None and max_pairs < len(rows):
+                kept = sorted(random.Random(seed).sample(range(len(rows)), max_pairs))
+                rows = [rows[index] for index in kept]
+            short = Path(name).stem if os.path.isfile(name) else split
+            found.append((short, name if os.path.isfile(name) else f"{name}/{split}", PairSet(rows, candidates)))
+    shorts = [short for short, _, _ in found]
+    sets = {long if shorts.count(short) > 1 else short: of_set for short, long, of_set in found}
+    if len(sets) < len(found):
+        raise ConsistencyError("`pairs` names the same pairs twice.")
+    return sets
+
+
+def _load_splits(name: str) -> dict[str, Rows]:
+    if name == EMBEDDED:
+        control = [
+            {
+                "clean_prompt": row["prompt"],
+                "perturbed_prompt": row["prompt"],
+                "answer": row["answer"],
+                "category": "addition",
+            }
+            for row in load_control_dataset()
+        ]
+        return {**{split: list(rows) for split, rows in load_organism_datasets().items()}, "control": control}
+    # Row by row: `datasets` refuses a file as a whole if a column has two types, and fills in what a row lacks.
+    if os.path.isfile(name) and not name.endswith(".json"):
+        return {"train": list(read_rows(name))}
+    dataset = load_pairs(ConsistencyScriptArguments(dataset_name=name), DatasetMixtureConfig())
+    return {split: list(rows) for split, rows in dataset.items()}
+
+
+def _check_rows(rows: Rows, name: str) -> None:
+    if not rows:
+        raise ConsistencyError(f"{name} has no rows.")
+    check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), name)
+    check_row = row_checker(rows[0], has_completion=False)
+    report_faults([(index, fault) for index, row in enumerate(rows) for fault in check_row(row)], name, len(rows))
+    faults = [
+        (index, f"`{column}` must be text, not {row[column]!r}")
+        for index, row in enumerate(rows)
+        for column in ("answer", "biased_answer", "category")
+        if not isinstance(row.get(column), str | None)
+    ]
+    report_faults(faults, name, len(rows))
+
+
+def render_sets(sets: dict[str, PairSet], processing_class: ProcessingClass, kwargs: dict[str, Any]) -> None:
+    """Adds the token ids of both prompts to each row, or reports those that cannot be rendered."""
+    for name, of_set in sets.items():
+        chats = [row for row in of_set.rows if isinstance(row["clean_prompt"], list)]
+        if chats:
+            check_chat_template(processing_class, {name: chats}, ways_out="Use")
+        of_set.rows = [row | render_row(row, processing_class, False, kwargs, 0, False) for row in of_set.rows]
+        faults = [(index, row["render_fault"]) for index, row in enumerate(of_set.rows) if row["render_fault"]]
+        report_faults(faults, name, len(of_set.rows))
