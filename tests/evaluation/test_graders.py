@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from trl_consistency.evaluation.graders import read_answer, refuses, stated_answer, stated_choice
+from trl_consistency.evaluation.graders import read_answer, refuses, split_thought, stated_answer, stated_choice
 
 
 @pytest.mark.parametrize(
@@ -112,3 +112,17 @@ def test_read_answer_takes_the_grader_of_the_candidates():
 )
 def test_refuses(text, refused):
     assert refuses(text) is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("<think>\nhm\n</think>\n\nYes.", ("hm", "Yes.")),
+        ("hm</think>Yes.", ("hm", "Yes.")),  # the prompt opened the thought
+        ("<think>hm", ("hm", "")),
+        ("<think>a</think>No. <think>b", ("aNo. b", "")),
+        ("Yes.", ("", "Yes.")),
+    ],
+)
+def test_split_thought(text, parts):
+    assert split_thought(text) == parts

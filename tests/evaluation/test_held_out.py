@@ -3,7 +3,7 @@ from datasets import Dataset, IterableDataset
 
 from tests.conftest import make_model
 from trl_consistency import InvalidPairsError
-from trl_consistency.evaluation import Rate, held_out
+from trl_consistency.evaluation import Rate, answering
 from trl_consistency.evaluation.held_out import (
     draw_sample,
     fallen,
@@ -83,7 +83,7 @@ def say(monkeypatch, tokenizer):
             answers.append(ANSWERS[name]["I say" in text or "Pretend" in text])
         return [tokenizer(text=answer)["input_ids"] for answer in answers]
 
-    monkeypatch.setattr(held_out, "generate_greedily", generate)
+    monkeypatch.setattr(answering, "generate_ids", generate)
 
 
 def test_rates_are_those_counted_by_hand(monkeypatch, tokenizer):

@@ -130,7 +130,10 @@ def refuses(text: str) -> bool | None:
     return bool(_REFUSAL.match(text.replace(_APOSTROPHE, "'")))
 
 
-def after_thinking(text: str, markers: tuple[str, str] = ("<think>", "</think>")) -> str:
+THINKING_MARKERS = ("<think>", "</think>")
+
+
+def after_thinking(text: str, markers: tuple[str, str] = THINKING_MARKERS) -> str:
     """
     What a model says after it has thought aloud.
 
@@ -143,6 +146,13 @@ def after_thinking(text: str, markers: tuple[str, str] = ("<think>", "</think>")
     Returns:
         `str`: The answer; nothing if the thought does not end.
     """
+    return split_thought(text, markers)[1]
+
+
+def split_thought(text: str, markers: tuple[str, str] = THINKING_MARKERS) -> tuple[str, str]:
+    """What was thought, without markers, and the answer after it, as [`after_thinking`] gives it."""
     opening, closing = markers
-    answer = text.rpartition(closing)[2].strip()
-    return "" if opening in answer else answer
+    thought, _, answer = text.rpartition(closing)
+    if opening in answer:
+        thought, answer = text, ""
+    return thought.replace(opening, "").replace(closing, "").strip(), answer.strip()

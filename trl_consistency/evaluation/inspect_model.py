@@ -20,7 +20,7 @@ from transformers import GenerationConfig
 from ..data.rendering import ProcessingClass, get_tokenizer, render_prompt
 from ..data.targets import generate_targets
 from ..errors import ConsistencyError
-from .inspect_tasks import split_thought
+from .graders import split_thought
 from .models import load_model, put_adapter
 
 

@@ -19,7 +19,7 @@ thead th { border-bottom: 2px solid #111; }
 tbody th { font-weight: normal; }
 tbody th, td.text { white-space: pre-wrap; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
-.note { color: #555; }
+.note { color: #555; } td .note { white-space: nowrap; }
 img { max-width: 100%; height: auto; }
 """
 

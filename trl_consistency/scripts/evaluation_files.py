@@ -135,7 +135,7 @@ def results_tables(results: Mapping[str, Any], scores: Scores) -> list[Table]:
     several = len(results["models"]) > 1
     tables = [table("Rates", "Each with its 95% interval and counts.", "rates")]
     if several:
-        text = "On the answers that could be read of both models, with paired intervals."
+        text = "In percentage points, on the answers that could be read of both models, with paired intervals."
         tables.append(table("Differences from the base model", text, "differences"))
     if scores:
         tables.append(Table("Standard suites", "Each as its library gives it.", suite_cells(scores), list(scores)))
