@@ -131,6 +131,12 @@ def test_format_of_results(tmp_path):
     assert [result.metric for result in results] == ["sycophancy", "harmonic_mean"]
 
 
+def save_adapters(model_dir):
+    adapter = get_peft_model(AutoModelForCausalLM.from_pretrained(model_dir), LoraConfig(target_modules="all-linear"))
+    for name in ("bct", "act"):
+        adapter.save_pretrained(f"outputs/{name}")
+
+
 @pytest.mark.parametrize("line", EVALUATE_COMMANDS)
 def test_evaluate_commands(line, tmp_path, monkeypatch, model_dir, organism_dir, capsys):
     """With the tiny model, adapters of it, pairs with requests, and a judge on the loopback."""
@@ -141,9 +147,7 @@ def test_evaluate_commands(line, tmp_path, monkeypatch, model_dir, organism_dir,
     for name, values in columns.items():
         pairs = pairs.add_column(name, values)
     pairs.to_json("pairs/train.jsonl")
-    adapter = get_peft_model(AutoModelForCausalLM.from_pretrained(model_dir), LoraConfig(target_modules="all-linear"))
-    for name in ("bct", "act"):
-        adapter.save_pretrained(f"outputs/{name}")
+    save_adapters(model_dir)
     words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
     options = ["--max_completion_length", "4", "--judge_max_completion_length", "4"]
     with judge_server(lambda prompt, attempt: completion("VERDICT: REFUSED")) as (url, _):
@@ -172,6 +176,7 @@ def test_suites_commands(line, tmp_path, monkeypatch, model_dir, capsys):
     monkeypatch.setattr(suites, "installed_version", lambda package: "1.0")
     monkeypatch.setattr(script, "run_suites", scores)
     monkeypatch.chdir(tmp_path)
+    save_adapters(model_dir)
     cli(shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))[1:])
     assert "0.500 [0.100, 0.900] (n=2)" in capsys.readouterr().out
 
