@@ -133,7 +133,8 @@ def test_two_processes_follow_one_on_nf4_weights(tmp_path, sharp_model, one_proc
     moved = one["weights"] - one["before"]
     assert moved.abs().max() > 5e-3
     assert (two["weights"] - one["weights"]).norm() < 0.05 * moved.norm()
-    assert two["metrics"]["eval_loss"] == pytest.approx(one["metrics"]["eval_loss"], rel=1e-2)
+    # By the sampled token it is a mean of terms of either sign, here near 0: a share of it says little.
+    assert two["metrics"]["eval_loss"] == pytest.approx(one["metrics"]["eval_loss"], rel=1e-2, abs=1e-3)
 
 
 @pytest.mark.slow
