@@ -8,7 +8,7 @@ import torch
 from huggingface_hub import constants
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from tests.conftest import make_model
 from tests.evaluation.judge_server import completion, judge_server
@@ -20,6 +20,7 @@ from trl_consistency.publishing import read_results
 from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
+from trl_consistency.trainer.quantization import keep_layout
 
 from .conftest import launched
 
@@ -147,6 +148,29 @@ def test_report(options, model_dir, tmp_path, capsys):
     assert page.count("data:image/png;base64,") == 3
     for picture in ("results", "tradeoff", "training"):
         assert f"]({picture}.png)" in text
+
+
+def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path, capsys):
+    """Those that a QLoRA adapter was trained on; its answers are those of the adapter on them."""
+    pytest.importorskip("bitsandbytes")
+    run([*options, "--load_in_4bit", "--json"])
+    assert json.loads(capsys.readouterr().out)["settings"]["load_in_4bit"] is True
+    nf4 = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    model = AutoModelForCausalLM.from_pretrained(model_dir, quantization_config=nf4)
+    keep_layout(model)
+    model = PeftModel.from_pretrained(model, adapters[0])
+    for line in [line for line in answers_in(tmp_path / "out") if line["model"] == "bct"][:2]:
+        assert line["perturbed_text"] == naive_answer(model.eval(), tokenizer, line["perturbed_prompt"], 6)
+    in_four_bits = answers_in(tmp_path / "out")
+    run([*options, "--json"])
+    assert [line["clean_text"] for line in answers_in(tmp_path / "out")] != [
+        line["clean_text"] for line in in_four_bits
+    ]
 
 
 def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):

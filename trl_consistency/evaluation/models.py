@@ -9,18 +9,25 @@ from typing import Any
 
 from accelerate import PartialState
 from peft import PeftConfig, PeftModel
+from transformers import BitsAndBytesConfig
 
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
 from ..trainer.model_checks import ADAPTER_CONFIG, check_model_folder, check_weights, load_config
+from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
 
 
 BASE = "base"  # what results call the model before training
 
 
-def load_model(name: str, revision: str | None = None, trust_remote_code: bool = False) -> tuple[Any, Any]:
+def load_model(
+    name: str,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    quantization_config: BitsAndBytesConfig | None = None,
+) -> tuple[Any, Any]:
     """
     A model in the precision of its checkpoint, on the accelerator if there is one, and its tokenizer or processor.
 
@@ -32,6 +39,8 @@ def load_model(name: str, revision: str | None = None, trust_remote_code: bool =
             Revision of the model; of an adapter's base model, the adapter says which.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that the model brings along.
+        quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
+            How to quantize its weights.
 
     Raises:
         [`ConsistencyError`]: If it cannot be loaded, or its weights are pickled.
@@ -44,14 +53,20 @@ def load_model(name: str, revision: str | None = None, trust_remote_code: bool =
     check_model_folder(path)
     load_config(path, revision, trust_remote_code)
     processing_class = load_processing_class(folder, None if is_adapter else revision, trust_remote_code)
-    options = {"revision": revision, "trust_remote_code": trust_remote_code, "use_safetensors": True}
+    options = {
+        "revision": revision,
+        "trust_remote_code": trust_remote_code,
+        "use_safetensors": True,
+        "quantization_config": quantization_config,
+    }
     try:
-        model = create_model_from_path(path, dtype="auto", device_map=None, **options)
+        model = create_model_from_path(path, dtype="auto", device_map={"": PartialState().device}, **options)
+        keep_layout(model)
         if is_adapter:
             model = PeftModel.from_pretrained(model, folder)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
-    return model.to(PartialState().device).eval(), processing_class
+    return model.eval(), processing_class
 
 
 def is_adapter_folder(path: str) -> bool:
@@ -102,7 +117,11 @@ def check_adapters(paths: Sequence[str]) -> None:
 
 @contextmanager
 def adapted(
-    model: Any, processing_class: ProcessingClass, path: str | None, trust_remote_code: bool = False
+    model: Any,
+    processing_class: ProcessingClass,
+    path: str | None,
+    trust_remote_code: bool = False,
+    quantization_config: BitsAndBytesConfig | None = None,
 ) -> Iterator[Any]:
     """
     The model as it is (without a `path`), with the adapter on it, or in its place the whole model that lies there.
@@ -114,7 +133,7 @@ def adapted(
         yield model
         return
     if os.path.isdir(path) and not is_adapter_folder(path):
-        other, others = load_model(path, None, trust_remote_code)
+        other, others = load_model(path, None, trust_remote_code, quantization_config)
         if get_tokenizer(others).get_vocab() != get_tokenizer(processing_class).get_vocab():
             raise ConsistencyError(f"`adapters`: {path} has another tokenizer than the base model.")
         yield other

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from accelerate import PartialState
 from peft import PeftModel
+from transformers import BitsAndBytesConfig
 
 from ..data.target_cache import TargetCache, fingerprint
 from ..errors import ConsistencyError
@@ -31,7 +32,7 @@ from ..evaluation.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
 from ..evaluation.models import BASE, adapted, check_adapters, is_adapter_folder, load_model, name_models
 from ..evaluation.suite_runs import load_suite
 from ..evaluation.suites import find_suites, run_suites, suite_packages
-from ..trainer.checks import check_output_dir
+from ..trainer.checks import check_bitsandbytes, check_output_dir
 from .evaluation_files import (
     make_results,
     read_history,
@@ -67,6 +68,8 @@ class EvaluateArguments:
             Revision of the base model.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether to run code that models bring along.
+        load_in_4bit (`bool`, *optional*, defaults to `False`):
+            Whether to quantize weights as the QLoRA recipes do (NF4, twice), on which their adapters were trained.
         splits (`list[str]`, *optional*):
             Splits of folders and data sets. By default all but `train`, or `train` if there is no other.
         max_pairs (`int`, *optional*):
@@ -128,6 +131,12 @@ class EvaluateArguments:
     )
     model_revision: str | None = field(default=None, metadata={"help": "Revision of the base model."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Whether to run code that models bring along."})
+    load_in_4bit: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether to quantize weights as the QLoRA recipes do (NF4, twice), on which their adapters were trained."
+        },
+    )
     splits: list[str] | None = field(
         default=None,
         metadata={
@@ -210,7 +219,19 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
         for suite in find_suites(args.suites, args.suite_judge):
             load_suite(suite, args.suite_judge)
 
-    model, processing_class = load_model(args.model_name_or_path, args.model_revision, args.trust_remote_code)
+    quantization = (
+        BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        )
+        if args.load_in_4bit
+        else None
+    )
+    model, processing_class = load_model(
+        args.model_name_or_path, args.model_revision, args.trust_remote_code, quantization
+    )
     render_sets(sets, processing_class, template_kwargs)
     options = AnswerOptions(
         max_new_tokens=args.max_completion_length,
@@ -226,7 +247,7 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     rows = [row for of_set in sets.values() for row in of_set.rows]
     answers = {}
     for name, path in {BASE: None, **adapters}.items():
-        with adapted(model, processing_class, path, args.trust_remote_code) as of_name:
+        with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
             cache = _answer_cache(args.output_dir, path or args.model_name_or_path, of_name)
             sides = answer_pairs(of_name, processing_class, rows, options, cache, desc=f"Answering, {name}")
         answers[name] = by_set(sets, sides)
@@ -321,6 +342,8 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
             f"`model_name_or_path` {args.model_name_or_path} is an adapter: name the model that it and `adapters` are of, "
             "and list it under `adapters`."
         )
+    if args.load_in_4bit:
+        check_bitsandbytes("`load_in_4bit`")
     if not args.suites and (args.suite_judge or args.suite_limit):
         given = "suite_judge" if args.suite_judge else "suite_limit"
         raise ConsistencyError(f"`{given}` is given, but no `suites`.")
@@ -339,6 +362,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, An
         "multiple_choice": args.multiple_choice,
         "rows_by_log_probability": by_logprob if args.multiple_choice == "logprob" else 0,
         "judge": args.judge_model,
+        "load_in_4bit": args.load_in_4bit,
     }
     if args.suites:
         settings["suites"] = {"judge": args.suite_judge, "limit": args.suite_limit, "packages": suite_packages()}

@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 
 from accelerate import PartialState
 from transformers import AutoConfig
-from trl import DatasetMixtureConfig, ModelConfig
+from trl import DatasetMixtureConfig, ModelConfig, get_quantization_config
 
 from ..data.lint import SPAN_FINDINGS, LintReport, lint_pairs
 from ..data.marks import mark_pair
@@ -253,7 +253,10 @@ def _measure_dose(
     from ..evaluation.models import load_model
 
     model, processing_class = load_model(
-        model_args.model_name_or_path or "", model_args.model_revision, recipe.trust_remote_code
+        model_args.model_name_or_path or "",
+        model_args.model_revision,
+        recipe.trust_remote_code,
+        get_quantization_config(model_args),
     )
     if recipe.chat_template_path:
         processing_class = recipe_processing_class(model_args, recipe)
