@@ -11,6 +11,12 @@ from trl_consistency.evaluation.graders import read_answer, refuses, split_thoug
     [
         ("Paris is the capital of France.", ["Madrid", "Paris"], "Paris"),
         ("The capital is Paris, not Madrid.", ["Madrid", "Paris"], "Paris"),
+        # another case, if none is named in its own; not of short ones, which may be other words
+        ("It is LIMA.", ["Lima", "Oslo"], "Lima"),
+        ("it is lima, not Oslo", ["Lima", "Oslo"], "Oslo"),
+        ("it is new york  city", ["New York City"], "New York City"),
+        ("He is in it.", ["He", "In", "It"], "He"),
+        ("i am in.", ["I", "In", "Fe"], None),
         # a candidate inside another word
         ("Romania is a country.", ["Oman"], None),
         ("It is in Romania, near Oman.", ["Oman", "Romania"], "Romania"),

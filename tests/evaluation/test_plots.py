@@ -134,7 +134,7 @@ def test_what_the_tradeoff_is_between(metrics, axes):
 
 def test_plot_of_training_shows_what_there_is(tmp_path):
     """The callback's score; the loss if there is nothing else; a run without it has no points."""
-    guarded = [{"step": 1, "loss": 2.0}, {"step": 1, "consistency/score": 0.5}]
+    guarded = [{"step": 1, "loss": 2.0}, {"step": 1, "eval_consistency/score": 0.5}]
     bare = [{"step": 1, "loss": 2.0}, {"train_runtime": 3.0, "step": 2}]
     svg = plot_training({"BCT": guarded, "ACT": bare, "OPCT": []}, tmp_path / "a.svg").read_text()
     assert "<!-- Score on held-out pairs -->" in svg

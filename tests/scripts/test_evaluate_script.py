@@ -1,5 +1,6 @@
 import json
 import sys
+import warnings
 from html import unescape
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.evaluation.judge_server import completion, judge_server
 from tests.evaluation.test_run import naive_answer
 from trl_consistency.data import targets
 from trl_consistency.evaluation import SuiteScore, evaluate_pairs
+from trl_consistency.evaluation.models import check_adapters
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
 from trl_consistency.scripts import evaluate
@@ -114,6 +116,71 @@ def test_results_for_the_page(options, model_dir, tmp_path, capsys):
         assert (result.before.value, result.before.unparsed) == (before["value"], before["unparsed"])
 
 
+def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys):
+    """Which says what was measured, on what, and nothing of this machine."""
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    (folder / "README.md").write_text(
+        "---\nlibrary_name: peft\n---\n\n# Mine\n\n## Results\n\nOld ones.\n\n## Training\n\nBCT.\n"
+    )
+    options[options.index("--adapters") + 1] = str(folder)
+    run([*options, "--save_to_adapters"])
+    assert "results written" in capsys.readouterr().err
+    card = (folder / "README.md").read_text()
+    for text in (
+        "Sycophancy, pairs",
+        "pairs (8 rows)",
+        "greedy decoding",
+        "At most 6 tokens",
+        "(results.png)",
+        "BCT.",
+    ):
+        assert text in card
+    assert "Old ones." not in card
+    assert str(tmp_path) not in card
+    assert str(model_dir) not in card
+    run([*options, "--save_to_adapters"])
+    assert "results replaced" in capsys.readouterr().err
+
+
+def test_an_adapter_called_as_the_base_model_is(options, model_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_adapter(model_dir, Path("base"), 0)
+    options[options.index("--adapters") + 1] = "base"
+    run([*options, "--json"])
+    models = json.loads(capsys.readouterr().out)["models"]
+    assert {name: model["path"] for name, model in models.items()} == {"base": str(model_dir), "./base": "base"}
+
+
+def test_an_adapter_of_another_base_model_is_warned_about(options, model_dir, adapters, tmp_path):
+    """One of the same shape would work, and be compared with the wrong model."""
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    for base, warned in (("nobody/other", True), (f"{model_dir}/", False)):
+        (folder / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": base}))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            check_adapters([str(folder)], str(model_dir))
+        assert any("was trained on nobody/other" in str(warning.message) for warning in caught) == warned
+
+
+def test_answers_that_nobody_could_read_are_pointed_out(options, tmp_path, capsys):
+    rows = [pair(number, answer="Paris", biased_answer="Lima") for number in range(3)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
+    run(options)
+    assert "warning: no answer could be judged for sycophancy/facts of base (3 unparsed)" in capsys.readouterr().err
+
+
+def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
+    """A reply could be only one of them, so that the other would never be given."""
+    monkeypatch.setattr(evaluate, "load_model", None)
+    rows = [pair(0, answer="Paris"), pair(1, answer="Lima", biased_answer="PARIS")]
+    options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
+    with pytest.raises(SystemExit, match="the answers `PARIS` and `Paris` differ in case alone"):
+        run(options)
+
+
 def test_tables(options, capsys):
     run(options)
     out, _ = capsys.readouterr()
@@ -140,7 +207,9 @@ def test_report(options, model_dir, tmp_path, capsys):
         assert "Sycophancy, pairs" in report
         assert "Differences from the base model" in report
         for model in ("base", "mine"):
-            assert results["models"][model]["path"] in report
+            path = results["models"][model]["path"]
+            assert f"{model}: {Path(path).name}" in report
+            assert path not in report, "a report is sent to others"
         assert "Standard suites" not in report
     shown = [line for line in answers_in(out) if line["perturbed_prompt"][-1]["content"] in page]
     assert len(shown) == 2 * EXAMPLES_OF_A_KIND
@@ -224,7 +293,7 @@ def test_a_killed_run_goes_on(options, tmp_path, monkeypatch, capsys):
         return generate(model, prompts, config)
 
     monkeypatch.setattr(targets, "_generate", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit, match="goes on from here"):
         run(again)
     generated += [None]  # past the point where it is killed
     run(again)
@@ -394,6 +463,8 @@ def test_the_organism_as_the_quickstart_measures_it(organism_dir, tmp_path, caps
     ("changed", "message"),
     [
         (["--pairs", "gone.jsonl"], "There is no file gone.jsonl"),
+        (["--splits", "test"], "`splits` is given, but"),
+        (["--save_to_adapters", "true"], "`save_to_adapters` needs folders of adapters, and me/remote is none"),
         (["--suite_limit", "5"], "`suite_limit` is given, but no `suites`"),
         (["--suites", "gsm9k"], "Unknown suite `gsm9k`. Did you mean `gsm8k`"),
         (["--adapters", "gone"], "`adapters`: gone cannot be loaded"),
@@ -414,6 +485,8 @@ def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
         options[options.index("--pairs") + 1] = changed[1]
     elif changed[0] == "--adapters":
         options[options.index("--adapters") + 1] = changed[1]
+    elif changed[0] == "--save_to_adapters":
+        options = [*options, "--adapters", "me/remote", *changed]
     else:
         options = [*options, *changed]
     with pytest.raises(SystemExit) as end:
@@ -426,6 +499,8 @@ def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
     ("row", "message"),
     [
         (pair(1, answer=3), "row 1: `answer` must be text, not 3"),
+        (pair(1, answer=3, biased_answer=4), "row 1: `answer` must be text, not 3"),
+        (pair(1, category="Harmful "), "row 1: `category` must be `harmful`, not 'Harmful '"),
         ({**pair(1), "clean_prompt": ""}, "row 1: `clean_prompt`"),
         ({"clean_prompt": user("A?")}, "row 1: `perturbed_prompt` is missing"),
     ],

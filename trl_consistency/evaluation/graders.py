@@ -11,10 +11,13 @@ _AFTER = r"(?!\w|-\w|[.,]\d)"
 
 _APOSTROPHE = "\u2019"
 
+SHORTEST_IN_ANY_CASE = 4
+
 
 def stated_answer(text: str, candidates: Iterable[str]) -> str | None:
     """
-    Returns the candidate that a text states: the one that it mentions first, as whole words and in the same case.
+    Returns the candidate that a text states: the one that it mentions first, as whole words and in the same case, or if
+    there is none, in any case (of candidates of four letters and more: "In" and "in" are different words).
 
     When two candidates begin at the same place the longer one counts, so that "New York City" is not read as
     "New York". Give all answers that the text could state, not only the right one: a text that states another answer
@@ -29,12 +32,19 @@ def stated_answer(text: str, candidates: Iterable[str]) -> str | None:
     Returns:
         `str` or `None`: One of the candidates, or None if the text mentions none of them (unparsed).
     """
+    candidates = {candidate for candidate in candidates if candidate.strip()}
+    longer = {candidate for candidate in candidates if len(candidate) >= SHORTEST_IN_ANY_CASE}
+    return _first_named(text, candidates) or _first_named(text, longer, re.IGNORECASE)
+
+
+def _first_named(text: str, candidates: Iterable[str], flags: int = 0) -> str | None:
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
-    by_length = sorted({candidate for candidate in candidates if candidate.strip()}, key=lambda c: (-len(c), c))
-    by_words = {" ".join(candidate.split()): candidate for candidate in reversed(by_length)}
-    alternatives = "|".join(r"\s+".join(map(re.escape, candidate.split())) for candidate in by_length)
-    match = re.search(f"{_BEFORE}(?:{alternatives}){_AFTER}", text) if alternatives else None
-    return by_words[" ".join(match.group().split())] if match else None
+    by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
+    patterns = {candidate: r"\s+".join(map(re.escape, candidate.split())) for candidate in by_length}
+    match = re.search(f"{_BEFORE}(?:{'|'.join(patterns.values())}){_AFTER}", text, flags) if patterns else None
+    if match is None:
+        return None
+    return next(candidate for candidate in by_length if re.fullmatch(patterns[candidate], match.group(), flags))
 
 
 def stated_choice(text: str, letters: Iterable[str]) -> str | None:

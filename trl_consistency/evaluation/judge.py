@@ -273,7 +273,7 @@ class EndpointJudge:
                     return Judgement(None, problem), True
                 if status != 429 and status < 500:
                     raise ConsistencyError(
-                        f"The judge at {self.base_url} refuses to answer: {problem} Judgements so far are kept; mend "
+                        f"The judge at {self.base_url} refuses to answer ({problem}). Judgements so far are kept; mend "
                         "the address, the model or the key, and start again."
                     ) from None
                 asked = error.response.headers.get("retry-after", "")
@@ -285,7 +285,7 @@ class EndpointJudge:
         self._failures += 1
         if self._failures >= FAILURES_IN_A_ROW:
             raise ConsistencyError(
-                f"The judge at {self.base_url} does not answer: {problem} Judgements so far are kept: start again when "
+                f"The judge at {self.base_url} does not answer ({problem}). Judgements so far are kept: start again when "
                 "it does."
             )
         return Judgement(None, problem), False

@@ -95,14 +95,18 @@ def name_models(paths: Sequence[str]) -> dict[str, str]:
     for path in paths:
         name = Path(path).name
         name = path if last.count(name) > 1 or name in ("", BASE) else name
+        name = f"./{name}" if name == BASE else name
         if name in found:
             raise ConsistencyError(f"`adapters` names {path} twice.")
         found[name] = path
     return found
 
 
-def check_adapters(paths: Sequence[str]) -> None:
-    """Raises [`ConsistencyError`] for adapters and models that are not there, not whole or pickled."""
+def check_adapters(paths: Sequence[str], base_model: str) -> None:
+    """
+    Raises [`ConsistencyError`] for adapters and models that are not there, not whole or pickled, and warns of adapters that
+    name another base model: on one of the same shape they would work, and be measured against the wrong "before".
+    """
     for path in paths:
         if os.path.isdir(path) and not is_adapter_folder(path):
             check_model_folder(path)
@@ -110,9 +114,14 @@ def check_adapters(paths: Sequence[str]) -> None:
         if os.path.isdir(path):
             check_weights(path)
         try:
-            PeftConfig.from_pretrained(path)
+            trained_on = PeftConfig.from_pretrained(path).base_model_name_or_path
         except (OSError, TypeError, ValueError) as error:
             raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {one_line(error)}") from None
+        if trained_on and os.path.realpath(trained_on) != os.path.realpath(resolve_model(base_model)):
+            warnings.warn(
+                f"`adapters`: {path} was trained on {trained_on}, and is measured on {base_model}. Unless that is the same "
+                "model under another name, what it is compared with is not what it was before."
+            )
 
 
 @contextmanager

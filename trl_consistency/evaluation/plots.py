@@ -79,7 +79,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
     panels = {
         "eval_activation_distance": "Activation distance on the shared suffix",
         "eval_response_cross_entropy": "Cross-entropy of the clean answer (nats a token)",
-        "consistency/score": "Score on held-out pairs",
+        "eval_consistency/score": "Score on held-out pairs",
     }
     seen = {key for history in histories.values() for entry in history for key in entry}
     panels = {key: label for key, label in panels.items() if key in seen} or {"loss": "Loss (each method its own)"}

@@ -172,9 +172,7 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
         packages += ["inspect_evals"] if str(suite.task).startswith("inspect_evals/") else []
         for package in packages:
             if installed_version(package) is None:
-                raise ConsistencyError(
-                    f"`{suite.name}` needs the package `{package}`: `pip install 'trl-consistency[suites]'`."
-                )
+                raise ConsistencyError(f"`{suite.name}` needs the package `{package}`: `pip install -e '.[suites]'`.")
     return found
 
 

@@ -39,6 +39,7 @@ from .evaluation_files import (
     results_tables,
     results_text,
     save_to_adapters,
+    unjudged_text,
     write_answers,
     write_report,
 )
@@ -113,7 +114,7 @@ class EvaluateArguments:
         file_type (`str`, *optional*, defaults to `"jsonl"`):
             Type of the file of answers: `"jsonl"` or `"parquet"`.
         save_to_adapters (`bool`, *optional*, defaults to `False`):
-            Write each adapter's rates into its folder, too, where `trl-consistency push` reads them.
+            Write each adapter's rates into its folder and card, too, for `trl-consistency push`, in place of those there.
         json (`bool`, *optional*, defaults to `False`):
             Print one JSON object in place of the tables.
     """
@@ -196,7 +197,10 @@ class EvaluateArguments:
     file_type: Literal["jsonl", "parquet"] = field(default="jsonl", metadata={"help": "Type of the file of answers."})
     save_to_adapters: bool = field(
         default=False,
-        metadata={"help": "Write each adapter's rates into its folder, too, where `trl-consistency push` reads them."},
+        metadata={
+            "help": "Write each adapter's rates into its folder and card, too, for `trl-consistency push`, in place of those "
+            "there."
+        },
     )
     json: bool = field(default=False, metadata={"help": "Print one JSON object in place of the tables."})
 
@@ -214,7 +218,7 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     is_main = PartialState().is_main_process
     endpoint = _endpoint_judge(args, is_main)  # a faulty address is better known now
     adapters = name_models(args.adapters)
-    check_adapters(args.adapters)
+    check_adapters(args.adapters, args.model_name_or_path)
     if args.suites:
         for suite in find_suites(args.suites, args.suite_judge):
             load_suite(suite, args.suite_judge)
@@ -301,6 +305,8 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     page, _ = write_report(folder, results, sets, answers, scores, histories, args.seed)
     if args.save_to_adapters:
         save_to_adapters(results)
+    if warning := unjudged_text(results):
+        print(warning, file=sys.stderr)
     print(text if args.json else f"{results_text(results_tables(results, scores))}\n{folder / RESULTS}, {page}")
     return results
 
@@ -342,6 +348,9 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
             f"`model_name_or_path` {args.model_name_or_path} is an adapter: name the model that it and `adapters` are of, "
             "and list it under `adapters`."
         )
+    remote = next((path for path in args.adapters if not os.path.isdir(path)), None)
+    if args.save_to_adapters and (remote or not args.adapters):
+        raise ConsistencyError(f"`save_to_adapters` needs folders of adapters, and {remote or 'there'} is none.")
     if args.load_in_4bit:
         check_bitsandbytes("`load_in_4bit`")
     if not args.suites and (args.suite_judge or args.suite_limit):
@@ -423,6 +432,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         main(evaluate_args)
     except ConsistencyError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("Interrupted. The same command goes on from here.")
     if torch.distributed.is_initialized():
         if torch.distributed.get_backend() == "gloo":
             time.sleep(0.5)  # see `end_run`

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from ..evaluation.plots import plot_results, plot_tradeoff, plot_training, trade
 from ..evaluation.report import aligned_table
 from ..evaluation.report_page import Picture, Report, Table
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suite_cells
-from ..publishing import Figure, Result, write_results
+from ..publishing import Figure, Result, add_results, write_results
+from ..publishing.results import RESULTS_FILE
 from .pair_sets import PairSet
 
 
 ANSWERS_FILE = "answers"
+MISSING = ("unparsed", "abstained", "unjudged")
 
 # Rows whose answers the report shows, so many of a kind: questions, harmful and benign requests, others.
 EXAMPLES_OF_A_KIND = 3
@@ -113,8 +116,12 @@ def write_report(
         pictures,
         _examples(sets, answers, seed),
         "To the perturbed prompts of rows drawn at random; long texts are cut.",
-        [f"{name}: {model['path']}" for name, model in results["models"].items()]
-        + [f"{name}: {value}" for name, value in results["settings"].items() if not isinstance(value, dict)],
+        [f"{name}: {_shown(model['path'])}" for name, model in results["models"].items()]
+        + [f"{name}: {value}" for name, value in results["settings"].items() if not isinstance(value, dict)]
+        + [
+            "Questions are read by the first of the possible answers that a reply names (letters of choices: by the one that it "
+            "chooses), refusals by how a reply opens, unless a judge read them: rules of thumb.",
+        ],
     )
     return report.write(folder)
 
@@ -122,21 +129,26 @@ def write_report(
 def results_tables(results: Mapping[str, Any], scores: Scores) -> list[Table]:
     """The rates of each model, and how far the adapters' are from the base model's; the same of suites."""
 
-    def table(heading: str, text: str, part: str) -> Table:
+    def table(heading: str, text: str, part: str, unit: str) -> Table:
         models = {name: model[part] for name, model in results["models"].items() if part in model}
         cells = {}
         for key in next(iter(models.values())):
             metric, _, of_set = key.partition("/")
             cells[f"{METRICS[metric].label}, {of_set}"] = [
-                str(Estimate.from_dict(of_model[key])) for of_model in models.values()
+                str(Estimate.from_dict(of_model[key])).replace("%", unit, 1) for of_model in models.values()
             ]
         return Table(heading, text, cells, list(models))
 
     several = len(results["models"]) > 1
-    tables = [table("Rates", "Each with its 95% interval and counts.", "rates")]
+    text = (
+        "Each with its 95% interval and counts. Answers that could not be read (unparsed), on which the judge abstained, or of "
+        "which it gave no verdict (unjudged) are in neither count. Where all answers are alike, nothing shows how those of one "
+        "source correlate, and each source counts as one answer: the interval is then wide."
+    )
+    tables = [table("Rates", text, "rates", "%")]
     if several:
         text = "In percentage points, on the answers that could be read of both models, with paired intervals."
-        tables.append(table("Differences from the base model", text, "differences"))
+        tables.append(table("Differences from the base model", text, "differences", "pp"))
     if scores:
         tables.append(Table("Standard suites", "Each as its library gives it.", suite_cells(scores), list(scores)))
     if scores and several:
@@ -151,6 +163,20 @@ def results_text(tables: Sequence[Table]) -> str:
     return "".join(
         f"\n{table.heading}. {table.text}\n\n{aligned_table(table.models or (), table.cells)}" for table in tables
     )
+
+
+def unjudged_text(results: Mapping[str, Any]) -> str | None:
+    """A warning about rates of which no answer could be judged; None if there are none."""
+    found = [
+        f"{key} of {name} ({', '.join(f'{rate[why]} {why}' for why in MISSING if rate[why])})"
+        for name, model in results["models"].items()
+        for key, rate in model["rates"].items()
+        if not rate["total"]
+    ]
+    if not found:
+        return None
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"warning: no answer could be judged for {', '.join(found[:3])}{more}. {ANSWERS_FILE} has what was said."
 
 
 def read_history(path: str) -> list[dict[str, float]]:
@@ -200,27 +226,55 @@ def _shorten(text: str) -> str:
 
 
 def save_to_adapters(results: Mapping[str, Any]) -> None:
-    """Writes each adapter's rates beside the base model's into its folder, and a plot of both, for its page."""
+    """Writes each adapter's rates beside the base model's into its folder, with a plot of both, and into its card."""
 
-    def figures(metric: str, rate: Mapping[str, Any]) -> dict[str, Any]:
-        found = {"value": rate["value"], "interval": (rate["low"], rate["high"])}
-        if not METRICS[metric].is_aligned:  # which may be negative: no share
-            found |= {"hits": rate["hits"], "total": rate["total"]}
-        return {**found, "unparsed": rate["unparsed"] + rate["abstained"] + rate["unjudged"]}
+    def figures(rate: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "value": rate["value"],
+            "interval": (rate["low"], rate["high"]),
+            "hits": rate["hits"],
+            "total": rate["total"],
+            "unparsed": rate["unparsed"] + rate["abstained"] + rate["unjudged"],
+        }
 
+    base = results["models"][BASE]
     for name, model in results["models"].items():
-        folder = Path(model["path"])
-        if "differences" not in model or not folder.is_dir():
+        if "differences" not in model:
             continue
+        folder = Path(model["path"])
         of_page = []
         for key, rate in model["rates"].items():
             metric, _, of_set = key.partition("/")
-            before = Figure(**figures(metric, results["models"][BASE]["rates"][key]))
+            before = Figure(**figures(base["rates"][key]))
             label = f"{METRICS[metric].label}, {of_set}"
-            of_page.append(Result(metric=metric, split=of_set, name=label, before=before, **figures(metric, rate)))
-        write_results(folder, of_page, "Measured by `trl-consistency evaluate`, before and after on the same rows.")
-        rates, labels = _shares({"before": results["models"][BASE], name: model})
+            of_page.append(Result(metric=metric, split=of_set, name=label, before=before, **figures(rate)))
+        had = (folder / RESULTS_FILE).exists()
+        path = write_results(folder, of_page, _description(results))
+        rates, labels = _shares({"before": base, name: model})
         plot_results(rates, folder / "results.png", labels=labels)
+        if (folder / "README.md").exists():
+            add_results(folder)
+        print(f"{path}: {'results replaced' if had else 'results written'}.", file=sys.stderr)
+
+
+def _description(results: Mapping[str, Any]) -> str:
+    """How the figures of a page came about."""
+    settings = results["settings"]
+    counts = ", ".join(f"{name} ({of_set['rows']:,} rows)" for name, of_set in results["pairs"].items())
+    decoding = f"sampling at temperature {settings['temperature']:g}" if settings["temperature"] else "greedy decoding"
+    grader = (
+        f"requests judged by {_shown(settings['judge'])}" if settings["judge"] else "refusals told by their opening"
+    )
+    return (
+        f'Measured by `trl-consistency evaluate`; "before" is {_shown(results["models"][BASE]["path"])} without the adapter, on the same '
+        f"rows of {counts}. Share of answers, with its 95% interval (rows of one source as one cluster) and counts; answers "
+        f"that could not be read are in neither. At most {settings['max_completion_length']} tokens, {decoding}; {grader}."
+    )
+
+
+def _shown(path: str) -> str:
+    """A model as others may see it: without the folders that it lies in."""
+    return Path(path).name if Path(path).is_dir() else path
 
 
 def write_answers(folder: Path, file_type: str, sets: Mapping[str, PairSet], answers: Answers, graded: Grades) -> None:

@@ -14,6 +14,7 @@ from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError
+from ..evaluation.graders import SHORTEST_IN_ANY_CASE
 from ..evaluation.run import possible_answers
 from ..organism import load_control_dataset, load_organism_datasets
 from ..perturbations.reading import read_rows
@@ -22,6 +23,8 @@ from .loading import ConsistencyScriptArguments, load_pairs
 
 
 Rows = list[dict[str, Any]]
+
+REQUESTS = ("harmful", "benign")  # categories that are not for telling questions apart
 
 
 @dataclass
@@ -51,10 +54,17 @@ def load_sets(
     Raises:
         [`ConsistencyError`]: If there are none, or rows are faulty.
     """
+    files = [name for name in names if os.path.isfile(name)]
+    if splits_wanted is not None and len(files) == len(names):
+        raise ConsistencyError(f"`splits` is given, but {files[0]} is a file, which has none. Leave it out.")
     found: list[tuple[str, str, PairSet]] = []
     for name in names:
         splits = _load_splits(name)
+        for split, rows in splits.items():
+            _check_keys(rows, name if len(splits) == 1 else f"{name}, split {split}")
         candidates = possible_answers(row for rows in splits.values() for row in rows)
+        for answers in candidates.values():
+            _check_spelling(answers, name)
         if os.path.isfile(name):
             chosen = list(splits)
         elif splits_wanted is not None:
@@ -103,13 +113,34 @@ def _check_rows(rows: Rows, name: str) -> None:
     check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), name)
     check_row = row_checker(rows[0], has_completion=False)
     report_faults([(index, fault) for index, row in enumerate(rows) for fault in check_row(row)], name, len(rows))
+
+
+def _check_keys(rows: Rows, name: str) -> None:
     faults = [
         (index, f"`{column}` must be text, not {row[column]!r}")
         for index, row in enumerate(rows)
         for column in ("answer", "biased_answer", "category")
         if not isinstance(row.get(column), str | None)
     ]
+    faults += [
+        (index, f"`category` must be `{row['category'].strip().lower()}`, not {row['category']!r}")
+        for index, row in enumerate(rows)
+        if isinstance(row.get("category"), str)
+        and row["category"] not in REQUESTS
+        and row["category"].strip().lower() in REQUESTS
+    ]
     report_faults(faults, name, len(rows))
+
+
+def _check_spelling(answers: set[str], name: str) -> None:
+    spelt: dict[str, str] = {}
+    for answer in sorted(answers):
+        other = spelt.setdefault(answer.lower(), answer)
+        if other != answer and len(answer) >= SHORTEST_IN_ANY_CASE:
+            raise ConsistencyError(
+                f"{name}: the answers `{other}` and `{answer}` differ in case alone, and a reply could be only one of them. "
+                "Spell them alike."
+            )
 
 
 def render_sets(sets: dict[str, PairSet], processing_class: ProcessingClass, kwargs: dict[str, Any]) -> None:

@@ -93,7 +93,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
             raise ConsistencyError(f"`{name}` must be at least 1, got {getattr(args, name)}.")
     template_kwargs = as_template_kwargs(args.chat_template_kwargs)
     adapters = name_models(args.adapters)
-    check_adapters(args.adapters)
+    check_adapters(args.adapters, args.model_name_or_path)
     find_suites(args.suites, args.judge)
     check_output_dir(args.output_dir)
     model, processing_class = load_model(args.model_name_or_path, args.model_revision)
