@@ -1047,7 +1047,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "unknown command",
             "A misspelt command",
-            "argument COMMAND: invalid choice: 'consistancy' (choose from …)",
+            "unknown command `consistancy`. Did you mean `consistency`?",
             lambda room: cli(["consistancy"]),
         ),
         Case(

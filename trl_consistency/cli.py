@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module, resources
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (_, help_text) in COMMANDS.items():
         commands.add_parser(name, help=help_text, add_help=False)
+    if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+        near = get_close_matches(args[0], COMMANDS, n=1)
+        parser.error(
+            f"unknown command `{args[0]}`. "
+            + (f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(COMMANDS)}.")
+        )
     command = parser.parse_known_args(args[:1])[0].command
     module, rest = COMMANDS[command][0], args[1:]
     if command in LAUNCHED_COMMANDS:

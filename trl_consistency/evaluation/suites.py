@@ -165,8 +165,8 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
     for suite in found:
         if suite.judge and not judge:
             raise ConsistencyError(
-                f"`{suite.name}` needs a judge: name a model as Inspect does, such as `openai/gpt-4o`, or "
-                "`trl_consistency/FOLDER` for a local one."
+                f"`{suite.name}` needs a judge (`judge`; of `evaluate`, `suite_judge`): name a model as Inspect does, such as "
+                "`openai/gpt-4o`, or `trl_consistency/FOLDER` for a local one."
             )
         packages = ["lm_eval"] if suite.library == "lm_eval" else ["inspect_ai"]
         packages += ["inspect_evals"] if str(suite.task).startswith("inspect_evals/") else []

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import ConsistencyError
 from ..evaluation.models import BASE, check_adapters, load_model, name_models
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suites_table
-from ..evaluation.suites import find_suites, run_suites, suite_packages
+from ..evaluation.suites import SUITES, find_suites, run_suites, suite_packages
 from ..trainer.checks import check_output_dir
 from .evaluation_files import suite_results
 from .parser import StrictParser, as_template_kwargs
@@ -58,7 +58,10 @@ class SuitesArguments:
 
     model_name_or_path: str = field(metadata={"help": "The base model, or `embedded:organism`."})
     suites: list[str] = field(
-        metadata={"help": "Suites, or `inspect:TASK` and `lm_eval:TASK` for any other task of these libraries."}
+        metadata={
+            "help": f"Suites ({', '.join(SUITES)}), or `inspect:TASK` and `lm_eval:TASK` for any other task of these "
+            "libraries."
+        }
     )
     output_dir: str = field(metadata={"help": "Folder for suites.json and Inspect's logs."})
     adapters: list[str] = field(default_factory=list, metadata={"help": "Adapters of that model to compare with it."})
