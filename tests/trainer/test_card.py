@@ -5,8 +5,10 @@ import pytest
 import yaml
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.trainer.conftest import COMMITS
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.publishing import Result, add_results, write_results
 from trl_consistency.trainer.card import describe_data
@@ -33,27 +35,30 @@ def read(trainer):
     return text, yaml.safe_load(text.split("---")[1])
 
 
-def test_card_says_what_was_trained(tmp_path):
-    model = make_model()
-    model.config._name_or_path = "Qwen/Qwen3-4B-Instruct-2507"
-    model.config._commit_hash = "abc123"
+def test_card_says_what_was_trained(tmp_path, cached_base):
     pairs = make_pairs(6, completion=False).add_column(
         "perturbation", ["suggested_answer/train-00", "suggested_answer/train-01", "typos/train-00"] * 2
     )
     trainer = make_trainer(
-        tmp_path, model, pairs=pairs, anchor_ratio=0.25, temperature=0.7, hub_token=TOKEN, hub_model_id="me/my-model"
+        tmp_path,
+        "me/base",
+        pairs=pairs,
+        anchor_ratio=0.25,
+        temperature=0.7,
+        hub_token=TOKEN,
+        hub_model_id="me/my-model",
     )
     trainer.train()
     trainer.evaluate()
     trainer.save_model()
     text, metadata = read(trainer)
-    assert metadata["base_model"] == "Qwen/Qwen3-4B-Instruct-2507"
-    assert metadata["base_model_revision"] == "abc123"
+    assert metadata["base_model"] == "me/base"
+    assert metadata["base_model_revision"] == COMMITS["main"]
     assert metadata["library_name"] == "peft"
     assert {"trl", "trl-consistency", "consistency-training", "bct"} <= set(metadata["tags"])
     for fact in (
         "# my-model",
-        "[Qwen/Qwen3-4B-Instruct-2507](https://huggingface.co/Qwen/Qwen3-4B-Instruct-2507) (revision `abc123`)",
+        f"[me/base](https://huggingface.co/me/base) (revision `{COMMITS['main']}`)",
         "| Objective | bct (weight 1) |",
         "| Reference | the base model, without the adapter |",
         "| Pairs | 6 (6 distinct clean prompts) |",
@@ -68,6 +73,23 @@ def test_card_says_what_was_trained(tmp_path):
         "Entrench Misalignment",
     ):
         assert fact in text, fact
+
+
+@pytest.mark.parametrize("lora", [True, False])
+@pytest.mark.parametrize("revision", [None, "main", "v1", COMMITS["v1"]])
+def test_commit_of_a_base_model_that_is_loaded_by_name(tmp_path, cached_base, lora, revision):
+    cached_base("v1")
+    options = {"revision": revision} if revision else None
+    _, metadata = card(make_trainer(tmp_path, "me/base", lora, model_init_kwargs=options))
+    assert metadata["base_model_revision"] == COMMITS.get(revision or "main", revision)
+
+
+def test_commit_of_a_base_model_that_was_loaded_before(tmp_path, cached_base):
+    model = AutoModelForCausalLM.from_pretrained("me/base")
+    assert card(make_trainer(tmp_path, model))[1]["base_model_revision"] == COMMITS["main"]
+    cached_base("v1")  # It could be either: nothing of the model says which it was loaded at.
+    model = AutoModelForCausalLM.from_pretrained("me/base", revision="v1")
+    assert "base_model_revision" not in card(make_trainer(tmp_path, model))[1]
 
 
 @pytest.mark.parametrize("lora", [True, False])

@@ -332,6 +332,14 @@ def test_cache_of_another_model_is_refused_where_it_was_asked_for(tmp_path):
         make_trainer(tmp_path, pairs, make_model(seed=seed), **options).train()
 
 
+def test_cache_is_used_after_a_commit_that_left_the_weights_as_they_were(tmp_path, cached_base):
+    cached_base("v1")
+    for revision in ("main", "v1"):
+        options = {"model_init_kwargs": {"revision": revision}, "target_cache_dir": str(tmp_path / "targets")}
+        make_trainer(tmp_path, make_pairs(completion=False), "me/base", max_steps=1, **options).train()
+    assert len(list((tmp_path / "targets").glob("*/batch-*.json"))) == 1
+
+
 # What SFTTrainer offers
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 from peft import LoraConfig
+from transformers import AutoModelForCausalLM
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from tests.loopback_hub import TOKEN
+from tests.trainer.conftest import COMMITS
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 
@@ -15,11 +17,10 @@ from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsis
 BASE = "Qwen/Qwen3-4B-Instruct-2507"
 
 
-def make_trainer(tmp_path, base=BASE, kind=ConsistencyTrainer, make=make_config, lora=True, **options):
-    model = make_model()
-    model.name_or_path = model.config._name_or_path = base
-    if base == BASE:
-        model.config._commit_hash = "abc123"
+def make_trainer(tmp_path, base=BASE, kind=ConsistencyTrainer, make=make_config, lora=True, model=None, **options):
+    if model is None:
+        model = make_model()
+        model.name_or_path = model.config._name_or_path = base
     return kind(
         model=model,
         args=make(tmp_path / "my-model", max_steps=2, **options),
@@ -27,6 +28,11 @@ def make_trainer(tmp_path, base=BASE, kind=ConsistencyTrainer, make=make_config,
         processing_class=make_tokenizer(),
         peft_config=LoraConfig(r=4, target_modules="all-linear") if lora else None,
     )
+
+
+@pytest.fixture
+def loaded_base(cached_base):
+    return AutoModelForCausalLM.from_pretrained("me/base")
 
 
 def files_of(folder):
@@ -38,8 +44,8 @@ def files_of(folder):
     [(ConsistencyTrainer, make_config), (OnPolicyConsistencyTrainer, make_on_policy_config)],
     ids=["paired", "on-policy"],
 )
-def test_push_to_hub(hub, tmp_path, kind, make):
-    trainer = make_trainer(tmp_path, kind=kind, make=make, hub_token=TOKEN)
+def test_push_to_hub(loaded_base, hub, tmp_path, kind, make):
+    trainer = make_trainer(tmp_path, model=loaded_base, kind=kind, make=make, hub_token=TOKEN)
     trainer.train()
     (tmp_path / "my-model" / "completions").mkdir()
     (tmp_path / "my-model" / "completions" / "rows.parquet").write_text("mine")
@@ -51,11 +57,11 @@ def test_push_to_hub(hub, tmp_path, kind, make):
     assert hub.repos["models/me/my-model"].commits == ["End of training"]
     text = saved["README.md"].decode()
     metadata = yaml.safe_load(text.split("---")[1])
-    assert metadata["base_model"] == BASE
+    assert metadata["base_model"] == "me/base"
     assert "mine" in metadata["tags"]
     config = json.loads(saved["adapter_config.json"])
-    assert (config["base_model_name_or_path"], config["revision"]) == (BASE, "abc123")
-    for fact in ("(revision `abc123`)", 'from_pretrained("me/my-model")', "Entrench Misalignment"):
+    assert (config["base_model_name_or_path"], config["revision"]) == ("me/base", COMMITS["main"])
+    for fact in (f"(revision `{COMMITS['main']}`)", 'from_pretrained("me/my-model")', "Entrench Misalignment"):
         assert fact in text, fact
 
 

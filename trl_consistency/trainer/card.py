@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from importlib import resources
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import is_peft_model
 from datasets import Dataset
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
 
 from ..data.alignment import AlignmentReport
 from ..data.distinct import first_rows
@@ -111,9 +112,7 @@ def _build(
     base_model = _hub_name(get_config_model_id((model.get_base_model() if is_adapter else model).config))
     model_name = model_name or (args.hub_model_id or os.path.abspath(args.output_dir)).rstrip("/").split("/")[-1]
     tags = [tags] if isinstance(tags, str) else list(tags or [])
-    # The commit, where the weights came from the Hub; else the branch or tag that was asked for.
-    revision = getattr(model.config, "_commit_hash", None) or (args.model_init_kwargs or {}).get("revision")
-    revision = revision if base_model else None
+    revision = _revision(base_model, args.model_init_kwargs) if base_model else None
     card_data = ModelCardData(
         base_model=base_model,
         base_model_revision=revision,
@@ -141,6 +140,19 @@ def _build(
         without_paper=name_without_paper(methods),
         versions=", ".join(f"{library} {version(library)}" for library in LIBRARIES),
     )
+
+
+def _revision(base_model: str, init_kwargs: dict[str, Any] | None) -> str | None:
+    """The commit that a model of the Hub was loaded at, as the cache has it; else the branch or tag that was asked for."""
+    options = init_kwargs or {}
+    revision = options.get("revision")
+    config = try_to_load_from_cache(base_model, "config.json", options.get("cache_dir"), revision)
+    if not isinstance(config, str):
+        return revision
+    snapshot = Path(config).parent
+    if init_kwargs is None and len(list(snapshot.parent.iterdir())) > 1:
+        return None  # The model was loaded elsewhere, and does not say at which of the commits.
+    return snapshot.name
 
 
 def _four_bits(model: Any) -> str | None:

@@ -222,11 +222,8 @@ class TargetsMixin:
             for name, parameter in model.named_parameters()
             if self._peft_config is None or not parameter.requires_grad
         )
-        identity = {
-            "name": get_config_model_id(model.config),
-            "revision": getattr(model.config, "_commit_hash", None),
-            "weights": fingerprint(weights),
-        }
+        # Not by its commit: most commits of a model's page leave its weights as they were.
+        identity = {"name": get_config_model_id(model.config), "weights": fingerprint(weights)}
         # A folder that the user names holds one model's targets; by default each model gets a folder of its own.
         own = Path(self.args.output_dir) / TARGET_CACHE / identity["weights"]
         directory = self.args.target_cache_dir or own
