@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from tests.trainer.conftest import COMMITS
+from tests.trainer.test_eval_callback import guarded, rates, script
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.publishing import Result, add_results, write_results
 from trl_consistency.trainer.card import describe_data
@@ -22,7 +23,7 @@ TOKEN = "hf_" + "x" * 34
 def make_trainer(tmp_path, model, lora=True, pairs=None, **options):
     return ConsistencyTrainer(
         model=model,
-        args=make_config(tmp_path / "my-model", max_steps=2, **options),
+        args=make_config(tmp_path / "my-model", **{"max_steps": 2, **options}),
         train_dataset=make_pairs(completion=False) if pairs is None else pairs,
         eval_dataset=make_pairs(3),
         processing_class=make_tokenizer(),
@@ -213,6 +214,59 @@ def test_bct_and_kl_share_a_paper_and_mlpct_has_none(tmp_path):
 def test_methods_in_words():
     assert name_methods(["mlpct"]) == "MLPCT (research code)"
     assert re.fullmatch(r"BCT \(.+\), ACT \(.+\) and AttCT \(research code\)", name_methods(["bct", "act", "attct"]))
+
+
+def test_steps_are_those_that_were_done(tmp_path):
+    trainer = make_trainer(
+        tmp_path,
+        make_model(),
+        pairs=make_pairs(16),
+        num_train_epochs=2,
+        max_steps=-1,
+        save_strategy="steps",
+        save_steps=1,
+    )
+    assert "| Optimisation | 0 steps of 8 rows" in card(trainer)[0]
+    trainer.train()
+    assert "| Optimisation | 4 steps of 8 rows (2 epochs), " in card(trainer)[0]
+    checkpoint = (tmp_path / "my-model" / "checkpoint-1" / "README.md").read_text()
+    assert "| Optimisation | 1 of 4 planned steps of 8 rows (0.5 epochs), " in checkpoint
+
+
+@pytest.mark.parametrize("kind", ["bct", "opct"])
+def test_run_that_the_guard_stopped(tmp_path, monkeypatch, kind):
+    script(monkeypatch, rates(10), rates(10), rates(5))
+    trainer, guard = guarded(tmp_path / "my-model", {"eval_every": 1, "max_drop": 0.1}, kind=kind, max_steps=4)
+    trainer.train()
+    text, _ = card(trainer)
+    assert "| Optimisation | 2 of 4 planned steps of 8 " in text
+    assert f"| Stopped | {guard.stopped} |" in text
+    assert "Step 2: more than `max_drop=0.1` was lost" in text
+    assert "| Kept |" not in text
+
+
+def test_run_that_keeps_its_best_checkpoint(tmp_path, monkeypatch):
+    script(monkeypatch, *(rates(10, sycophancy=sycophancy) for sycophancy in (9, 6, 1, 4)))
+    trainer, _ = guarded(
+        tmp_path / "my-model",
+        eval_dataset=make_pairs(2),
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        metric_for_best_model="consistency/score",
+        load_best_model_at_end=True,
+    )
+    trainer.train()
+    text, _ = card(trainer)
+    assert "| Optimisation | 3 steps of 8 rows, " in text
+    assert "| Kept | the weights of step 2, the best by `consistency/score` |" in text
+    assert re.search(r"- `eval_loss` \S+ at step 2\n", text)
+    last = (tmp_path / "my-model" / "checkpoint-3" / "README.md").read_text()
+    assert "| Optimisation | 3 steps of 8 rows, " in last
+    assert "| Kept |" not in last
+    assert "`eval_loss`" in last
+    assert "at step 2" not in last
 
 
 def test_pairs_that_share_little(tmp_path):

@@ -17,6 +17,8 @@ from ..data.alignment import AlignmentReport
 from ..data.distinct import first_rows
 from ..data.prepare import needs_targets
 from .capture import find_blocks
+from .eval_callback import ConsistencyEvalCallback
+from .interruption import rows_per_step
 from .papers import cite, in_words, name_methods, name_without_paper
 from .sharding import shape_of
 from .target_making import adapter_changes_base
@@ -225,15 +227,21 @@ def _on_policy_facts(trainer: "OnPolicyConsistencyTrainer") -> dict[str, str]:
 
 def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     """How long, on batches of how many `what`, and which weights."""
-    args, facts = trainer.args, {}
-    world = trainer.accelerator.num_processes
-    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * world
-    length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    args, state, facts = trainer.args, trainer.state, {}
+    is_whole = state.global_step == state.max_steps  # both are 0 before training
+    steps = f"{state.global_step:,} {'steps' if is_whole else f'of {state.max_steps:,} planned steps'}"
+    epochs = f" ({state.epoch:.4g} epochs)" if args.max_steps <= 0 and state.epoch else ""
     optim = getattr(args.optim, "value", args.optim)
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     facts["Optimisation"] = (
-        f"{length} of {batch} {what}, {optim}, learning rate {args.learning_rate:g} ({schedule}), seed {args.seed}"
+        f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {optim}, learning rate {args.learning_rate:g} ({schedule}), "
+        f"seed {args.seed}"
     )
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, ConsistencyEvalCallback) and callback.stopped:
+            facts["Stopped"] = callback.stopped
+    if best_step := _best_step(trainer):
+        facts["Kept"] = f"the weights of step {best_step:,}, the best by `{args.metric_for_best_model}`"
     if is_peft_model(trainer.model):
         config = trainer.model.peft_config[trainer.model.active_adapters[0]]
         shape = f", rank {config.r}, alpha {config.lora_alpha}" if hasattr(config, "r") else ""
@@ -245,6 +253,14 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         trained = sum(size for size, is_trained in sizes if is_trained)
         facts["Trained weights"] = f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"
     return facts
+
+
+def _best_step(trainer: Any) -> int | None:
+    """The step whose weights were loaded at the end of training, if any were."""
+    checkpoint = trainer.state.best_model_checkpoint
+    if trainer.is_in_train or not trainer.args.load_best_model_at_end or checkpoint is None:
+        return None
+    return int(checkpoint.rsplit("-", 1)[1])
 
 
 def _comparison_facts(trainer: "ConsistencyTrainer") -> dict[str, str]:
@@ -317,9 +333,11 @@ def _target_description(trainer: "ConsistencyTrainer") -> str:
 
 
 def _eval_results(trainer: Any) -> str:
+    last_step = _best_step(trainer) or trainer.state.global_step
     last = {
         key: (value, entry["step"])
         for entry in trainer.state.log_history
+        if entry["step"] <= last_step
         for key, value in entry.items()
         if key.startswith("eval_") and key.endswith(EVALUATED)
     }
