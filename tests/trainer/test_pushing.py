@@ -112,8 +112,12 @@ def test_push_in_the_background(hub, tmp_path):
 
 
 def test_local_base_model_is_refused_before_training(hub, tmp_path, model_dir):
-    with pytest.raises(ConsistencyError, match=r"The base model is .*, which nobody else can load by that name"):
-        make_trainer(tmp_path, base=str(model_dir), push_to_hub=True)
+    with pytest.raises(ConsistencyError) as error:
+        make_trainer(tmp_path, base=str(model_dir), push_to_hub=True, hub_model_id="me/other")
+    assert str(error.value) == (
+        f"`push_to_hub`: the base model is {model_dir}, which nobody else can load by that name. Train without it, and then "
+        f"push the folder: `trl-consistency push {tmp_path / 'my-model'} me/other --base_model user/name`."
+    )
     assert not hub.repos
 
 

@@ -42,7 +42,7 @@ class PushMixin:
                 "sent: use `every_save` or `end`."
             )
         if self.args.push_to_hub and is_peft_model(self.model):
-            hub_base(get_config_model_id(self.model.get_base_model().config), None)
+            self._check_base_model()
         if not self.is_world_process_zero():
             return
         name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
@@ -52,6 +52,17 @@ class PushMixin:
             self.hub_model_id = HfApi(token=token).create_repo(name, private=private, exist_ok=True).repo_id
         except Exception as error:  # errors of the Hub, the name and the network have no type in common
             raise ConsistencyError(f"`push_to_hub`: {name} cannot be made: {explain(error, name)}") from None
+
+    def _check_base_model(self) -> None:
+        base_model = get_config_model_id(self.model.get_base_model().config)
+        try:
+            hub_base(base_model, None)
+        except ConsistencyError:
+            raise ConsistencyError(
+                f"`push_to_hub`: the base model is {base_model or 'not named'}, which nobody else can load by that name. "
+                f"Train without it, and then push the folder: `trl-consistency push {self.args.output_dir} "
+                f"{self.args.hub_model_id or 'user/adapter'} --base_model user/name`."
+            ) from None
 
     def push_to_hub(
         self,
