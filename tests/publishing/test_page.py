@@ -6,7 +6,7 @@ from huggingface_hub import ModelCard
 
 from tests.publishing.conftest import RESULTS, set_config
 from trl_consistency import ConsistencyError
-from trl_consistency.publishing import read_results, write_results
+from trl_consistency.publishing import Figure, Result, read_results, write_results
 from trl_consistency.publishing.page import insert_results, prepare_page
 
 
@@ -97,6 +97,52 @@ def test_faulty_results(tmp_path, content, message):
     (tmp_path / "consistency_results.json").write_text(text)
     with pytest.raises(ConsistencyError, match=message):
         read_results(tmp_path)
+
+
+NOTHING = {"value": None, "interval": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("figure", "message"),
+    [
+        ({"value": 0.25, "hits": 9, "total": 8}, "`hits` 9 is more than the `total` of 8"),
+        ({"value": 25, "total": 8}, "with a `total`, `value` is a share, from -1 to 1, got 25"),
+        ({"value": -1.01, "total": 8}, "with a `total`, `value` is a share, from -1 to 1, got -1.01"),
+        ({**NOTHING, "total": 8}, "`value` is null, but 8 answers were judged, by `total`"),
+        ({**NOTHING, "interval": [0.1, 0.4]}, r"`interval` \[0.1, 0.4\] has no `value`"),
+        ({"value": 0.2, "interval": [0.4, 0.1]}, "`interval` must be two numbers, the lower one first"),
+    ],
+)
+@pytest.mark.parametrize("is_before", [False, True])
+def test_figures_that_cannot_be(tmp_path, figure, message, is_before):
+    entry, result = {"metric": "a", **figure}, Result(metric="a", **figure)
+    if is_before:
+        entry = {"metric": "a", "value": 1, "before": figure}
+        result = Result(metric="a", value=1, before=Figure(**figure))
+        message = f"result 0, `before`: {message}"
+    with pytest.raises(ConsistencyError, match=message):
+        write_results(tmp_path, [result])
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "consistency_results.json").write_text(json.dumps({"results": [entry]}))
+    with pytest.raises(ConsistencyError, match=message):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("figure", "text"),
+    [
+        (Figure(-0.25, (-0.5, 0.125), total=8), "-25.0% [-50.0, 12.5] (n=8)"),
+        (Figure(0.25, total=8, unparsed=2), "25.0% (n=8), 2 unparsed"),
+        (Figure(25, (20, 30)), "25 [20, 30]"),
+        (Figure(None, (0, 1), hits=0, total=0, unparsed=3), "n/a, 3 unparsed"),
+        (Figure(None, (-1, 1), unparsed=3), "n/a, 3 unparsed"),  # of a difference
+    ],
+)
+def test_figures_that_can_be(tmp_path, figure, text):
+    write_results(tmp_path, [Result(metric="a", value=1, before=figure)])
+    ((result,), _) = read_results(tmp_path)
+    assert result.before == figure
+    assert str(figure) == text
 
 
 def test_local_base_model_is_named(adapter_dir):

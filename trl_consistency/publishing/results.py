@@ -35,8 +35,8 @@ class Figure:
         if self.interval is not None:
             low, high = self.interval
             text += f" [{100 * low:.1f}, {100 * high:.1f}]" if share else f" [{low:.4g}, {high:.4g}]"
-        if self.hits is not None and share:
-            text += f" ({self.hits}/{self.total})"
+        if share:
+            text += f" (n={self.total})" if self.hits is None else f" ({self.hits}/{self.total})"
         return text + (f", {self.unparsed} unparsed" if self.unparsed else "")
 
 
@@ -80,10 +80,16 @@ def write_results(folder: str | Path, results: Sequence[Result], description: st
 
     Returns:
         [`~pathlib.Path`]: The file.
+
+    Raises:
+        [`ConsistencyError`]: For figures that cannot be: more hits than answers, for one.
     """
     path = Path(folder) / RESULTS_FILE
+    entries = [_without_none(asdict(result)) for result in results]
+    for number, entry in enumerate(entries):
+        _read_result(entry, f"result {number}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"description": description, "results": [_without_none(asdict(result)) for result in results]}
+    content = {"description": description, "results": entries}
     path.write_text(json.dumps(_without_none(content), indent=2) + "\n", encoding="utf-8")
     return path
 
@@ -167,12 +173,25 @@ def _read_figure(entry: dict[str, Any], where: str) -> dict[str, Any]:
     if "value" not in figure or not (value is None or _is_number(value)):
         raise ConsistencyError(f"{where} must have a `value`, a finite number or null, got {value!r}.")
     if interval is not None:
-        if not isinstance(interval, list) or len(interval) != 2 or not all(map(_is_number, interval)):
-            raise ConsistencyError(f"{where}: `interval` must be two numbers, got {interval!r}.")
+        is_pair = isinstance(interval, (list, tuple)) and len(interval) == 2 and all(map(_is_number, interval))
+        if not is_pair or interval[0] > interval[1]:
+            raise ConsistencyError(f"{where}: `interval` must be two numbers, the lower one first, got {interval!r}.")
         figure["interval"] = tuple(interval)
     for count in ("hits", "total", "unparsed"):
         if figure.get(count) is not None and (not isinstance(figure[count], int) or figure[count] < 0):
             raise ConsistencyError(f"{where}: `{count}` must be a count, got {figure[count]!r}.")
+    hits, total = figure.get("hits"), figure.get("total")
+    if hits is not None and total is not None and hits > total:
+        raise ConsistencyError(f"{where}: `hits` {hits} is more than the `total` of {total}.")
+    if value is not None and total is not None and not -1 <= value <= 1:
+        raise ConsistencyError(
+            f"{where}: with a `total`, `value` is a share, from -1 to 1, got {value}. Leave `total` out if it is none."
+        )
+    if value is None and total:
+        raise ConsistencyError(f"{where}: `value` is null, but {total} answers were judged, by `total`.")
+    # Where nothing was judged, the interval is anything: from 0, or of a difference from -1, to 1.
+    if value is None and interval is not None and (interval[0] > 0 or interval[1] < 1):
+        raise ConsistencyError(f"{where}: `interval` {list(interval)} has no `value`.")
     return figure
 
 
