@@ -25,7 +25,7 @@ class TargetCache:
         directory (`str` or [`~pathlib.Path`]):
             The folder, made if it is not there.
         model (`dict[str, Any]`):
-            What identifies the model: name, revision, fingerprint of the weights.
+            What identifies the model: its name and the fingerprint of its weights.
 
     Raises:
         [`ConsistencyError`]: If the folder holds the targets of another model, or cannot be written to.
