@@ -30,12 +30,6 @@ def test_two_processes_through_accelerate_launch(tmp_path, recipe):
     assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-5
 
 
-def test_command_with_an_accelerate_config(tmp_path, recipe):
-    command = [sys.executable, "-m", "trl_consistency.cli", "consistency", "--accelerate_config", "multi_cpu"]
-    launched([*command, "--config", str(recipe), "--output_dir", str(tmp_path / "out")])
-    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
-
-
 def test_unknown_accelerate_config(capsys):
     with pytest.raises(SystemExit):
         cli(["consistency", "--accelerate_config", "many_gpu"])
