@@ -293,7 +293,7 @@ def _write_report(
         ],
         examples,
         "To prompts in held-out wordings and wrappers.",
-        [f"{name}: `recipes/quickstart/{recipe}.yaml`" for name, recipe in recipes.items()],
+        [f"{name}: recipes/quickstart/{recipe}.yaml" for name, recipe in recipes.items()],
     )
     page, text = report.write(output_dir)
     figures = {

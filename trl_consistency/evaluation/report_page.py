@@ -17,9 +17,10 @@ table { border-collapse: collapse; font-size: 0.85rem; }
 th, td { text-align: left; vertical-align: top; padding: 0.35rem 0.7rem; border-bottom: 1px solid #ccc; }
 thead th { border-bottom: 2px solid #111; }
 tbody th { font-weight: normal; }
-tbody th, td.text { white-space: pre-wrap; overflow-wrap: anywhere; }
+tbody th { min-width: 14rem; }
+tbody th, td.text { white-space: pre-wrap; overflow-wrap: break-word; }
 .wide { overflow-x: auto; }
-.note { color: #555; } td .note { white-space: nowrap; }
+.note { color: #555; }
 img { max-width: 100%; height: auto; }
 """
 
