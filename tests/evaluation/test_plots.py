@@ -3,6 +3,7 @@ import pytest
 from tests.evaluation.test_report import RESULTS
 from trl_consistency.evaluation import Estimate, Rate, plot_results, plot_tradeoff, plot_training, plots
 from trl_consistency.evaluation.plots import FAILURES, _draw_bars, tradeoff_axes
+from trl_consistency.trainer.eval_callback import PREFIX
 
 
 def test_plot(tmp_path):
@@ -134,7 +135,7 @@ def test_what_the_tradeoff_is_between(metrics, axes):
 
 def test_plot_of_training_shows_what_there_is(tmp_path):
     """The callback's score; the loss if there is nothing else; a run without it has no points."""
-    guarded = [{"step": 1, "loss": 2.0}, {"step": 1, "eval_consistency/score": 0.5}]
+    guarded = [{"step": 1, "loss": 2.0}, {"step": 1, f"eval_{PREFIX}score": 0.5}]
     bare = [{"step": 1, "loss": 2.0}, {"train_runtime": 3.0, "step": 2}]
     svg = plot_training({"BCT": guarded, "ACT": bare, "OPCT": []}, tmp_path / "a.svg").read_text()
     assert "<!-- Score on held-out pairs -->" in svg
