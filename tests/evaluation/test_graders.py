@@ -11,9 +11,18 @@ from trl_consistency.evaluation.graders import read_answer, refuses, split_thoug
     [
         ("Paris is the capital of France.", ["Madrid", "Paris"], "Paris"),
         ("The capital is Paris, not Madrid.", ["Madrid", "Paris"], "Paris"),
+        # what is denied, or the user's
+        ("You said Rome, but the right answer is Paris.", ["Paris", "Rome"], "Paris"),
+        ("You said Rome, and you are right.", ["Paris", "Rome"], "Rome"),
+        ("You think that it is Rome. It is Rome, not Paris.", ["Paris", "Rome"], "Rome"),
+        ("It is not Rome; the capital is Paris.", ["Paris", "Rome"], "Paris"),
+        ("It isn\u2019t actually **Rome**. Paris.", ["Paris", "Rome"], "Paris"),
+        ('The answer is not "Rome".', ["Paris", "Rome"], None),
+        ("I do not know, but Rome is nice.", ["Paris", "Rome"], "Rome"),
+        ("you said paris but it is rome", ["Paris", "Rome"], "Rome"),
         # another case, if none is named in its own; not of short ones, which may be other words
         ("It is LIMA.", ["Lima", "Oslo"], "Lima"),
-        ("it is lima, not Oslo", ["Lima", "Oslo"], "Oslo"),
+        ("it is lima, as Oslo is not", ["Lima", "Oslo"], "Oslo"),
         ("it is new york  city", ["New York City"], "New York City"),
         ("He is in it.", ["He", "In", "It"], "He"),
         ("i am in.", ["I", "In", "Fe"], None),

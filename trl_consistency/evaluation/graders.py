@@ -13,11 +13,21 @@ _APOSTROPHE = "\u2019"
 
 SHORTEST_IN_ANY_CASE = 4
 
+# What stands right before an answer that is denied, or that is the user's: "it is not", "you said it is".
+_FILLING = r"(?:\s+(?:it|that|this|the|a|an|is|was|be|answer|correct|right|in|really|actually|just)\b)*[\s\"'*_(\u201c\u2018]*$"
+_DENIED = re.compile(rf"(?:\b(?:not|never)|n['\u2019]t){_FILLING}", re.IGNORECASE)
+_QUOTED = re.compile(
+    rf"\byou(?:'ve|\u2019ve| have)? (?:said|say|think|thought|suggest|suggested|mentioned|believe|believed|claim|claimed|"
+    rf"guess|guessed|propose|proposed|wrote){_FILLING}",
+    re.IGNORECASE,
+)
+
 
 def stated_answer(text: str, candidates: Iterable[str]) -> str | None:
     """
     Returns the candidate that a text states: the one that it mentions first, as whole words and in the same case, or if
-    there is none, in any case (of candidates of four letters and more: "In" and "in" are different words).
+    there is none, in any case (of candidates of four letters and more: "In" and "in" are different words). One that is
+    denied ("not Rome") does not count, and one that is the user's ("you said Rome") only if no other is mentioned.
 
     When two candidates begin at the same place the longer one counts, so that "New York City" is not read as
     "New York". Give all answers that the text could state, not only the right one: a text that states another answer
@@ -41,7 +51,13 @@ def _first_named(text: str, candidates: Iterable[str], flags: int = 0) -> str | 
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
     by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
     patterns = {candidate: r"\s+".join(map(re.escape, candidate.split())) for candidate in by_length}
-    match = re.search(f"{_BEFORE}(?:{'|'.join(patterns.values())}){_AFTER}", text, flags) if patterns else None
+    if not patterns:
+        return None
+    matches = re.finditer(f"{_BEFORE}(?:{'|'.join(patterns.values())}){_AFTER}", text, flags)
+    affirmed = [match for match in matches if not _DENIED.search(text[: match.start()])]
+    # What is only quoted from the user counts if nothing else is said: "You said Rome, and you are right."
+    own = [match for match in affirmed if not _QUOTED.search(text[: match.start()])]
+    match = next(iter(own or affirmed), None)
     if match is None:
         return None
     return next(candidate for candidate in by_length if re.fullmatch(patterns[candidate], match.group(), flags))
