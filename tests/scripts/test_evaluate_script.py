@@ -248,6 +248,7 @@ def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
     def scores(model, suites, adapters, processing_class, **given):
         print("what the library prints")
         assert (suites, given["judge"], given["limit"]) == (["gsm8k"], "openai/x", 5)
+        assert given["quantization_config"].load_in_4bit, "other whole models are loaded as this one"
         of = {name: {"1": float(hit), "2": 1.0} for name, hit in zip(["base", *adapters], (1, 0), strict=True)}
         return {
             name: [SuiteScore("gsm8k", "gsm8k", "3.0", "exact_match", sum(values.values()) / 2, None, 2, 0, values)]
@@ -258,7 +259,7 @@ def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(evaluate, "find_suites", lambda names, judge: names)
     monkeypatch.setattr(evaluate, "load_suite", lambda suite, judge: loaded.append(suite))
     monkeypatch.setattr(evaluate, "run_suites", scores)
-    words = [*options, "--suites", "gsm8k", "--suite_judge", "openai/x", "--suite_limit", "5"]
+    words = [*options, "--suites", "gsm8k", "--suite_judge", "openai/x", "--suite_limit", "5", "--load_in_4bit"]
     run([*words, "--json"])
     results = json.loads(capsys.readouterr().out)
     assert loaded == ["gsm8k"]

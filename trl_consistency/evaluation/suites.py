@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from transformers import PreTrainedModel
+from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
@@ -67,6 +67,8 @@ def run_suites(
     chat_template_kwargs: dict[str, Any] | None = None,
     log_dir: str | Path = "logs",
     progress: bool = True,
+    trust_remote_code: bool = False,
+    quantization_config: BitsAndBytesConfig | None = None,
 ) -> dict[str, list[SuiteScore]]:
     """
     Runs standard suites on a model and on its adapters, one after the other on the same weights.
@@ -94,6 +96,10 @@ def run_suites(
             Folder for Inspect's logs, which hold every conversation.
         progress (`bool`, *optional*, defaults to `True`):
             Whether Inspect shows how far it is; lm-evaluation-harness always does.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that models bring along which are loaded here.
+        quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
+            How to quantize their weights.
 
     Returns:
         `dict[str, list[SuiteScore]]`: The scores of `"base"` and of each adapter.
@@ -120,13 +126,13 @@ def run_suites(
     for suite in found:
         load_suite(suite, judge)  # what is missing is better known before the weights load
     if isinstance(model, str):
-        model, of_model = load_model(model)
+        model, of_model = load_model(model, None, trust_remote_code, quantization_config)
         processing_class = processing_class or of_model
     elif processing_class is None:
         raise ConsistencyError("A `model` that is loaded already needs its `processing_class`.")
     scores: dict[str, list[SuiteScore]] = {}
     for name, adapter in {BASE: None, **(adapters or {})}.items():
-        with adapted(model, processing_class, adapter) as of_name:
+        with adapted(model, processing_class, adapter, trust_remote_code, quantization_config) as of_name:
             scores[name] = [
                 score for suite in found for score in run_suite(suite, name, of_name, processing_class, options)
             ]

@@ -268,6 +268,8 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
                 batch_size=args.batch_size,
                 chat_template_kwargs=template_kwargs,
                 log_dir=Path(args.output_dir) / SUITE_LOGS,
+                trust_remote_code=args.trust_remote_code,
+                quantization_config=quantization,
             )
     del model
     PartialState().wait_for_everyone()  # the last time, unless the judge is loaded here: judging may take hours
