@@ -147,7 +147,7 @@ def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]], samples: int = 6
         `str`: Hexadecimal digits.
     """
     digest = hashlib.blake2b(digest_size=10)
-    for name, parameter in parameters:
+    for name, parameter in sorted(parameters, key=lambda named: named[0]):  # PEFT may have moved some to other places
         flat = parameter.detach().reshape(-1)
         sample = flat[:: max(1, flat.numel() // samples)].float().cpu()
         digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode() + sample.numpy().tobytes())

@@ -39,8 +39,8 @@ class Reference:
 
     def __init__(self, model: nn.Module, adapter_off: bool):
         self.model, self.adapter_off = model, adapter_off
-        # By place: sharding, and whoever writes to 4-bit weights, puts other parameters there.
-        self._is_frozen = [not parameter.requires_grad for parameter in model.parameters()]
+        # By name: sharding, and whoever writes to 4-bit weights, puts other parameters there.
+        self._frozen = [name for name, parameter in _weights(model).items() if not parameter.requires_grad]
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._trained = [] if adapter_off else trainable
         self._initial = [parameter.detach().clone() for parameter in self._trained]
@@ -84,8 +84,8 @@ class Reference:
 
     def compute_checksum(self) -> int:
         """Of every bit of the reference's weights, except that equal bits in another order go unnoticed."""
-        places = zip(_weights(self.model), self._is_frozen, strict=True)
-        return _checksum([*(parameter for parameter, is_frozen in places if is_frozen), *self._initial])
+        weights = _weights(self.model)
+        return _checksum([*(weights[name] for name in self._frozen), *self._initial])
 
     def check(self) -> None:
         """
@@ -133,7 +133,7 @@ class GivenReference(Reference):
 
     def compute_checksum(self) -> int:
         """As [`Reference.compute_checksum`]."""
-        return _checksum(_weights(self.model))
+        return _checksum([*_weights(self.model).values()])
 
 
 class StartReference(TrainerCallback):
@@ -191,11 +191,14 @@ def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Re
     return GivenReference(create_model_from_path(model, **options), trainer.accelerator)
 
 
-def _weights(model: nn.Module) -> list[Tensor]:
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """By name, and in the order of the names: PEFT's `target_parameters` moves parameters to other places."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()  # What FSDP has gathered may be rounded for the forward.
-    return list(model.parameters())
+    # FSDP's activation checkpointing puts a module of its own around each block.
+    named = {name.replace("_checkpoint_wrapped_module.", ""): weight for name, weight in model.named_parameters()}
+    return dict(sorted(named.items()))
 
 
 def _checksum(weights: list[Tensor]) -> int:
