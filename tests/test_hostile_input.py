@@ -898,6 +898,12 @@ CASES: dict[str, list[Case]] = {
                 model=make_model(), processing_class=make_tokenizer(), ref_model=make_model(vocab_size=400)
             ),
         ),
+        Case(
+            "routers of a dense model",
+            "The routers' loss for a model that has none",
+            "`router_aux_loss_coef` is 0.1, but the model (qwen3) has no routers whose logits it could give: it is for mixtures of experts. Leave it out.",
+            lambda room: room.train(router_aux_loss_coef=0.1, method=["kl"]),
+        ),
     ],
     "Recipes": [
         Case(

@@ -88,3 +88,104 @@ def test_a_fingerprint_does_not_depend_on_places():
 
     assert list(dict(model.named_parameters())) != places
     assert fingerprint(model.named_parameters()) == before
+
+
+# The routers' load-balancing loss
+
+
+def balancing_loss(model, rows):
+    """The definition, one token at a time: experts times the sum of their shares of tokens and of probability."""
+    choices, probabilities = [], []
+    for ids in rows:
+        logits = model.model(input_ids=torch.tensor([ids]), output_router_logits=True).router_logits
+        for of_token in torch.stack(logits).flatten(0, -2).softmax(-1):
+            probabilities.append(of_token)
+            choices.append(torch.zeros_like(of_token).index_fill(0, of_token.topk(2).indices, 1))
+    return 4 * (torch.stack(choices).mean(0) * torch.stack(probabilities).mean(0)).sum()
+
+
+def steps_of(trainer, *names):
+    trainer.train()
+    return [tuple(entry[name] for name in names) for entry in trainer.state.log_history if "loss" in entry]
+
+
+@pytest.mark.parametrize("kind", MOVED)
+def test_metrics_do_not_change_bct(tmp_path, kind):
+    options = {"max_steps": 2, "logging_steps": 1, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
+    alone, watched, unbalanced = (
+        steps_of(make_trainer(tmp_path, "bct", make_moe(kind), **options, **others), "loss")
+        for others in ({}, {"log_consistency_metrics": True}, {"router_aux_loss_coef": 0.0})
+    )
+    assert alone[0][0] - unbalanced[0][0] > 1e-3
+    torch.testing.assert_close(torch.tensor(watched), torch.tensor(alone), rtol=3e-7, atol=0)  # float32's last digit
+
+
+@pytest.mark.parametrize("method", ["bct", "kl", "act", "attct"])
+def test_the_loss_holds_the_routers_part(tmp_path, method):
+    options = {"max_steps": 1, "logging_steps": 1, "per_device_train_batch_size": 4, "shuffle_dataset": False}
+
+    def first_step(**others):
+        model = make_moe(attn_implementation="eager")
+        trainer = make_trainer(tmp_path, method, model, rows=4, method_weights=[0.5], **options, **others)
+        rows = [
+            row["perturbed_ids"] + (row["completion_ids"] if trainer.args.needs_completions else [])
+            for row in trainer.train_dataset
+        ]
+        expected = balancing_loss(model, rows).item()
+        return *steps_of(trainer, "loss", "grad_norm")[0], expected, trainer
+
+    loss, grad_norm, _, _ = first_step(router_aux_loss_coef=0.0)
+    balanced, balanced_grad_norm, expected, trainer = first_step(router_aux_loss_coef=0.3)
+
+    assert trainer.state.log_history[0]["aux_loss"] == pytest.approx(expected, rel=1e-5)
+    assert balanced - loss == pytest.approx(0.3 * expected, rel=1e-5), "by its own coefficient, whatever the method's"
+    assert balanced_grad_norm != pytest.approx(grad_norm, rel=1e-3)
+
+
+def test_only_the_blocks_that_run_are_balanced(tmp_path):
+    """And only they are trained: attention of block 0 is compared, and what follows in it is reached by its router alone."""
+    model = make_moe(attn_implementation="eager")
+    trainer = make_trainer(
+        tmp_path, "attct", model, layers=[0], max_steps=1, logging_steps=1, router_aux_loss_coef=1.0
+    )
+    trainable = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+    trainer.train()
+
+    moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
+    assert "model.layers.0.mlp.gate.weight" in moved == trainable
+    assert not any(name.startswith("model.layers.1") or ".experts." in name for name in trainable)
+
+
+@pytest.mark.parametrize("kind", MOVED)
+def test_rollouts_balance_the_routers(tmp_path, kind):
+    """As in TRL's other on-policy trainers, by the coefficient of the model's config; a shared prompt counts as often."""
+
+    def first_step(**options):
+        coefficient = options.pop("coefficient", 0.3)
+        model = make_moe(kind, router_aux_loss_coef=coefficient)
+        options = {"max_steps": 1, "logging_steps": 1, "report_to": "none", **options}
+        trainer = make_trainer(tmp_path, "opct", model, **options)
+        return steps_of(trainer, *(["loss", "aux_loss"] if coefficient else ["loss"]))[0]
+
+    (without,) = first_step(coefficient=0.0)
+    plain = first_step(share_prefix=False)
+    assert plain[0] - without == pytest.approx(0.3 * plain[1], rel=1e-5)
+    assert first_step() == pytest.approx(plain, rel=1e-5), "by the cache"
+    assert first_step(gradient_checkpointing=True) == pytest.approx(plain, rel=1e-5), "packed"
+    halves = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
+    assert first_step(**halves) == pytest.approx(plain, rel=1e-3), "each micro-batch is balanced by itself"
+
+
+def test_a_model_that_balances_its_routers_can_generate(tmp_path):
+    """The config then asks for the loss, which the model cannot compute of the tokens that come one by one."""
+    pairs = make_pairs(4, completion=False)
+    arguments = {"train_dataset": pairs, "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(make_moe(), make_config(tmp_path, max_steps=1), **arguments)
+    assert trainer.model.config.output_router_logits
+    trainer.train()
+    assert len(trainer.targets) == 4
+    model = make_moe(output_router_logits=True)
+    args = make_on_policy_config(tmp_path, max_steps=1)
+    OnPolicyConsistencyTrainer(model, args=args, **{**arguments, "train_dataset": make_pairs(8)}).train()

@@ -162,9 +162,22 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
         attention_mask[row, width - len(ids) :] = 1
     # Each process has the whole weights and batches of its own: none may wait for another, as it does under ZeRO-3.
     output = model.generate(
-        input_ids=input_ids, attention_mask=attention_mask, generation_config=config, synced_gpus=False
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        generation_config=config,
+        synced_gpus=False,
+        **without_router_loss(model),
     )
     return output[:, width:].tolist()
+
+
+def without_router_loss(model: Any) -> dict[str, bool]:
+    """
+    What `model.generate` must be told of a mixture of experts. TRL has its config ask for the routers' load-balancing
+    loss, which cannot be computed while the tokens come one by one.
+    """
+    is_asked = getattr(model.config.get_text_config(), "output_router_logits", False)
+    return {"output_router_logits": False} if is_asked else {}
 
 
 def cut_after_end(ids: list[int], eos_token_ids: int | list[int]) -> list[int]:

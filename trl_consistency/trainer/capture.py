@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ..errors import ConsistencyError
+from .load_balancing import Routing, routing_of
 from .upstream import maybe_gather_lm_head_ctx
 
 
@@ -82,12 +83,15 @@ class States:
             The attention row of the position, `[N, heads, T]`, over the T columns of the batch, padding included.
         last_hidden (`torch.Tensor`, *optional*):
             What the head reads: the stream after the last block and the final norm, at every position, `[B, T, hidden]`.
+        routing ([`Routing`], *optional*):
+            What the routers of the blocks that ran said of every token.
     """
 
     residual: list[Tensor] = field(default_factory=list)
     mlp: list[Tensor] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
     last_hidden: Tensor | None = None
+    routing: Routing | None = None
 
 
 @dataclass
@@ -190,6 +194,7 @@ def capture_states(
     mlp: bool = False,
     attention: bool = False,
     need_last_hidden: bool = False,
+    need_routing: bool = False,
 ) -> States:
     """
     Runs the text backbone and keeps the states of some blocks at some positions.
@@ -217,6 +222,8 @@ def capture_states(
             Whether to keep attention rows, with the model's attention dropout if it is in training and has any.
         need_last_hidden (`bool`, *optional*, defaults to `False`):
             Whether to run the whole backbone and keep what the head reads.
+        need_routing (`bool`, *optional*, defaults to `False`):
+            Whether to keep what the routers of a mixture of experts said.
 
     Returns:
         [`States`]: The states.
@@ -266,6 +273,7 @@ def capture_states(
                 # By default left padding would be counted as text.
                 position_ids=None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0),
                 use_cache=False,
+                **({"output_router_logits": True} if need_routing else {}),
             )
 
     for wanted, seen in ((residual, states.residual), (mlp, states.mlp), (attention, states.attention)):
@@ -279,6 +287,8 @@ def capture_states(
             seen[:] = map(select, seen)
     if need_last_hidden:
         states.last_hidden = output.last_hidden_state
+    if need_routing:
+        states.routing = routing_of(output, attention_mask)
     return states
 
 

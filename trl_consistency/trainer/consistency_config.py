@@ -508,10 +508,7 @@ class ConsistencyConfig(SFTConfig):
         }
         if self.compares_with_reference:
             alone = "only `method: [bct]` without `log_consistency_metrics` has it"
-            refused |= {
-                "label_smoothing_factor": (self.label_smoothing_factor, alone),
-                "router_aux_loss_coef": (self.router_aux_loss_coef, alone),
-            }
+            refused["label_smoothing_factor"] = (self.label_smoothing_factor, alone)
         for option, (is_set, reason) in refused.items():
             if is_set:
                 raise ConsistencyError(f"`{option}` is not available in consistency training: {reason}. Leave it out.")

@@ -306,7 +306,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
         check_sharding(self, adapter_off)
         reference = freeze_initial_policy(self, model, adapter_off)
         self.add_callback(StartReference(reference, self.accelerator))
-        paired_loss = PairedLoss(self.args, self.model, reference)
+        paired_loss = PairedLoss(self.args, self.model, reference, self.aux_loss_enabled)
         with gathered(self.model, self.accelerator):
             frozen = paired_loss.freeze_unreached(self.model)
         if frozen:
@@ -515,12 +515,21 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
         )
         if num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes  # DDP averages the gradients over the processes
+        if "aux_loss" in watched:
+            loss = loss + self._weighted_aux_loss(watched["aux_loss"].sums[0], num_items_in_batch)
         return (loss, None) if return_outputs else loss
 
     def _compare(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
         unwrapped = self.accelerator.unwrap_model(model)
         # Through the wrapper's forward: without it, DDP's processes would silently drift apart.
         return self._forward_redirection(model, unwrapped, self.paired_loss, unwrapped, inputs)
+
+    def _weighted_aux_loss(
+        self, aux_loss: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
+    ) -> torch.Tensor:
+        """The routers' part in the loss of a batch, as [`~trl.SFTTrainer`] weighs it: a mean over the batches of a step."""
+        steps = self.current_gradient_accumulation_steps if num_items_in_batch is not None else 1
+        return self.router_aux_loss_coef * aux_loss / steps
 
     def _bct_loss(
         self,
@@ -534,17 +543,21 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
         seen = []
 
         def observed_model(**model_inputs: Any) -> Any:
-            model_inputs["attention_mask"] = needed_mask(self.model, model_inputs["attention_mask"])
+            if not self.aux_loss_enabled:  # the routers' loss must know the padding
+                model_inputs["attention_mask"] = needed_mask(self.model, model_inputs["attention_mask"])
             seen.append(model(**model_inputs))
             return seen[-1]
 
         result = super().compute_loss(observed_model, inputs, return_outputs, num_items_in_batch)
+        outputs = next(outputs for outputs in seen if "log_probs" in outputs)
         if self.model.training:
-            outputs = next(outputs for outputs in seen if "log_probs" in outputs)
             rows = RowLosses(-outputs.log_probs.detach().sum(1), outputs.label_mask.sum(1))
             self._meter.add({"bct": rows}, is_anchor)
         weight = self.args.weights["bct"]
-        return (weight * result[0], result[1]) if return_outputs else weight * result
+        loss = weight * (result[0] if return_outputs else result)
+        if self.aux_loss_enabled and self.label_smoother is None:  # It has a coefficient of its own.
+            loss = loss + (1 - weight) * self._weighted_aux_loss(outputs.aux_loss, num_items_in_batch)
+        return (loss, result[1]) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if self.model.training:

@@ -44,6 +44,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
             fit.
     """
     if not isinstance(model, str):
+        _check_routers(model.config, args)
         return getattr(model.config.get_text_config(), "vocab_size", None)
     options = args.model_init_kwargs or {}
     if not isinstance(dtype := options.get("dtype"), torch.dtype) and dtype not in DTYPES:
@@ -59,10 +60,20 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         )
     check_model_folder(model)
     config = load_config(model, options.get("revision"), args.trust_remote_code)
+    _check_routers(config, args)
     architecture = _architecture(model, config)
     if architecture is not None:
         _check_without_weights(model, architecture, config, options.get("attn_implementation"), peft_config)
     return getattr(config.get_text_config(), "vocab_size", None)
+
+
+def _check_routers(config: PreTrainedConfig, args: Any) -> None:
+    coefficient = getattr(args, "router_aux_loss_coef", None)
+    if coefficient and not hasattr(config.get_text_config(), "output_router_logits"):
+        raise ConsistencyError(
+            f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no routers whose logits it "
+            "could give: it is for mixtures of experts. Leave it out."
+        )
 
 
 def load_config(model: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:

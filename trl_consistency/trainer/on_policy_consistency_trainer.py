@@ -48,6 +48,7 @@ from .consistency_trainer import EvalDataset, _like, _named
 from .dose import DoseCheck
 from .evaluation_by_row import EvaluationMixin, means_of
 from .interruption import InterruptionMixin, read_manifest
+from .load_balancing import router_coefficient
 from .loss_meter import LossMeter
 from .model_checks import check_model, check_model_folder
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
@@ -272,7 +273,10 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
         reference = self._make_reference(model)
         self.add_callback(StartReference(reference, self.accelerator))
         # The cache takes two passes of a model where it serves, and processes that share weights meet in each pass.
-        self.rollout_loss = RolloutLoss(args, reference, use_cache=not is_sharded(self.accelerator))
+        self.router_aux_loss_coef = router_coefficient(self.model)
+        self.rollout_loss = RolloutLoss(
+            args, reference, not is_sharded(self.accelerator), balances_routers=self.router_aux_loss_coef != 0
+        )
         batch, group = args.per_device_train_batch_size, args.num_generations
         if args.share_prefix and batch % group:
             logger.warning(
@@ -469,6 +473,10 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
         # DDP averages the gradients over the processes.
         scale = self.accelerator.num_processes / inputs["num_items_in_batch"].clamp(min=1)
         loss = losses["loss"].sums.sum() * scale
+        if "aux_loss" in losses:
+            # A mean over the batches of an optimizer step, as in GRPO
+            aux_loss = losses["aux_loss"].sums[0] / self.current_gradient_accumulation_steps
+            loss = loss + self.router_aux_loss_coef * aux_loss
         return (loss, None) if return_outputs else loss
 
     def _compare(self, model: nn.Module, inputs: Rollouts) -> dict[str, RowLosses]:

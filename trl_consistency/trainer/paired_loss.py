@@ -12,6 +12,7 @@ from ..objectives.divergence import kl_divergence, token_log_probs
 from ..objectives.mlp import mlp_distance
 from .capture import Head, States, capture_states, find_blocks, head_of, resolve_layers
 from .consistency_config import ConsistencyConfig
+from .load_balancing import load_balancing_loss
 from .reference import Reference
 
 
@@ -27,6 +28,11 @@ class RowLosses(NamedTuple):
 
     sums: Tensor
     counts: Tensor
+
+
+def of_batch(value: Tensor, num_rows: int) -> RowLosses:
+    """A quantity that a batch has as a whole, as that of each of its rows."""
+    return RowLosses(value.expand(num_rows), torch.ones_like(value).expand(num_rows))
 
 
 @dataclass
@@ -48,10 +54,14 @@ class PairedLoss:
             The student, not wrapped for distributed training.
         reference ([`Reference`]):
             The frozen initial policy.
+        balances_routers (`bool`, *optional*, defaults to `False`):
+            Whether to compute the load-balancing loss of the student's routers as well.
     """
 
-    def __init__(self, args: ConsistencyConfig, model: nn.Module, reference: Reference):
-        self.args, self.reference = args, reference
+    def __init__(
+        self, args: ConsistencyConfig, model: nn.Module, reference: Reference, balances_routers: bool = False
+    ):
+        self.args, self.reference, self.balances_routers = args, reference, balances_routers
         self.layers = resolve_layers(args.layers, len(find_blocks(model)))
         self.watches = args.log_consistency_metrics
         methods = set(args.method)
@@ -83,7 +93,7 @@ class PairedLoss:
 
         Returns:
             `tuple[dict[str, RowLosses], dict[str, RowLosses]]`: The objectives by name, and what is only watched (on
-            pairs, not on anchors), by the name in the log.
+            pairs, not on anchors), by the name in the log. In training, the latter holds the routers' `aux_loss`.
         """
         spans = self._spans(batch)
         with self.reference.active(model) as frozen:
@@ -96,8 +106,9 @@ class PairedLoss:
                 # The frozen weights may stand in the student's place only for now.
                 reference_answers.head = reference_answers.head.detached()
         rows = torch.arange(len(batch["input_ids"]), device=batch["input_ids"].device)
+        balances_routers = self.balances_routers and torch.is_grad_enabled()
         student, answers = self._run(
-            model, batch["input_ids"], batch["attention_mask"], rows, 1, spans, batch["response"]
+            model, batch["input_ids"], batch["attention_mask"], rows, 1, spans, batch["response"], balances_routers
         )
 
         counts = self.counts(batch)
@@ -110,6 +121,8 @@ class PairedLoss:
         # What is watched says how consistent the student is: anchors, which are from the start, would only dilute it.
         pairs = (~batch["is_anchor"]).long()
         watched = {name: RowLosses(of_rows.sums * pairs, of_rows.counts * pairs) for name, of_rows in watched.items()}
+        if student.routing is not None:
+            watched["aux_loss"] = of_batch(load_balancing_loss(model, student.routing), len(rows))
         return {method: RowLosses(losses[method], counts[method]) for method in self.args.method}, watched
 
     # The two passes
@@ -137,6 +150,7 @@ class PairedLoss:
         side: int,
         spans: dict[str, Tensor],
         response: Tensor,
+        need_routing: bool = False,
     ) -> tuple[States, Answers | None]:
         """Runs the clean (0) or the perturbed (1) side; `rows` (B,) says in which row of `ids` a pair stands."""
         places = [_positions(span, side) for span in spans.values()] or [(rows[:0], rows[:0])]
@@ -151,6 +165,7 @@ class PairedLoss:
             self.layers,
             **self._captured,
             need_last_hidden=self._needs_head,
+            need_routing=need_routing,
         )
         if states.last_hidden is None:
             return states, None
@@ -227,10 +242,10 @@ class PairedLoss:
         compared = {"act": "residual", "mlpct": "mlp", "attct": "attention"}
         captured = {compared[method]: True for method in self.args.method}
         with torch.enable_grad():
-            states = capture_states(
-                model, ids, torch.ones_like(ids), where, where + 1, self.layers, **{"residual": False, **captured}
-            )
-            seen = (*states.residual, *states.mlp, *states.attention)
+            options = {"residual": False, **captured, "need_routing": self.balances_routers}
+            states = capture_states(model, ids, torch.ones_like(ids), where, where + 1, self.layers, **options)
+            routers = states.routing.logits if states.routing is not None else ()
+            seen = (*states.residual, *states.mlp, *states.attention, *routers)
             total = torch.stack([state.float().sum() for state in seen]).sum()
         grads = torch.autograd.grad(total, [parameter for _, parameter in named], allow_unused=True)
         frozen: list[str] = []

@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from ..data.targets import without_router_loss
 from .capture import MAX_MASK_ENTRIES, Blocks, find_blocks, needed_mask
+from .load_balancing import Routing, joined, routing_of
 
 
 # Attention implementations that take a mask [B, 1, T, T]
@@ -42,11 +44,14 @@ class CompletionStates:
             How it was computed: `"cache"`, `"packed"` or `"plain"`, the fastest first.
         reason (`str`, *optional*):
             Why no faster road was taken.
+        routing ([`Routing`], *optional*):
+            What the routers said of the tokens that ran, if that was asked for.
     """
 
     hidden: Tensor
     road: str
     reason: str | None
+    routing: Routing | None = None
 
 
 class PrefixSharing:
@@ -81,6 +86,7 @@ class PrefixSharing:
         prompt_mask: Tensor,
         completion_ids: Tensor,
         completion_mask: Tensor,
+        need_routing: bool = False,
     ) -> CompletionStates:
         """
         Computes the states that predict the completion tokens.
@@ -93,6 +99,9 @@ class PrefixSharing:
                 Prompts, padded on the left, `[B, P]`, none of them empty. Equal ones may stand anywhere.
             completion_ids (`torch.Tensor`), completion_mask (`torch.Tensor`):
                 Completions, padded on the right, `[B, C]`.
+            need_routing (`bool`, *optional*, defaults to `False`):
+                Whether to keep what the routers of a mixture of experts said. A shared prompt counts as often as it
+                would without sharing.
 
         Returns:
             [`CompletionStates`]: The states, and how they were computed.
@@ -108,15 +117,17 @@ class PrefixSharing:
             if not torch.is_grad_enabled():
                 stack.enter_context(_checkpointing_off(blocks))
             reasons: list[str] = []
+            options = {"output_router_logits": True} if need_routing else {}
             if self._takes_cache(blocks, batch, reasons):
-                hidden, road = _run_cache(blocks.backbone, batch), "cache"
+                (hidden, routing), road = _run_cache(blocks.backbone, batch, options), "cache"
             elif packing := self._packing(blocks, batch, reasons):
-                hidden, road = _run_packed(blocks.backbone, batch, packing), "packed"
+                (hidden, routing), road = _run_packed(blocks.backbone, batch, packing, options), "packed"
             else:
-                hidden, road = _run_plain(blocks.backbone, batch), "plain"
+                (hidden, routing), road = _run_plain(blocks.backbone, batch, options), "plain"
         # The batch was cut to its longest completion.
         hidden = F.pad(hidden, (0, 0, 0, completion_ids.shape[1] - hidden.shape[1]))
-        return CompletionStates(hidden, road, "; ".join(dict.fromkeys(reasons)) or None)
+        reason = "; ".join(dict.fromkeys(reasons)) or None
+        return CompletionStates(hidden, road, reason, routing if need_routing else None)
 
     @contextmanager
     def in_generation(self, model: Any) -> Iterator[None]:
@@ -135,7 +146,11 @@ class PrefixSharing:
             if generation_config.use_cache is not False and generation_config.cache_implementation is None:
                 inputs["past_key_values"] = self._prefill(model, input_ids, attention_mask)
             return generate(
-                input_ids=input_ids, attention_mask=attention_mask, generation_config=generation_config, **inputs
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                generation_config=generation_config,
+                **without_router_loss(model),
+                **inputs,
             )
 
         model.generate = generate_from_cache
@@ -158,7 +173,7 @@ class PrefixSharing:
             self.refused = _refused_roads(blocks)
         if "cache" in self.refused:
             return None
-        cache = _run_prompts(blocks.backbone, prompts.clamp(min=0), (prompts >= 0).long())
+        cache, _ = _run_prompts(blocks.backbone, prompts.clamp(min=0), (prompts >= 0).long(), {})
         cache.batch_select_indices(rows)
         return cache
 
@@ -244,6 +259,11 @@ class _Batch:
     @property
     def shares(self) -> bool:
         return len(self.prompt_ids) < len(self.rows) and self.prompt_ids.shape[1] > 1
+
+    @property
+    def rollouts(self) -> Tensor:
+        """How many rows have each prompt, `[D]`."""
+        return self.rows.bincount(minlength=len(self.prompt_ids))
 
     @property
     def mask_entries(self) -> int:
@@ -332,38 +352,41 @@ def _first_fit(lengths: list[int]) -> tuple[list[int], tuple[int, int]]:
     return starts, (len(used), width)
 
 
-# The three roads: from the batch to [B, C, hidden]
+# The three roads: from the batch to [B, C, hidden], and the routing. `options` go to the backbone.
 
 
-def _run_plain(backbone: Any, batch: _Batch) -> Tensor:
+def _run_plain(backbone: Any, batch: _Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
     input_ids = torch.cat([batch.prompt_ids[batch.rows], batch.completion_ids[:, :-1]], 1)
     mask = torch.cat([batch.prompt_mask[batch.rows], batch.completion_mask[:, :-1]], 1)
     # All padding goes to the right: long rows then need no mask.
     order = mask.argsort(dim=1, descending=True, stable=True)
     input_ids, mask = input_ids.gather(1, order), mask.gather(1, order)
-    output = backbone(input_ids=input_ids, attention_mask=needed_mask(backbone, mask), use_cache=False)
+    output = backbone(input_ids=input_ids, attention_mask=needed_mask(backbone, mask), use_cache=False, **options)
     last = batch.prompt_mask.sum(1)[batch.rows, None] - 1  # of the prompt
     states = last + torch.arange(batch.completion_ids.shape[1], device=last.device)
-    return output.last_hidden_state.take_along_dim(states[..., None], 1)
+    return output.last_hidden_state.take_along_dim(states[..., None], 1), routing_of(output, mask)
 
 
-def _run_prompts(backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor) -> DynamicCache:
-    """Keys and values of all but the last tokens."""
+def _run_prompts(
+    backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, options: dict[str, Any]
+) -> tuple[DynamicCache, Any]:
+    """Keys and values of all but the last tokens, and the backbone's output."""
     cache = DynamicCache(config=backbone.config)
-    backbone(
+    output = backbone(
         input_ids=prompt_ids[:, :-1],
         attention_mask=prompt_mask[:, :-1],
         position_ids=_positions(prompt_mask)[:, :-1],
         past_key_values=cache,
         use_cache=True,
+        **options,
     )
-    return cache
+    return cache, output
 
 
-def _run_cache(backbone: Any, batch: _Batch) -> Tensor:
+def _run_cache(backbone: Any, batch: _Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
     # A prompt's last token runs with the completions: then nothing reads what leaves the last block for the prompts,
     # and the backward pass leaves most of that block out.
-    cache = _run_prompts(backbone, batch.prompt_ids, batch.prompt_mask)
+    cache, of_prompts = _run_prompts(backbone, batch.prompt_ids, batch.prompt_mask, options)
     cache.batch_select_indices(batch.rows)
     last_ids, last_mask, last_position = (
         part[batch.rows, -1:] for part in (batch.prompt_ids, batch.prompt_mask, _positions(batch.prompt_mask))
@@ -375,11 +398,16 @@ def _run_cache(backbone: Any, batch: _Batch) -> Tensor:
         position_ids=last_position + mask.cumsum(-1) - 1,
         past_key_values=cache,
         use_cache=True,
+        **options,
     )
-    return output.last_hidden_state
+    in_prompts = batch.prompt_mask[:, :-1] * batch.rollouts[:, None]
+    routing = joined([routing_of(of_prompts, in_prompts), routing_of(output, mask)])
+    return output.last_hidden_state, routing
 
 
-def _run_packed(backbone: Any, batch: _Batch, packing: _Packing) -> Tensor:
+def _run_packed(
+    backbone: Any, batch: _Batch, packing: _Packing, options: dict[str, Any]
+) -> tuple[Tensor, Routing | None]:
     tokens = torch.cat([batch.prompt_ids.flatten(), batch.completion_ids.flatten()])
     windows = _windows(backbone.config)
     masks = {window: packing.mask(window) for window in set(windows)}
@@ -395,9 +423,15 @@ def _run_packed(backbone: Any, batch: _Batch, packing: _Packing) -> Tensor:
     if len(masks) > 1:
         mask = {kind: masks[window] for kind, window in zip(backbone.config.layer_types, windows, strict=False)}
     output = backbone(
-        input_ids=tokens[packing.source], attention_mask=mask, position_ids=packing.position, use_cache=False
+        input_ids=tokens[packing.source],
+        attention_mask=mask,
+        position_ids=packing.position,
+        use_cache=False,
+        **options,
     )
-    return output.last_hidden_state.flatten(0, 1)[packing.states]
+    in_prompt = torch.where(packing.branch == 0, batch.rollouts[packing.prompt], 1)
+    routing = routing_of(output, torch.where(packing.prompt < 0, 0, in_prompt))
+    return output.last_hidden_state.flatten(0, 1)[packing.states], routing
 
 
 def _positions(mask: Tensor) -> Tensor:
@@ -469,17 +503,17 @@ def _refused_roads(blocks: Blocks) -> dict[str, str]:
     batch = _Batch.of(prompt_ids % vocabulary, prompt_mask, completion_ids % vocabulary, completion_mask)
     refused: dict[str, str] = {}
     with torch.no_grad(), _dropout_off(backbone):
-        expected = _run_plain(backbone, batch)[completion_mask.bool()].float()
+        expected = _run_plain(backbone, batch, {})[0][completion_mask.bool()].float()
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
         for road in ("cache", "packed"):
             if road == "packed" and attention not in TAKES_MASK:
                 refused[road] = f"`{attention}` attention takes no mask of a tree"
                 continue
             try:
-                hidden = (
-                    _run_cache(backbone, batch)
+                hidden, _ = (
+                    _run_cache(backbone, batch, {})
                     if road == "cache"
-                    else _run_packed(backbone, batch, _Packing.of(batch))
+                    else _run_packed(backbone, batch, _Packing.of(batch), {})
                 )
             except Exception as error:  # whatever an unknown architecture makes of it
                 refused[road] = f"`{name}` does not run on the {road} road ({type(error).__name__}: {error})"

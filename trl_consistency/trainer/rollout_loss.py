@@ -13,8 +13,9 @@ from ..objectives.divergence import (
     token_log_probs_and_entropy,
 )
 from .capture import Head, head_of
+from .load_balancing import Routing, load_balancing_loss
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
-from .paired_loss import Answers, RowLosses
+from .paired_loss import Answers, RowLosses, of_batch
 from .prefix_sharing import PrefixSharing
 from .reference import GivenReference, Reference
 
@@ -36,14 +37,22 @@ class RolloutLoss:
             The frozen policy.
         use_cache (`bool`, *optional*, defaults to `True`):
             Whether prompts may be shared through the key/value cache, see [`PrefixSharing`].
+        balances_routers (`bool`, *optional*, defaults to `False`):
+            Whether to compute the load-balancing loss of the student's routers as well.
 
     Attributes:
         sharing ([`PrefixSharing`]):
             How the student computes the prompt of several rollouts once.
     """
 
-    def __init__(self, args: OnPolicyConsistencyConfig, reference: Reference, use_cache: bool = True):
-        self.args, self.reference = args, reference
+    def __init__(
+        self,
+        args: OnPolicyConsistencyConfig,
+        reference: Reference,
+        use_cache: bool = True,
+        balances_routers: bool = False,
+    ):
+        self.args, self.reference, self.balances_routers = args, reference, balances_routers
         self.sharing = PrefixSharing(args.share_prefix, use_cache)
         self._reference_sharing = (
             PrefixSharing(args.share_prefix, use_cache) if isinstance(reference, GivenReference) else self.sharing
@@ -65,13 +74,13 @@ class RolloutLoss:
                 `engine_log_probs`, (B, T), of the same policy in the engine that sampled them, NaN where unknown.
 
         Returns:
-            `dict[str, RowLosses]`: `"loss"`, and what is only watched, by row.
+            `dict[str, RowLosses]`: `"loss"`, what is only watched, by row, and in training the routers' `"aux_loss"`.
         """
         with self.reference.active(model) as frozen:
-            reference = self.reference.run(self._answers, frozen, "clean", rollouts)
+            reference, _ = self.reference.run(self._answers, frozen, "clean", rollouts)
             # The frozen weights may stand in the student's place only for now.
             reference.head = reference.head.detached()
-        student = self._answers(model, "prompt", rollouts)
+        student, routing = self._answers(model, "prompt", rollouts, self.balances_routers and torch.is_grad_enabled())
 
         if self.args.loss_type == "divergence":
             values = self._divergence(student, reference)
@@ -84,19 +93,24 @@ class RolloutLoss:
         self.divergence = values["divergence"]
         counts = rollouts["loss_mask"].sum(1)
         rows = rollouts["loss_mask"].nonzero()[:, 0]
-        return {
+        losses = {
             name: RowLosses(value.new_zeros(len(counts)).index_add(0, rows, value), counts)
             for name, value in values.items()
         }
+        if routing is not None:
+            losses["aux_loss"] = of_batch(load_balancing_loss(model, routing), len(counts))
+        return losses
 
     def log_probs(self, model: nn.Module, rollouts: Rollouts) -> Tensor:
         """Log-probabilities (B, T) of the rollouts' tokens, 0 where none is compared; without gradients."""
         with torch.no_grad():
-            log_probs = self._log_probs(self._answers(model, "prompt", rollouts), rollouts)
+            log_probs = self._log_probs(self._answers(model, "prompt", rollouts)[0], rollouts)
         mask = rollouts["loss_mask"].bool()
         return log_probs.new_zeros(mask.shape).masked_scatter(mask, log_probs)
 
-    def _answers(self, model: nn.Module, side: str, rollouts: Rollouts) -> Answers:
+    def _answers(
+        self, model: nn.Module, side: str, rollouts: Rollouts, need_routing: bool = False
+    ) -> tuple[Answers, Routing | None]:
         """What a model says at the compared tokens after the clean prompts, or after the student's own prompts."""
         sharing = self._reference_sharing if side == "clean" else self.sharing
         states = sharing(
@@ -105,6 +119,7 @@ class RolloutLoss:
             rollouts[f"{side}_mask"],
             rollouts["completion_ids"],
             rollouts["completion_mask"],
+            need_routing,
         )
         # The last batch of an evaluation may well hold a single row.
         if (
@@ -115,7 +130,7 @@ class RolloutLoss:
         ):
             logger.warning_once(f"Prompts are computed once a rollout, which is slow: {states.reason}.")
         # [B, T, H] -> [M, H]
-        return Answers(states.hidden[rollouts["loss_mask"].bool()], head_of(model))
+        return Answers(states.hidden[rollouts["loss_mask"].bool()], head_of(model)), states.routing
 
     def _divergence(self, student: Answers, reference: Answers) -> dict[str, Tensor]:
         """`D(π_θ(·|p, y_<t), π_0(·|c, y_<t))`, over the whole vocabulary."""
