@@ -1465,6 +1465,18 @@ CASES: dict[str, list[Case]] = {
             "`report_to` names `wandby`, which is not installed (or not a tracker that transformers knows). Install it, or set `report_to: none`. Available here: ….",
             lambda room: room.train(report_to="wandby"),
         ),
+        Case(
+            "float16 on a CPU",
+            "Half precision without an accelerator",
+            "`fp16` needs an accelerator, and the run is on the CPU. Leave it out, for float32, or set `bf16: true` in its place.",
+            lambda room: room.train("fp16: true\n"),
+        ),
+        Case(
+            "activation offloading on a CPU",
+            "Activations that are to leave an accelerator, where there is none",
+            "`activation_offloading` moves activations from an accelerator to the CPU's memory, and the run is on the CPU. Leave it out.",
+            lambda room: room.train(activation_offloading=True),
+        ),
     ],
     "Other commands": [
         Case(

@@ -137,7 +137,7 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     tokenizer = AutoTokenizer.from_pretrained(organism_dir)
     datasets, control = load_organism_datasets(), load_control_dataset()
 
-    print("\nThe organism before training:")
+    print("\nAll runs on the CPU, in float32.\n\nThe organism before training:")
     model = AutoModelForCausalLM.from_pretrained(organism_dir)
     clean_prompts = [row["clean_prompt"] for split in ("test", "test_wordings") for row in datasets[split]]
     answers = generate_answers(model, tokenizer, clean_prompts)

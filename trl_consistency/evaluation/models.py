@@ -12,8 +12,10 @@ from peft import PeftConfig, PeftModel
 from transformers import BitsAndBytesConfig
 
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
+from ..data.targets import without_router_loss
 from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
+from ..trainer.device import announce_cpu, asks_for_bf16
 from ..trainer.model_checks import ADAPTER_CONFIG, check_model_folder, check_weights, load_config
 from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
@@ -27,9 +29,10 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     quantization_config: BitsAndBytesConfig | None = None,
+    cpu_dtype: str | None = None,
 ) -> tuple[Any, Any]:
     """
-    A model in the precision of its checkpoint, on the accelerator if there is one, and its tokenizer or processor.
+    A model and its tokenizer or processor: on the accelerator in the precision of its checkpoint, or else on the CPU.
 
     Args:
         name (`str`):
@@ -41,6 +44,9 @@ def load_model(
             Whether to run code that the model brings along.
         quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
             How to quantize its weights.
+        cpu_dtype (`str`, *optional*):
+            Precision on a CPU: `"float32"`, `"bfloat16"`, `"float16"` or `"auto"`, the checkpoint's. `None` is float32, or
+            bfloat16 under `accelerate launch --mixed_precision bf16`. Quantized weights keep the checkpoint's.
 
     Raises:
         [`ConsistencyError`]: If it cannot be loaded, or its weights are pickled.
@@ -59,13 +65,19 @@ def load_model(
         "use_safetensors": True,
         "quantization_config": quantization_config,
     }
+    device, dtype = PartialState().device, "auto"
+    if device.type == "cpu" and quantization_config is None:
+        dtype = cpu_dtype or ("bfloat16" if asks_for_bf16() else "float32")
     try:
-        model = create_model_from_path(path, dtype="auto", device_map={"": PartialState().device}, **options)
+        model = create_model_from_path(path, dtype=dtype, device_map={"": device}, **options)
         keep_layout(model)
+        if without_router_loss(model):  # a model that was trained whole, with TRL
+            model.config.get_text_config().output_router_logits = False
         if is_adapter:
             model = PeftModel.from_pretrained(model, folder)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
+    announce_cpu(device, model.dtype, name)
     return model.eval(), processing_class
 
 

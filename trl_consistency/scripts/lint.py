@@ -257,6 +257,7 @@ def _measure_dose(
         model_args.model_revision,
         recipe.trust_remote_code,
         get_quantization_config(model_args),
+        cpu_dtype=model_args.dtype,
     )
     if recipe.chat_template_path:
         processing_class = recipe_processing_class(model_args, recipe)

@@ -9,6 +9,7 @@ from trl import SFTConfig
 from ..data.pairs import RESERVED_TEMPLATE_KWARGS
 from ..errors import ConsistencyError
 from ..option_types import check_installed, check_ranges, check_types
+from .device import settle_device
 
 
 METHODS = ("bct", "kl", "act", "attct", "mlpct")
@@ -133,6 +134,7 @@ class ConsistencyConfig(SFTConfig):
     > [!NOTE]
     > These parameters have default values different from [`~trl.SFTConfig`]:
     > - `max_length`: Defaults to `None` instead of `1024`: completions are never cut and rows never dropped silently.
+    > - `bf16`: Defaults to `False` on a CPU, which is also where a run without an accelerator goes (`use_cpu`).
     """
 
     _VALID_DICT_FIELDS = [*SFTConfig._VALID_DICT_FIELDS, "chat_template_kwargs", "generation_kwargs"]
@@ -302,6 +304,7 @@ class ConsistencyConfig(SFTConfig):
                 "launch` or `torchrun`, or leave it out."
             )
         check_installed("deepspeed", self.deepspeed, "deepspeed")
+        settle_device(self)
         super().__post_init__()
         self._check_generation_kwargs()
 

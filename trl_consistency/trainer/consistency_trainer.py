@@ -46,6 +46,7 @@ from .checks import (
     refuse_arguments,
 )
 from .consistency_config import ConsistencyConfig
+from .device import announce_cpu, mixed_precision
 from .dose import DoseCheck
 from .evaluation_by_row import PairEvaluationMixin
 from .interruption import InterruptionMixin
@@ -261,6 +262,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
             peft_config=peft_config,
         )
         keep_layout(self.model)
+        announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         # Once more: what was only a name may have brought an adapter along.
         check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
@@ -522,7 +524,8 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
     def _compare(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
         unwrapped = self.accelerator.unwrap_model(model)
         # Through the wrapper's forward: without it, DDP's processes would silently drift apart.
-        return self._forward_redirection(model, unwrapped, self.paired_loss, unwrapped, inputs)
+        with mixed_precision(self.accelerator):
+            return self._forward_redirection(model, unwrapped, self.paired_loss, unwrapped, inputs)
 
     def _weighted_aux_loss(
         self, aux_loss: torch.Tensor, num_items_in_batch: torch.Tensor | int | None

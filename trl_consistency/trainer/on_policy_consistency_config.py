@@ -9,6 +9,7 @@ from trl import DistillationConfig
 from ..data.pairs import RESERVED_TEMPLATE_KWARGS
 from ..errors import ConsistencyError
 from ..option_types import check_installed, check_ranges, check_types
+from .device import settle_device
 
 
 LOSS_TYPES = ("divergence", "policy_gradient")
@@ -153,6 +154,7 @@ class OnPolicyConsistencyConfig(DistillationConfig):
     > [!NOTE]
     > These parameters have default values different from [`~trl.DistillationConfig`]:
     > - `disable_dropout`: Defaults to `True` instead of `False`: the reference has none either.
+    > - `bf16`: Defaults to `False` on a CPU, which is also where a run without an accelerator goes (`use_cpu`).
     """
 
     # Parameters that control the objective
@@ -283,6 +285,7 @@ class OnPolicyConsistencyConfig(DistillationConfig):
                 "launch` or `torchrun`, or leave it out."
             )
         check_installed("deepspeed", self.deepspeed, "deepspeed")
+        settle_device(self)
         super().__post_init__()
         self._check_generation_kwargs()
         self._refuse_sharded_batches()

@@ -45,6 +45,7 @@ from .checks import (
     refuse_arguments,
 )
 from .consistency_trainer import EvalDataset, _like, _named
+from .device import announce_cpu, mixed_precision
 from .dose import DoseCheck
 from .evaluation_by_row import EvaluationMixin, means_of
 from .interruption import InterruptionMixin, read_manifest
@@ -263,6 +264,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
                 peft_config=peft_config,
             )
         keep_layout(self.model)
+        announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConsistencyError(
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
@@ -421,7 +423,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
         was_training = self.model.training
         self.model.eval()  # what is sampled is the policy, without its dropout
         try:
-            with self.rollout_loss.sharing.in_generation(self.model):
+            with mixed_precision(self.accelerator), self.rollout_loss.sharing.in_generation(self.model):
                 return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
             self.model.train(was_training)
@@ -452,7 +454,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
             batch["num_items_in_batch"] = global_counts[index // accumulation]
             if self.args.loss_type == "policy_gradient" and self.args.is_off_policy:
                 unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
-                with torch.no_grad(), self.compute_loss_context_manager():
+                with torch.no_grad(), mixed_precision(self.accelerator):
                     batch["sampling_log_probs"] = self._forward_redirection(
                         self.model_wrapped, unwrapped, self.rollout_loss.log_probs, unwrapped, batch
                     )
@@ -482,7 +484,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
     def _compare(self, model: nn.Module, inputs: Rollouts) -> dict[str, RowLosses]:
         unwrapped = self.accelerator.unwrap_model(model)
         # Through the wrapper's forward: without it, DDP's processes would silently drift apart.
-        losses = self._forward_redirection(model, unwrapped, self.rollout_loss, unwrapped, inputs)
+        with mixed_precision(self.accelerator):
+            losses = self._forward_redirection(model, unwrapped, self.rollout_loss, unwrapped, inputs)
         if "engine_log_probs" in inputs:
             self._log_mismatch(inputs)
         self._tables["train" if self.model.training else "eval"].add(inputs, self.rollout_loss.divergence)
@@ -496,7 +499,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
             "completions/equal_to_clean_ratio": RowLosses((equals == 1).long(), (equals >= 0).long()),
         }
         if self.pair_metrics is not None:
-            watched |= self.pair_metrics(self.accelerator.unwrap_model(self.model), inputs)
+            with mixed_precision(self.accelerator):
+                watched |= self.pair_metrics(self.accelerator.unwrap_model(self.model), inputs)
         return watched
 
     def _log_mismatch(self, inputs: Rollouts) -> None:
