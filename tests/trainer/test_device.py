@@ -44,7 +44,8 @@ def test_defaults_run_on_the_cpu_in_float32(tmp_path, config, caplog):
     assert (trainer.args.use_cpu, trainer.args.bf16, trainer.args.device.type) == (True, False, "cpu")
     assert trainer.accelerator.mixed_precision == "no"
     said = [record.getMessage() for record in caplog.records if "CPU" in record.getMessage()]
-    assert len(said) == 1 and said[0].endswith("The model runs on the CPU, in float32.")
+    assert len(said) == 1
+    assert said[0].endswith("The model runs on the CPU, in float32.")
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -86,7 +87,8 @@ def test_bf16_is_what_both_passes_run_in(tmp_path, config, lora):
 
     loss, grads, _ = first_step(bf16=False)
     mixed_loss, mixed_grads, seen = first_step(bf16=True)
-    assert {dtype for _, dtype in seen} == {torch.bfloat16} and {grad for grad, _ in seen} == {True, False}
+    assert {dtype for _, dtype in seen} == {torch.bfloat16}
+    assert {grad for grad, _ in seen} == {True, False}
     assert mixed_grads.keys() == grads.keys()
     if config is ConsistencyConfig:  # rollouts in another precision are others
         assert mixed_loss == pytest.approx(loss, rel=0.05)
@@ -99,7 +101,7 @@ def test_models_to_measure(tmp_path, monkeypatch, caplog):
     make_tokenizer().save_pretrained(tmp_path / "half")
     name = str(tmp_path / "half")
     assert load_model(name)[0].dtype == torch.float32
-    assert [record.getMessage() for record in caplog.records if "CPU" in record.getMessage()][0].endswith(
+    assert next(record.getMessage() for record in caplog.records if "CPU" in record.getMessage()).endswith(
         f"{name} runs on the CPU, in float32."
     )
     assert load_model(name, cpu_dtype="auto")[0].dtype == torch.bfloat16
