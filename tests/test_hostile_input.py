@@ -904,6 +904,26 @@ CASES: dict[str, list[Case]] = {
             "`router_aux_loss_coef` is 0.1, but the model (qwen3) has no routers whose logits it could give: it is for mixtures of experts. Leave it out.",
             lambda room: room.train(router_aux_loss_coef=0.1, method=["kl"]),
         ),
+        Case(
+            "top_k at temperature 0",
+            "A choice among tokens where none is sampled",
+            "`top_k` is given, but at `temperature` 0 nothing is sampled. Set a temperature.",
+            lambda room: room.train(temperature=0.0, top_k=50),
+        ),
+        Case(
+            "min_p at temperature 0",
+            "The same among the further arguments of generation",
+            "`min_p` is given, but at `temperature` 0 nothing is sampled. Set a temperature.",
+            lambda room: room.train(
+                temperature=0.0, generation_kwargs={"min_p": 0.1}, command="targets", targets_file="t"
+            ),
+        ),
+        Case(
+            "two temperatures",
+            "A temperature among them that the option contradicts",
+            "`generation_kwargs` sets `temperature` to 0.7, but whether targets are sampled is said by the option `temperature`. Set that one; 0 is greedy.",
+            lambda room: room.train(temperature=0.0, generation_kwargs={"temperature": 0.7}),
+        ),
     ],
     "Recipes": [
         Case(

@@ -1,6 +1,6 @@
 """Whether a value fits the type of an option, and the type in words."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from importlib.util import find_spec
 from types import UnionType
@@ -82,3 +82,14 @@ def check_ranges(options: Any, ranges: dict[str, tuple[bool, str]]) -> None:
     for key, (is_valid, allowed) in ranges.items():
         if not is_valid:
             raise ConsistencyError(f"`{key}` must be {allowed}, got {getattr(options, key)!r}.")
+
+
+# What leaves tokens out of a sample, and the values at which it leaves out none; vLLM says -1 for 0.
+SAMPLING = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0)}
+
+
+def check_sampling(options: Mapping[str, Any], why_greedy: str = "at `temperature` 0") -> None:
+    """Raises [`ConsistencyError`] for options of sampling that are given though nothing is sampled."""
+    for name, off in SAMPLING.items():
+        if options.get(name) not in off:
+            raise ConsistencyError(f"`{name}` is given, but {why_greedy} nothing is sampled. Set a temperature.")

@@ -112,3 +112,9 @@ def test_sampling(tokenizer, tmp_path):
     assert answers(temperature=1.0, seed=1) == sampled
     assert answers(temperature=1.0, seed=2) != sampled
     assert answers() == greedy
+
+
+def test_top_p_says_nothing_at_temperature_0():
+    with pytest.raises(ConsistencyError, match="`top_p` is given, but at `temperature` 0 nothing is sampled"):
+        AnswerOptions(top_p=0.9)
+    AnswerOptions(top_p=0.9, temperature=0.5)

@@ -121,6 +121,18 @@ FAULTY = {
         {"method": "act", "label_smoothing_factor": 0.1},
         r"`label_smoothing_factor` is not available in consistency training: only `method: \[bct\]`",
     ),
+    "top_p at temperature 0": ({"temperature": 0, "top_p": 0.9}, "`top_p` is given, but at `temperature` 0 nothing"),
+    "top_k at temperature 0": ({"temperature": 0, "top_k": 5}, "`top_k` is given, but at `temperature` 0 nothing"),
+    "min_p at temperature 0": ({"temperature": 0, "min_p": 0.1}, "`min_p` is given, but at `temperature` 0 nothing"),
+    "further top_k at temperature 0": (
+        {"temperature": 0, "generation_kwargs": {"top_k": 5}},
+        "`top_k` is given, but at `temperature` 0 nothing",
+    ),
+    "top_p without sampling": (
+        {"top_p": 0.9, "generation_kwargs": {"do_sample": False}},
+        "`top_p` is given, but with `do_sample: false` nothing",
+    ),
+    "further temperature 0": ({"generation_kwargs": {"temperature": 0}}, "said by the option `temperature`"),
     "text for a number": ({"temperature": "hot"}, "`temperature` must be a number, got 'hot'"),
     "text for an inherited number": ({"learning_rate": "1e-3"}, "`learning_rate` must be a number, got '1e-3'"),
     "number for a list": ({"method_weights": 0.5}, "`method_weights` must be a list"),
@@ -172,6 +184,16 @@ def test_label_smoothing_is_refused_wherever_the_reference_runs(tmp_path):
     for others in ({"method": "act"}, {"method": ["bct", "kl"]}, {"log_consistency_metrics": True}):
         with pytest.raises(ConsistencyError, match="`label_smoothing_factor`"):
             ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, label_smoothing_factor=0.1, **others)
+
+
+def test_sampling_options_that_say_nothing_are_fine_where_they_leave_nothing_out(tmp_path):
+    for options in (
+        {"temperature": 0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
+        {"temperature": 0, "top_p": 0.9, "generation_kwargs": {"do_sample": True, "temperature": 0.5}},
+        {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "generation_kwargs": {"temperature": 0.7}},
+    ):
+        ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, **options)
+    assert ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True).temperature == 1.0
 
 
 def test_layers_must_be_a_list(tmp_path):

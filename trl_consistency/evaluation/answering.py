@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from ..data.rendering import ProcessingClass, get_tokenizer
 from ..data.target_cache import TargetCache
 from ..data.thinking import thought_span
+from ..option_types import check_sampling
 from .choices import CHOICE_PREFIX, LetterScorer, offered_letters
 from .graders import after_thinking
 from .run import generate_ids
@@ -38,6 +39,9 @@ class AnswerOptions:
             What opens and closes a thought.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
+
+    Raises:
+        [`ConsistencyError`]: If `top_p` is given at temperature 0.
     """
 
     max_new_tokens: int = 256
@@ -49,6 +53,10 @@ class AnswerOptions:
     choice_prefix: str = CHOICE_PREFIX
     thinking_markers: tuple[str, str] = ("<think>", "</think>")
     progress: bool = True
+
+    def __post_init__(self) -> None:
+        if self.temperature == 0:
+            check_sampling({"top_p": self.top_p})
 
 
 class Answer(NamedTuple):

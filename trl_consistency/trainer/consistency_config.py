@@ -8,7 +8,7 @@ from trl import SFTConfig
 
 from ..data.pairs import RESERVED_TEMPLATE_KWARGS
 from ..errors import ConsistencyError
-from ..option_types import check_installed, check_ranges, check_types
+from ..option_types import SAMPLING, check_installed, check_ranges, check_sampling, check_types
 from .device import settle_device
 
 
@@ -307,6 +307,7 @@ class ConsistencyConfig(SFTConfig):
         settle_device(self)
         super().__post_init__()
         self._check_generation_kwargs()
+        self._check_sampling()
 
     @property
     def weights(self) -> dict[str, float]:
@@ -387,6 +388,20 @@ class ConsistencyConfig(SFTConfig):
                 raise ConsistencyError(
                     "`generation_kwargs` sets `num_return_sequences`: a clean prompt has one target."
                 )
+
+    def _check_sampling(self) -> None:
+        """Refuses options of sampling where targets are not sampled; `generation_kwargs` come on top of the others."""
+        kwargs = cast(dict[str, Any], self.generation_kwargs or {})
+        is_hot = kwargs.get("temperature", self.temperature) != 0
+        is_sampled = is_hot if self.use_vllm else kwargs.get("do_sample", self.temperature != 0)
+        if "temperature" in kwargs and is_sampled != is_hot:
+            raise ConsistencyError(
+                f"`generation_kwargs` sets `temperature` to {kwargs['temperature']}, but whether targets are sampled is said by "
+                "the option `temperature`. Set that one; 0 is greedy."
+            )
+        if not is_sampled:
+            given = {name: getattr(self, name) for name in SAMPLING} | kwargs
+            check_sampling(given, "with `do_sample: false`" if "do_sample" in kwargs else "at `temperature` 0")
 
     def _check_method(self) -> None:
         if not self.method:
