@@ -12,9 +12,11 @@ from transformers import (
     Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     GPT2Config,
+    GPTJConfig,
     GPTNeoXConfig,
     GptOssConfig,
     GraniteConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     Phi3Config,
@@ -394,3 +396,37 @@ def test_resolve_layers():
         resolve_layers([-1, 2], 3)
     with pytest.raises(ConsistencyError, match="empty"):
         resolve_layers([], 3)
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "gptj"])
+def test_mlps_under_other_names(kind):
+    """LFM2's blocks are convolutions and attention, each with a dense MLP; GPT-J calls its layers in its own way."""
+    torch.manual_seed(0)
+    if kind == "lfm2":
+        config = Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"] * 2, block_multiple_of=8)
+    else:
+        config = GPTJConfig(vocab_size=128, n_positions=64, n_embd=32, n_layer=2, n_head=4, rotary_dim=8)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    seen = []
+    for block in find_blocks(model).modules:
+        down = block.feed_forward.w2 if kind == "lfm2" else block.mlp.fc_out
+        down.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    input_ids, attention_mask, rows, positions = batch()
+
+    states = capture_states(model, input_ids, attention_mask, rows, positions, residual=False, mlp=True)
+
+    assert len(states.mlp) == len(seen) == len(find_blocks(model))
+    for state, whole in zip(states.mlp, seen, strict=True):
+        assert_close(state, whole[rows, positions])
+
+
+def test_an_mlp_under_a_name_that_is_not_known_is_no_mixture_of_experts():
+    model = make("llama")
+    for block in model.model.layers:
+        block.mlp.last = block.mlp.down_proj
+        del block.mlp.down_proj
+    with pytest.raises(
+        ConsistencyError, match="`LlamaDecoderLayer` has 0 parts with a layer called down_proj, "
+    ) as end:
+        capture_states(model, *batch(), mlp=True)
+    assert "expert" not in str(end.value)

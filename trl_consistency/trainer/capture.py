@@ -26,8 +26,8 @@ from .upstream import maybe_gather_lm_head_ctx
 # Of the quadratic masks that SDPA is given: a row of 8192 tokens; 64 MB, and with eager attention four times that
 MAX_MASK_ENTRIES = 1 << 26
 
-# What the MLP's last linear layer is called: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi.
-DOWN_PROJECTIONS = ("down_proj", "dense_4h_to_h", "c_proj", "fc2")
+# What the MLP's last linear layer is called: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi, LFM2, GPT-J.
+DOWN_PROJECTIONS = ("down_proj", "dense_4h_to_h", "c_proj", "fc2", "w2", "fc_out")
 
 
 @dataclass
@@ -365,9 +365,13 @@ def _down_projection(block: nn.Module) -> nn.Module:
         if "Attention" not in type(child).__name__ and isinstance(getattr(child, name, None), nn.Module)
     ]
     if len(found) != 1:
+        name = type(block).__name__
+        why = f"`{name}` has {len(found)} parts with a layer called {', '.join(DOWN_PROJECTIONS[:-1])} or {DOWN_PROJECTIONS[-1]}"
+        if any("expert" in name for name, _ in block.named_modules()):
+            why = f"`{name}` has none (a mixture of experts has no state that all tokens share)"
         raise ConsistencyError(
-            f"`mlpct` needs blocks with one dense MLP, and `{type(block).__name__}` has none (a mixture of experts has "
-            "no state that all tokens share). Leave `mlpct` out, or name in `layers` the blocks that do have one."
+            f"`mlpct` needs blocks with one dense MLP, and {why}. Leave `mlpct` out, or name in `layers` the blocks that do "
+            "have one."
         )
     return found[0]
 
