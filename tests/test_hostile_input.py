@@ -1363,6 +1363,15 @@ CASES: dict[str, list[Case]] = {
             "…nothing holds no weights: there is no model.safetensors.",
             lambda room: ((room.path / "nothing").mkdir(), resume(room, room.path / "nothing")),
         ),
+        Case(
+            "learned prompt inside the blocks",
+            "A learned prompt where states inside the blocks are compared",
+            "What is compared inside the blocks cannot train a learned prompt (PROMPT_TUNING): the blocks run without PEFT's own forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` bct or kl, without `log_consistency_metrics`).",
+            lambda room: room.trainer(
+                options={"method": ["act"]},
+                peft_config=PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+            ),
+        ),
     ],
     "Targets": [
         Case(

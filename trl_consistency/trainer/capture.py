@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.utils import is_peft_model
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ..errors import ConsistencyError
+from .learned_prompt import has_learned_prompt, no_states, run_after_learned_prompt
 from .load_balancing import Routing, routing_of
 from .upstream import maybe_gather_lm_head_ctx
 
@@ -132,6 +133,8 @@ def find_blocks(model: nn.Module) -> Blocks:
     Raises:
         ConsistencyError: If the model is no decoder with one list of blocks, or has a learned prompt.
     """
+    if has_learned_prompt(model):
+        raise no_states(cast(Any, model).active_peft_config)
     base: Any = _base_model(model)
     config = base.config.get_text_config()
     if not config.is_encoder_decoder:
@@ -231,6 +234,11 @@ def capture_states(
     Raises:
         ConsistencyError: If the model does not have the states that are asked for.
     """
+    options = {"output_router_logits": True} if need_routing else {}
+    if has_learned_prompt(model) and not (residual or mlp or attention):
+        backbone = find_blocks(cast(Any, model).get_base_model()).backbone
+        hidden, routing = run_after_learned_prompt(model, backbone, input_ids, attention_mask, options)
+        return States(last_hidden=hidden, routing=routing if need_routing else None)
     blocks = find_blocks(model)
     layers = resolve_layers(layers, len(blocks))
     depth = len(blocks) if need_last_hidden else layers[-1] + 1
@@ -273,7 +281,7 @@ def capture_states(
                 # By default left padding would be counted as text.
                 position_ids=None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0),
                 use_cache=False,
-                **({"output_router_logits": True} if need_routing else {}),
+                **options,
             )
 
     for wanted, seen in ((residual, states.residual), (mlp, states.mlp), (attention, states.attention)):
@@ -345,15 +353,7 @@ def head_of(model: nn.Module) -> Head:
 
 
 def _base_model(model: Any) -> Any:
-    if not is_peft_model(model):
-        return model
-    if model.active_peft_config.is_prompt_learning:
-        # The learned prompt is added by the PEFT model's own forward, which does not run here.
-        raise ConsistencyError(
-            f"Objectives on hidden states cannot train a learned prompt ({model.active_peft_config.peft_type.value}). "
-            "Use LoRA or train the whole model."
-        )
-    return model.get_base_model()
+    return model.get_base_model() if is_peft_model(model) else model
 
 
 def _down_projection(block: nn.Module) -> nn.Module:

@@ -15,6 +15,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from ..errors import ConsistencyError, one_line
+from .learned_prompt import no_states
 
 
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
@@ -43,6 +44,8 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         [`ConsistencyError`]: If it cannot be loaded, its weights are pickled, it writes no text, or the adapter does not
             fit.
     """
+    if isinstance(peft_config, PromptLearningConfig) and getattr(args, "compares_states", False):
+        raise no_states(peft_config)
     if not isinstance(model, str):
         _check_routers(model.config, args)
         return getattr(model.config.get_text_config(), "vocab_size", None)

@@ -62,7 +62,6 @@ class PairedLoss:
         self, args: ConsistencyConfig, model: nn.Module, reference: Reference, balances_routers: bool = False
     ):
         self.args, self.reference, self.balances_routers = args, reference, balances_routers
-        self.layers = resolve_layers(args.layers, len(find_blocks(model)))
         self.watches = args.log_consistency_metrics
         methods = set(args.method)
         self._captured = {
@@ -71,6 +70,8 @@ class PairedLoss:
             "attention": "attct" in methods,
         }
         self._needs_head = bool({"bct", "kl"} & methods) or self.watches
+        # A learned prompt has answers that can be compared, and no blocks.
+        self.layers = resolve_layers(args.layers, len(find_blocks(model))) if any(self._captured.values()) else []
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """What each objective counts in each row, (B,): answer tokens, pairs that share something, shared tokens."""
@@ -162,7 +163,7 @@ class PairedLoss:
             mask,
             rows[pairs],
             positions,
-            self.layers,
+            self.layers or None,
             **self._captured,
             need_last_hidden=self._needs_head,
             need_routing=need_routing,

@@ -1,0 +1,59 @@
+"""Learned prompts (prompt tuning, prefix tuning): only the forward of the PEFT model itself puts them before the text."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from accelerate.utils import is_peft_model
+from peft import PromptLearningConfig
+from torch import Tensor, nn
+
+from ..errors import ConsistencyError
+from .load_balancing import Routing, routing_of
+
+
+def has_learned_prompt(model: Any) -> bool:
+    """Whether the model trains a prompt in the place of weights."""
+    return is_peft_model(model) and model.active_peft_config.is_prompt_learning
+
+
+def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
+    """The error for a learned prompt where states inside the blocks are compared."""
+    kind = getattr(peft_config.peft_type, "value", peft_config.peft_type)
+    return ConsistencyError(
+        f"What is compared inside the blocks cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
+        "forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` "
+        "bct or kl, without `log_consistency_metrics`)."
+    )
+
+
+def run_after_learned_prompt(
+    model: Any, backbone: nn.Module, input_ids: Tensor, attention_mask: Tensor, options: dict[str, Any]
+) -> tuple[Tensor, Routing | None]:
+    """
+    Runs a model with its learned prompt, or without it where that is switched off.
+
+    Args:
+        model ([`~peft.PeftModel`]):
+            The model.
+        backbone (`torch.nn.Module`):
+            The part of it whose output is wanted.
+        input_ids (`torch.Tensor`):
+            Token ids, `[B, T]`, padded on the right: PEFT counts the positions from the first column on.
+        attention_mask (`torch.Tensor`):
+            1 for tokens and 0 for padding, `[B, T]`.
+        options (`dict[str, Any]`):
+            Go to the forward.
+
+    Returns:
+        `tuple[torch.Tensor, Routing]`: What the head reads of the text, `[B, T, hidden]`, and the routing of all tokens.
+    """
+    seen: list[Any] = []
+    hook = backbone.register_forward_hook(lambda module, args, output: seen.append(output))
+    try:
+        # The head is not wanted, and has one token to read at least.
+        model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False, logits_to_keep=1, **options)
+    finally:
+        hook.remove()
+    hidden = seen[-1].last_hidden_state
+    learned = hidden.shape[1] - input_ids.shape[1]
+    return hidden[:, learned:], routing_of(seen[-1], F.pad(attention_mask, (learned, 0), value=1))
