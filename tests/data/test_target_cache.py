@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import os
 import random
 import time
 
@@ -10,7 +11,7 @@ from transformers import GenerationConfig
 from tests.conftest import make_model
 from trl_consistency import ConsistencyError
 from trl_consistency.data import target_cache
-from trl_consistency.data.target_cache import TargetCache, fingerprint
+from trl_consistency.data.target_cache import AnswerCache, TargetCache, fingerprint
 from trl_consistency.data.targets import generate_targets
 
 
@@ -114,3 +115,25 @@ def test_fingerprint():
     model(torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
     optimizer.step()
     assert fingerprint(model.named_parameters()) != before
+
+
+def test_messages_name_what_is_kept_and_where_that_is_chosen(tmp_path, monkeypatch):
+    for kind, kept, option in ((TargetCache, "targets", "target_cache_dir"), (AnswerCache, "answers", "output_dir")):
+        folder = tmp_path / kept
+        cache = kind(folder, MODEL).open([[1, 2]], {})
+        with pytest.raises(
+            ConsistencyError, match=f"The cached {kept} in .* another model's .* Choose another `{option}`"
+        ):
+            kind(folder, {**MODEL, "name": "other"})
+        cache.put(0, [[3]])
+        next(cache.path.iterdir()).write_text("{}")
+        with pytest.raises(ConsistencyError, match=f"The cached {kept} in .* are cut short or damaged"):
+            cache.get(0, 1)
+        monkeypatch.setattr(os, "replace", full_disk)
+        with pytest.raises(ConsistencyError, match=f"{kept.capitalize()} cannot be written .* another `{option}`"):
+            cache.put(1, [[3]])
+        monkeypatch.undo()
+
+
+def full_disk(*args):
+    raise OSError(28, "No space left on device")

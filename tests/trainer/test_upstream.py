@@ -3,6 +3,7 @@
 import inspect
 import re
 
+import pytest
 from transformers import Trainer
 from trl import DistillationTrainer, GRPOConfig, GRPOTrainer, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
@@ -18,6 +19,44 @@ def parameters(function):
 def test_names_are_there():
     for name in upstream.__all__:
         assert callable(getattr(upstream, name))
+
+
+SIGNATURES = {
+    "RepeatSampler": ["data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed"],
+    "create_model_from_path": ["model_id", "architecture", "kwargs"],
+    "fsdp2_prepare_model": ["accelerator", "model"],
+    "get_config_model_id": ["config"],
+    "maybe_gather_lm_head_ctx": ["params"],
+    "pad": ["tensors", "padding_value", "padding_side", "pad_to_multiple_of"],
+    "prepare_deepspeed": ["model", "accelerator"],
+    "repeat_iterable_dataset": ["dataset", "mini_repeat_count", "batch_size", "repeat_count"],
+    "split_tensor_dict": ["tensor_dict", "num_chunks"],
+    # TRL 1.15 has `is_peft_model` in the place of the third.
+    "unwrap_model_for_generation": [
+        "model",
+        "accelerator",
+        "gather_deepspeed3_params",
+        "generation_kwargs",
+        "gradient_checkpointing_kwargs",
+    ],
+    "use_adapter": ["model", "adapter_name"],
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_functions_kept_their_signatures(name):
+    assert parameters(getattr(upstream, name)) == SIGNATURES[name]
+
+
+def test_sft_trainer_keeps_what_the_routers_loss_leans_on():
+    source = inspect.getsource(SFTTrainer)
+    for line in (
+        'self.aux_loss_enabled = hasattr(text_config, "output_router_logits") and self.router_aux_loss_coef != 0.0',
+        "loss = loss + weighted_aux_loss / steps",
+        "steps = self.current_gradient_accumulation_steps if num_items_in_batch is not None else 1",
+    ):
+        assert line in source
+    assert "router_aux_loss_coef" not in OnPolicyConsistencyConfig.__dataclass_fields__, "OPCT then has to heed it"
 
 
 def test_overridden_methods_kept_their_signatures():

@@ -31,6 +31,9 @@ class TargetCache:
         [`ConsistencyError`]: If the folder holds the targets of another model, or cannot be written to.
     """
 
+    # What messages call the contents, and the option that says where they are
+    _content, _option = "targets", "target_cache_dir"
+
     def __init__(self, directory: str | Path, model: dict[str, Any]):
         self.directory = Path(directory)
         self.path: Path | None = None
@@ -43,8 +46,8 @@ class TargetCache:
                     f"{key} {cached.get(key)!r}, now {model.get(key)!r}" for key in sorted(differing)
                 )
                 raise ConsistencyError(
-                    f"The cached targets in {self.directory} are another model's ({differences}). Choose another "
-                    "`target_cache_dir`, or delete that folder."
+                    f"The cached {self._content} in {self.directory} are another model's ({differences}). Choose another "
+                    f"`{self._option}`, or delete that folder."
                 )
         else:
             self._write(described, model)
@@ -98,9 +101,10 @@ class TargetCache:
             raise ConsistencyError(self._damaged(path))
         return content
 
-    @staticmethod
-    def _damaged(path: Path) -> str:
-        return f"The cached targets in {path} are cut short or damaged. Delete that file: it is generated again."
+    def _damaged(self, path: Path) -> str:
+        return (
+            f"The cached {self._content} in {path} are cut short or damaged. Delete that file: it is generated again."
+        )
 
     def _write(self, path: Path, content: dict[str, Any]) -> None:
         unfinished = path.with_suffix(f".{os.getpid()}.tmp")
@@ -114,9 +118,15 @@ class TargetCache:
         except OSError as error:
             unfinished.unlink(missing_ok=True)
             raise ConsistencyError(
-                f"Targets cannot be written to {path.parent} ({error.strerror}). Those already there are kept: make "
-                "room, or choose another `target_cache_dir`, and start again."
+                f"{self._content.capitalize()} cannot be written to {path.parent} ({error.strerror}). Those already there "
+                f"are kept: make room, or choose another `{self._option}`, and start again."
             ) from None
+
+
+class AnswerCache(TargetCache):
+    """The same of answers that are measured or judged, and trained on by nobody."""
+
+    _content, _option = "answers", "output_dir"
 
 
 def _digest(completions: list[Any]) -> str:

@@ -23,7 +23,7 @@ from accelerate import PartialState
 from peft import PeftModel
 from transformers import BitsAndBytesConfig
 
-from ..data.target_cache import TargetCache, fingerprint
+from ..data.target_cache import AnswerCache, fingerprint
 from ..errors import ConsistencyError
 from ..evaluation.answering import Answer, AnswerOptions, answer_pairs
 from ..evaluation.choices import CHOICE_PREFIX, offered_letters
@@ -405,13 +405,13 @@ def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
     return LocalJudge(name, model, tokenizer, args.judge_max_completion_length, args.batch_size, progress, cache)
 
 
-def _answer_cache(output_dir: str, name: str, model: Any) -> TargetCache:
+def _answer_cache(output_dir: str, name: str, model: Any) -> AnswerCache:
     """Where a model's answers are kept while they are made: another folder for other weights or another adapter."""
     identity = {"name": name, "weights": fingerprint(model.named_parameters())}
     if isinstance(model, PeftModel):  # its scaling is not in the weights
         options = [config.to_dict() for config in model.peft_config.values()]
         identity["adapter"] = _digest(json.dumps(options, sort_keys=True, default=_plain))
-    return TargetCache(Path(output_dir) / ANSWERS / _digest(json.dumps(identity)), identity)
+    return AnswerCache(Path(output_dir) / ANSWERS / _digest(json.dumps(identity)), identity)
 
 
 def _plain(value: Any) -> Any:

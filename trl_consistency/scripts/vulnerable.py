@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..data.target_cache import TargetCache, fingerprint
+from ..data.target_cache import AnswerCache, fingerprint
 from ..evaluation.models import load_model
 from ..evaluation.run import generate_answers
 from ..evaluation.vulnerability import judge_pairs
@@ -35,7 +35,7 @@ def answer_and_judge(
     if chats:
         check_chat_template(processing_class, {"pairs": chats})
     weights = fingerprint(model.named_parameters())
-    cache = TargetCache(folder / ANSWERS / weights, {"name": model_name, "weights": weights})
+    cache = AnswerCache(folder / ANSWERS / weights, {"name": model_name, "weights": weights})
     prompts = [row[f"{side}_prompt"] for side in ("clean", "perturbed") for row in rows]
     texts = generate_answers(model, processing_class, prompts, max_completion_length, batch_size, cache=cache)
     clean, perturbed = texts[: len(rows)], texts[len(rows) :]
