@@ -331,7 +331,7 @@ class LocalJudge:
         self._options = (max_new_tokens, batch_size, progress, cache)
 
     def __call__(self, prompts: Sequence[str]) -> list[Judgement]:
-        from .run import generate_answers
+        from .answering import generate_answers
 
         has_template = self._tokenizer.chat_template is not None
         asked = [[{"role": "user", "content": prompt}] if has_template else prompt for prompt in prompts]

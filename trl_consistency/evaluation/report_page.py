@@ -21,6 +21,7 @@ tbody th { min-width: 14rem; }
 tbody th, td.text { white-space: pre-wrap; overflow-wrap: break-word; }
 .wide { overflow-x: auto; }
 .note { color: #555; }
+.findings { background: #fdecea; border-left: 4px solid #b3261e; padding: 0.6rem 1rem 0.6rem 2rem; }
 img { max-width: 100%; height: auto; }
 """
 
@@ -79,13 +80,15 @@ class Report:
         tables (`Sequence[Table]`):
             Tables.
         pictures (`Sequence[Picture]`, *optional*, defaults to `()`):
-            Pictures below the tables.
+            Pictures: the first stands above the tables, the others below.
         examples (`Sequence[tuple[str, Mapping[str, str]]]`, *optional*, defaults to `()`):
             Prompts, and what each model answered.
         examples_text (`str`, *optional*, defaults to `""`):
             Which ones they are.
         notes (`Sequence[str]`, *optional*, defaults to `()`):
             Lines at the end.
+        findings (`Sequence[str]`, *optional*, defaults to `()`):
+            What a reader must know first, such as that right answers were lost.
     """
 
     title: str
@@ -96,6 +99,7 @@ class Report:
     examples: Sequence[tuple[str, Mapping[str, str]]] = ()
     examples_text: str = ""
     notes: Sequence[str] = ()
+    findings: Sequence[str] = ()
 
     EXAMPLES = "Answers before and after"
 
@@ -106,17 +110,20 @@ class Report:
             path.write_text(text, encoding="utf-8")
         return paths
 
+    def _blocks(self) -> list[Table | Picture]:
+        """The first picture, which shows what became of all answers, then the tables, then the other pictures."""
+        return [*self.pictures[:1], *self.tables, *self.pictures[1:]]
+
     def to_markdown(self) -> str:
         """The report as Markdown that names its pictures."""
         parts = [f"# {self.title}", self.introduction]
-        for table in self.tables:
-            parts += [
-                f"## {table.heading}",
-                table.text,
-                aligned_table(table.models or self.models, table.cells).strip(),
-            ]
-        for path, heading, text in self.pictures:
-            parts += [f"## {heading}", text, f"![{heading}]({path.name})"]
+        parts.append("\n".join(f"- **{finding}**" for finding in self.findings))
+        for block in self._blocks():
+            parts += [f"## {block.heading}", block.text]
+            if isinstance(block, Table):
+                parts.append(aligned_table(block.models or self.models, block.cells).strip())
+            else:
+                parts.append(f"![{block.heading}]({block.path.name})")
         if self.examples:
             said = {
                 _in_cell(prompt): [_in_cell(answers[name]) for name in self.models]
@@ -129,14 +136,16 @@ class Report:
     def to_html(self) -> str:
         """The report as one page of HTML."""
         parts = [f"<h1>{escape(self.title)}</h1>", f"<p>{escape(self.introduction)}</p>"]
-        for table in self.tables:
-            rows = [(label, map(_figure, cells)) for label, cells in table.cells.items()]
-            parts += [f"<h2>{escape(table.heading)}</h2>", f"<p>{escape(table.text)}</p>"]
-            parts.append(_table(table.models or self.models, rows))
-        for path, heading, text in self.pictures:
-            data = base64.b64encode(path.read_bytes()).decode()
-            parts += [f"<h2>{escape(heading)}</h2>", f"<p>{escape(text)}</p>"]
-            parts.append(f'<img alt="{escape(heading)}" src="data:image/png;base64,{data}">')
+        if self.findings:
+            parts.append(f'<ul class="findings">{"".join(f"<li>{escape(of)}</li>" for of in self.findings)}</ul>')
+        for block in self._blocks():
+            parts += [f"<h2>{escape(block.heading)}</h2>", f"<p>{escape(block.text)}</p>"]
+            if isinstance(block, Table):
+                rows = [(label, map(_figure, cells)) for label, cells in block.cells.items()]
+                parts.append(_table(block.models or self.models, rows))
+            else:
+                data = base64.b64encode(block.path.read_bytes()).decode()
+                parts.append(f'<img alt="{escape(block.heading)}" src="data:image/png;base64,{data}">')
         if self.examples:
             said = [
                 (prompt, [f'<td class="text">{escape(answers[name])}</td>' for name in self.models])

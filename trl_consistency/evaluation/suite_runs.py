@@ -154,7 +154,7 @@ def _lm_eval_scores(
                 version=str(results["versions"].get(task)),
                 metric=metric if of_filter == "none" else f"{metric}/{of_filter}",
                 value=float(value),
-                interval=suite_interval(float(value), stderr, values.values()),
+                interval=suite_interval(float(value), stderr, values),
                 total=total,
                 values=values,
             )
@@ -251,7 +251,7 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
                 version=str(full_version),
                 metric=scored.name if is_part and is_average else name,
                 value=value,
-                interval=suite_interval(value, stderr if is_average else None, values.values()),
+                interval=suite_interval(value, stderr if is_average else None, values),
                 total=scored.scored_samples or 0,
                 unscored=scored.unscored_samples or 0,
                 values=values,

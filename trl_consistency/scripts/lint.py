@@ -268,7 +268,14 @@ def _measure_dose(
     sample = sample_pairs(usable, pairs, recipe.seed)
     if not sample:
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
-    return measure_dose(model, processing_class, sample, recipe.max_completion_length or 256, answers_of=usable)
+    return measure_dose(
+        model,
+        processing_class,
+        sample,
+        recipe.max_completion_length or 256,
+        answers_of=usable,
+        thinking_markers=tuple(recipe.thinking_markers),
+    )
 
 
 def _shown_rows(report: LintReport, samples: int, seed: int) -> list[int]:

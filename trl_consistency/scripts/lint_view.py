@@ -68,9 +68,7 @@ def dose_text(dose: Dose) -> str:
 def _dose_lines(dose: Dose) -> list[str]:
     lines = [f"Dose, on {dose.pairs} pairs (greedy answers):", f"kl: {dose.kl:.3g} nats a token of the clean answers"]
     for name, rate in dose.rates.items():
-        unparsed = f", {rate.unparsed} unparsed" if rate.unparsed else ""
-        share = f"{rate.value:.1%} ({rate.hits}/{rate.total})" if rate.total else "n/a"
-        lines.append(f"{name}: {share}{unparsed}")
+        lines.append(f"{name}: {rate}")
     return lines
 
 
