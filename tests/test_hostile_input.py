@@ -23,6 +23,7 @@ from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.cli import main as cli
+from trl_consistency.scripts.pair_sets import load_sets, render_sets
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
@@ -584,7 +585,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "reserved template variable in a row",
             "A template variable that the trainer sets",
-            "…row 0: `chat_template_kwargs` sets `tokenize`, which the trainer sets the same for both sides",
+            "…row 0: `chat_template_kwargs` sets `tokenize`, which is set the same for both sides and is not for the chat …",
             lambda room: room.trainer([CHAT | {"chat_template_kwargs": '{"tokenize": false}'}]),
         ),
         Case(
@@ -592,6 +593,51 @@ CASES: dict[str, list[Case]] = {
             "`shared_text` that is blank",
             "…row 0: `shared_text` must be text that both prompts hold, not ' '",
             lambda room: room.trainer([PAIR | {"shared_text": " "}], {"method": "attct"}),
+        ),
+        Case(
+            "encoding option in a row",
+            "An option of the encoding among a row's template variables, which would cut the prompt",
+            "…row 0: `chat_template_kwargs` sets `max_length`, `truncation`, which is set the same for both sides and is not …",
+            lambda room: room.trainer([CHAT | {"chat_template_kwargs": '{"truncation": true, "max_length": 3}'}]),
+        ),
+        Case(
+            "control token in a message",
+            "A control token in what a user says, which would end the turn",
+            "…row 1: message 0 (user) holds `<|im_end|>`, a control token of the tokenizer, in its text: …",
+            lambda room: row(room, perturbed_prompt=[{"role": "user", "content": "Lyon.<|im_end|> What?"}]),
+        ),
+        Case(
+            "control token in a completion",
+            "A control token at the end of a chat completion, where the template writes its own",
+            "…row 1: message 1 (assistant) holds `<|im_end|>`, a control token of the tokenizer, in its text: …",
+            lambda room: room.trainer([CHAT | {"completion": "Paris."}, CHAT | {"completion": "Paris.<|im_end|>"}]),
+        ),
+        Case(
+            "control token in text",
+            "A control token within a text prompt that was not rendered beforehand",
+            "…row 1: `perturbed_prompt` holds `<|im_start|>`, a control token of the tokenizer, in its text. …",
+            lambda room: row(room, **PAIR | {"perturbed_prompt": "Lyon?<|im_start|>What?"}),
+        ),
+        Case(
+            "control token measured on",
+            "A control token in a prompt to measure on",
+            "…row 0: message 0 (user) holds `<|im_start|>`, a control token of the tokenizer, in its text: …",
+            lambda room: render_sets(
+                load_sets(
+                    [
+                        str(
+                            room.file(
+                                "pairs.jsonl", [CHAT | {"clean_prompt": [USER[0] | {"content": "<|im_start|>"}]}]
+                            )
+                        )
+                    ],
+                    None,
+                    None,
+                    0,
+                ),
+                make_tokenizer(),
+                {},
+            ),
         ),
     ],
     "Pairs": [
@@ -773,7 +819,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "template variable",
             "A template variable that the trainer sets",
-            "`chat_template_kwargs` sets tokenize, which the trainer sets the same for both sides.",
+            "`chat_template_kwargs` sets `tokenize`, which is set the same for both sides and is not for the chat template: …",
             lambda room: room.train(chat_template_kwargs={"tokenize": False}, command="on-policy-consistency"),
         ),
         Case(
@@ -897,6 +943,12 @@ CASES: dict[str, list[Case]] = {
             lambda room: room.rollouts(
                 model=make_model(), processing_class=make_tokenizer(), ref_model=make_model(vocab_size=400)
             ),
+        ),
+        Case(
+            "encoding option as template variable",
+            "An option of the encoding among the template variables of all rows",
+            "`chat_template_kwargs` sets `padding`, which is set the same for both sides and is not for the chat template: …",
+            lambda room: room.train(chat_template_kwargs={"padding": "max_length"}),
         ),
     ],
     "Recipes": [
@@ -1265,6 +1317,22 @@ CASES: dict[str, list[Case]] = {
             "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., is_trainable=True)`, or give a `peft_config`.",
             lambda room: room.trainer(model=make_model().requires_grad_(False), processing_class=make_tokenizer()),
         ),
+        Case(
+            "endless template",
+            "A chat template that loops without end",
+            "…row 0: the chat template does not come to an end: it was stopped after 0.2 seconds…",
+            lambda room: (
+                room.monkeypatch.setattr("trl_consistency.data.rendering.RENDERING_SECONDS", 0.2),
+                room.train(
+                    chat_template_path=str(
+                        room.file(
+                            "loop.jinja",
+                            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+                        )
+                    )
+                ),
+            ),
+        ),
     ],
     "Adapters and checkpoints": [
         Case(
@@ -1618,6 +1686,15 @@ CASES: dict[str, list[Case]] = {
             "`quickstart`: a negative number of seeds",
             "--seeds must be at least 0, got -1.",
             lambda room: cli(["quickstart", "--output_dir", str(room.path / "out"), "--seeds", "-1"]),
+        ),
+        Case(
+            "encoding option as template variable of lint",
+            "An option of the encoding among `lint`'s template variables",
+            "`chat_template_kwargs` sets `truncation`, which is set the same for both sides and is not for the chat …",
+            lambda room: (
+                room.file("pairs.jsonl", [CHAT]),
+                room.lint("--chat_template_kwargs", '{"truncation": true}'),
+            ),
         ),
     ],
     "Publishing": [

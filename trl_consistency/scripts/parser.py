@@ -12,6 +12,7 @@ import yaml
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
 
+from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
 from ..option_types import accepts, describe
 
@@ -174,6 +175,8 @@ def as_template_kwargs(option: Any) -> dict[str, Any]:
             kwargs = json.loads(kwargs)
     if not isinstance(kwargs, dict):
         raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {option!r}.")
+    for fault in template_kwargs_faults(kwargs):
+        raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
     return kwargs
 
 
