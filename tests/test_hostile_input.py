@@ -1764,6 +1764,40 @@ CASES: dict[str, list[Case]] = {
             "`trl-consistency push … me/bct` goes on from here.",
             lambda room: push(room),
         ),
+        Case(
+            "link in the folder",
+            "A symbolic link in the folder, to a file outside",
+            "…plot.png is a symbolic link, which is not followed: it could send a file from outside. Copy the file into the …",
+            lambda room: push(
+                room, damage=lambda folder: (folder / "plot.png").symlink_to(room.file("secret", "mine"))
+            ),
+        ),
+        Case(
+            "link in the place of the card",
+            "A symbolic link in the place of the card",
+            "…README.md is a symbolic link, which is not followed: …",
+            lambda room: push(
+                room, card=None, damage=lambda folder: (folder / "README.md").symlink_to(room.file("secret", "mine"))
+            ),
+        ),
+        Case(
+            "linked folder",
+            "A folder of chat templates that is a symbolic link",
+            "…additional_chat_templates is a symbolic link, which is not followed: …",
+            lambda room: push(
+                room,
+                damage=lambda folder: (folder / "additional_chat_templates").symlink_to(
+                    room.file("outside/a.jinja", "mine").parent
+                ),
+            ),
+        ),
+        Case(
+            "other services' keys",
+            "Keys of other services in the card, an address with a password among them",
+            "Nothing was sent: … holds what must not be published. README.md, line 1: a GitLab token README.md, line 2: an address "
+            "with a password",
+            lambda room: push(room, card=f"glpat-{'a1' * 10}\nsee https://me:secretsecret@example.com/data\n"),
+        ),
     ],
 }
 

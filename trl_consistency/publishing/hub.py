@@ -9,7 +9,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from ..errors import ConsistencyError, one_line
 from .page import is_hub_name, prepare_page
-from .scan import choose_files, scan
+from .scan import check_links, choose_files, scan
 
 
 # In a checkpoint, which stays as it is: a run resumes from whole files only.
@@ -66,6 +66,7 @@ def publish(
     if not folder.is_dir():
         raise ConsistencyError(f"There is no folder {folder}.")
     check_repo_id(repo_id)
+    check_links(folder, include)
     changed = prepare_page(folder, repo_id, base_model)
     files, left_out = choose_files(folder, include)
     findings = scan(folder, files, changed, include)
