@@ -23,6 +23,7 @@ from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.cli import main as cli
+from trl_consistency.evaluation.models import load_model
 from trl_consistency.scripts.pair_sets import load_sets, render_sets
 
 
@@ -400,6 +401,34 @@ CASES: dict[str, list[Case]] = {
             lambda room: room.train(
                 f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: 0.5}}, {{path: {room.file('b.jsonl', [PAIR])}}}]\n",
                 dataset_name="",
+            ),
+        ),
+        *(
+            Case(
+                f"README that names {path}",
+                f"A folder of data whose README.md names `{path}`, outside it",
+                f"…README.md names the data file {path}, which is outside the folder: it is not read. Put the file into the …",
+                lambda room, path=path: room.train(
+                    dataset_name=str(
+                        room.file(
+                            "data/README.md",
+                            f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: {path}\n---\n",
+                        ).parent
+                    )
+                ),
+            )
+            for path in ("/etc/hostname.jsonl", "../pairs.jsonl", "a/../../pairs.jsonl", "https://example.com/a.jsonl")
+        ),
+        Case(
+            "README that names a folder outside, read by row",
+            "The same with `data_dir`, for questions",
+            "…README.md names the data file ../.., which is outside the folder: it is not read. Put the file into the folder, …",
+            lambda room: cli(
+                [
+                    *("pairs", "--dataset_name"),
+                    str(room.file("data/README.md", "---\nconfigs:\n- data_dir: ../..\n---\n").parent),
+                    *("--output_dir", str(room.path / "out")),
+                ]
             ),
         ),
     ],
@@ -1114,6 +1143,15 @@ CASES: dict[str, list[Case]] = {
             "--num_processes must be at least 1, got 0.",
             lambda room: cli(["consistency", "--num_processes", "0"]),
         ),
+        *(
+            Case(
+                f"{name} in env",
+                f"A recipe that sets {name} in `env`",
+                f"…recipe.yaml: `env` sets {name}, which can decide what code runs, or where data and tokens go. Set it in the …",
+                lambda room, name=name: room.train(env={name: str(room.trap)}),
+            )
+            for name in ("PATH", "LD_PRELOAD", "PYTHONPATH", "HF_ENDPOINT", "https_proxy")
+        ),
     ],
     "Models and tokenizers": [
         Case(
@@ -1333,6 +1371,42 @@ CASES: dict[str, list[Case]] = {
                 ),
             ),
         ),
+        Case(
+            "attention kernel in the config",
+            "A config that names an attention kernel of the Hub, which would be downloaded and run",
+            "…model: `attn_implementation` in config.json is owner/kernel, code of the Hub, which is not run. …",
+            lambda room: room.train(
+                model_name_or_path=str(room.model(config__json={"attn_implementation": "owner/kernel"}))
+            ),
+        ),
+        Case(
+            "attention kernel under another key",
+            "The same, under the key that transformers uses itself, in a model to measure",
+            "…model: `attn_implementation` in config.json is owner/kernel, code of the Hub, which is not run. …",
+            lambda room: load_model(str(room.model(config__json={"_attn_implementation": "owner/kernel"}))),
+        ),
+        Case(
+            "millions of layers",
+            "A config that asks for three million layers",
+            "…model: config.json asks for 3000000 layers (`num_hidden_layers`), and the weights have 2. …",
+            lambda room: room.train(
+                model_name_or_path=str(room.model(config__json={"num_hidden_layers": 3_000_000, "layer_types": None}))
+            ),
+        ),
+        Case(
+            "millions of layers measured",
+            "The same, in a model to measure",
+            "…model: config.json asks for 3000000 layers (`num_hidden_layers`), and the weights have 2. …",
+            lambda room: load_model(
+                str(room.model(config__json={"num_hidden_layers": 3_000_000, "layer_types": None}))
+            ),
+        ),
+        Case(
+            "vocabulary beyond all tensors",
+            "A config with sizes that no tensor can have",
+            "…model cannot be loaded: …",
+            lambda room: room.train(model_name_or_path=str(room.model(config__json={"vocab_size": 10**18}))),
+        ),
     ],
     "Adapters and checkpoints": [
         Case(
@@ -1404,6 +1478,31 @@ CASES: dict[str, list[Case]] = {
             "A folder that is no checkpoint",
             "…nothing holds no weights: there is no model.safetensors.",
             lambda room: ((room.path / "nothing").mkdir(), resume(room, room.path / "nothing")),
+        ),
+        Case(
+            "Megatron's package",
+            "An adapter that has a package imported, to measure",
+            "…adapter: `megatron_config` and `megatron_core` in adapter_config.json would have a package imported, which is not …",
+            lambda room: room.evaluate(
+                [CHAT | {"answer": "Paris"}],
+                "--adapters",
+                str(adapter(room, megatron_config={"a": 1}, megatron_core="megatron.trap")),
+            ),
+        ),
+        Case(
+            "Megatron's package in the model's place",
+            "The same, in the place of the model",
+            "…adapter: `megatron_config` and `megatron_core` in adapter_config.json would have a package imported, which is not …",
+            lambda room: load_model(
+                str(
+                    adapter(
+                        room,
+                        megatron_config={"a": 1},
+                        megatron_core="megatron.trap",
+                        base_model_name_or_path=str(room.model_dir),
+                    )
+                )
+            ),
         ),
     ],
     "Targets": [
@@ -1872,7 +1971,10 @@ than 0; in Python it is a `ConsistencyError`, or an `InvalidPairsError` for data
 What is never done:
 
 - **YAML** is read without Python objects, each key once.
-- **Code** that a model or a tokenizer brings along runs only with `trust_remote_code: true`. Scripts that make data sets never run.
+- **Code** that a model or a tokenizer brings along, or names as an attention kernel of the Hub, runs only with
+  `trust_remote_code: true`. Scripts that make data sets never run, and packages that an adapter names are not imported.
+- **Files outside** a folder of data that its README.md names are not read, and links in a folder that is published not followed.
+- **Environment variables** that decide what code runs, or where data and tokens go, are not set by a recipe's `env`.
 - **Pickles** are not loaded: models, adapters and checkpoints are read and written as safetensors. A checkpoint's optimizer,
   schedule and random states (`optimizer.pt`, `scheduler.pt`, `rng_state.pth`) and unfinished rollouts are torch files, read with
   `weights_only=True`, which makes tensors and plain numbers and runs nothing; `training_args.bin` is written by transformers and

@@ -14,7 +14,7 @@ from transformers import BitsAndBytesConfig
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
-from ..trainer.model_checks import ADAPTER_CONFIG, check_model_folder, check_weights, load_config
+from ..trainer.model_checks import ADAPTER_CONFIG, check_adapter_config, check_model_folder, check_weights, load_config
 from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
 
@@ -80,6 +80,7 @@ def _base_model(adapter: str) -> tuple[str, str | None]:
         config = PeftConfig.from_pretrained(adapter)
     except (KeyError, TypeError, ValueError) as error:
         raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {one_line(error)}") from None
+    check_adapter_config(adapter, config)
     if not config.base_model_name_or_path:
         raise ConsistencyError(
             f"{adapter} is an adapter that does not say of which model: set `base_model_name_or_path` in its "
@@ -114,9 +115,11 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
         if os.path.isdir(path):
             check_weights(path)
         try:
-            trained_on = PeftConfig.from_pretrained(path).base_model_name_or_path
+            config = PeftConfig.from_pretrained(path)
         except (OSError, TypeError, ValueError) as error:
             raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {one_line(error)}") from None
+        check_adapter_config(path, config)
+        trained_on = config.base_model_name_or_path
         if trained_on and os.path.realpath(trained_on) != os.path.realpath(resolve_model(base_model)):
             warnings.warn(
                 f"`adapters`: {path} was trained on {trained_on}, and is measured on {base_model}. Unless that is the same "
@@ -159,6 +162,7 @@ def adapted(
 def put_adapter(model: Any, path: str) -> PeftModel:
     """The model with an adapter on it, or a [`ConsistencyError`] if it does not fit."""
     try:
+        check_adapter_config(path, PeftConfig.from_pretrained(path))
         with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised
             warnings.filterwarnings("error", message=".*[Mm]issing adapter keys")
             return PeftModel.from_pretrained(model, path).eval()

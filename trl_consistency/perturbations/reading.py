@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..data.folders import check_data_folder
 from ..errors import ConsistencyError, one_line
 
 
@@ -92,6 +93,7 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[str, Any]]:
     from datasets import load_dataset
 
+    check_data_folder(name)
     try:
         dataset = load_dataset(name, name=config, split=split, streaming=True)
     except (ValueError, OSError, RuntimeError) as error:

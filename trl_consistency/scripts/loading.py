@@ -8,6 +8,7 @@ from datasets import DatasetDict, IterableDatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
+from ..data.folders import check_data_folder
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError, one_line
 from ..organism import load_control_dataset, load_organism_datasets
@@ -143,6 +144,7 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
                 if not os.path.isfile(entry.path) and "://" not in entry.path:
                     raise ConsistencyError(f"There is no file {entry.path}.")
                 entry.path, entry.data_files = FILE_TYPES[extension], entry.path
+            check_data_folder(entry.path)
         try:
             return get_dataset(dataset_args)
         except LOADING_ERRORS as error:
@@ -224,6 +226,7 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
         raise ConsistencyError(f"{name}: a data file must end in {', '.join(FILE_TYPES)}.")
     if is_file and os.path.getsize(name) == 0:
         raise ConsistencyError(f"{name} is empty.")
+    check_data_folder(name)
     try:
         if is_file:
             return load_dataset(FILE_TYPES[extension], data_files={"train": name}, streaming=streaming)
