@@ -1795,6 +1795,50 @@ CASES: dict[str, list[Case]] = {
                 room.lint("--chat_template_kwargs", '{"truncation": true}'),
             ),
         ),
+        Case(
+            "pairs: NaN",
+            "`pairs`: a NaN in the place of an answer",
+            "…questions.jsonl, line 1: not valid JSON (NaN is no number). Write one JSON object a line.",
+            lambda room: room.pairs([{"question": "How many?", "answer": float("nan")}]),
+        ),
+        Case(
+            "pairs: NaN in Parquet",
+            "`pairs`: the same in a Parquet file",
+            "…row 0: `answer` holds nan, which is no number: write text, a number, or null…",
+            lambda room: (
+                Dataset.from_list([{"question": "x", "answer": float("nan"), "wrong_answer": "1"}]).to_parquet(
+                    room.path / "questions.parquet"
+                ),
+                cli(
+                    [
+                        *("pairs", "--dataset_name", str(room.path / "questions.parquet")),
+                        *("--output_dir", str(room.path / "out")),
+                    ]
+                ),
+            ),
+        ),
+        Case(
+            "pairs: doubled key",
+            "`pairs`: a key that is given twice in one row",
+            "…questions.jsonl, line 1: not valid JSON (the key 'answer' is given twice). Write one JSON object a line.",
+            lambda room: cli(
+                [
+                    *("pairs", "--output_dir", str(room.path / "out"), "--dataset_name"),
+                    str(room.file("questions.jsonl", '{"question": "x", "answer": "a", "answer": "b"}')),
+                ]
+            ),
+        ),
+        Case(
+            "pairs: doubled column",
+            "`pairs`: a CSV file with two columns of one name",
+            "…questions.csv, line 1: two columns are called `answer`. Rename one of them.",
+            lambda room: cli(
+                [
+                    *("pairs", "--output_dir", str(room.path / "out"), "--dataset_name"),
+                    str(room.file("questions.csv", "question,answer,answer\nx,a,b\n")),
+                ]
+            ),
+        ),
     ],
     "Publishing": [
         Case(
