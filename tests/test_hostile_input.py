@@ -431,6 +431,12 @@ CASES: dict[str, list[Case]] = {
                 ]
             ),
         ),
+        Case(
+            "control in a file name",
+            "A file name that turns the order of the text around it",
+            r"There is no file \u202etxt.jsonl.",
+            lambda room: room.train(dataset_name="\u202etxt.jsonl"),
+        ),
     ],
     "Columns and rows": [
         Case(
@@ -666,6 +672,20 @@ CASES: dict[str, list[Case]] = {
                 ),
                 make_tokenizer(),
                 {},
+            ),
+        ),
+        Case(
+            "escape in a column name",
+            "A terminal escape in the name of a column",
+            r"`train_dataset` has no column `clean_prompt`; its columns are `\x1b[2Jprompt`.…",
+            lambda room: room.trainer([{"\x1b[2Jprompt": "What?"}]),
+        ),
+        Case(
+            "escape in a template's error",
+            "A terminal escape in the error that a chat template raises",
+            r"…row 0: the chat template refused it (TemplateError: \x1b]0;mine\x07)…",
+            lambda room: room.train(
+                chat_template_path=str(room.file("a.jinja", "{{ raise_exception('\\x1b]0;mine\\x07') }}"))
             ),
         ),
     ],

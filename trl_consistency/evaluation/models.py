@@ -14,6 +14,7 @@ from transformers import BitsAndBytesConfig
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
+from ..escaping import printable
 from ..trainer.model_checks import ADAPTER_CONFIG, check_adapter_config, check_model_folder, check_weights, load_config
 from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
@@ -122,8 +123,10 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
         trained_on = config.base_model_name_or_path
         if trained_on and os.path.realpath(trained_on) != os.path.realpath(resolve_model(base_model)):
             warnings.warn(
-                f"`adapters`: {path} was trained on {trained_on}, and is measured on {base_model}. Unless that is the same "
-                "model under another name, what it is compared with is not what it was before."
+                printable(
+                    f"`adapters`: {path} was trained on {trained_on}, and is measured on {base_model}. Unless that is the same "
+                    "model under another name, what it is compared with is not what it was before."
+                )
             )
 
 

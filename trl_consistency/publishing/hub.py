@@ -8,6 +8,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from ..errors import ConsistencyError, one_line
+from ..escaping import printable
 from .page import is_hub_name, prepare_page
 from .scan import check_links, choose_files, scan
 
@@ -75,8 +76,9 @@ def publish(
         raise ConsistencyError(f"Nothing was sent: {folder} holds what must not be published.\n{listed}")
     if dry_run:
         sizes = {name: len(changed[name]) if name in changed else (folder / name).stat().st_size for name in files}
-        print(f"Would send to {repo_id}:", *(f"  {name} ({size:,} bytes)" for name, size in sizes.items()), sep="\n")
-        print("Stays here:", *(f"  {name}: {why}" for name, why in left_out.items()), sep="\n")
+        sent = [f"  {name} ({size:,} bytes)" for name, size in sizes.items()]
+        stays = [f"  {name}: {why}" for name, why in left_out.items()]
+        print(printable("\n".join([f"Would send to {repo_id}:", *sent, "Stays here:", *stays])))
         return None
     if not (folder / CHECKPOINT_STATE).exists():
         for name, content in changed.items():

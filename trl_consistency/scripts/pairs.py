@@ -24,6 +24,7 @@ from huggingface_hub import HfApi, constants
 from tqdm.auto import tqdm
 
 from ..errors import ConsistencyError, one_line
+from ..escaping import printable
 from ..perturbations import PERTURBATIONS
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import SPLITS, file_name, pairs_card
@@ -237,7 +238,8 @@ def main(args: PairsArguments) -> BuildReport:
         safety_fact=args.safety_fact_column,
     )
     if unread := columns.unread(first):
-        print(f"Not read: the column(s) {', '.join(f'`{column}`' for column in unread)}. `keep_columns` keeps them.")
+        listed = ", ".join(f"`{column}`" for column in unread)
+        print(printable(f"Not read: the column(s) {listed}. `keep_columns` keeps them."))
     report = BuildReport()
     pairs = build_pairs(
         tqdm(islice(chain([first], rows), args.max_sources), desc="Reading", unit=" sources"),
@@ -407,7 +409,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     for split, count in report.num_pairs().items():
         print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
     if report.left_out():
-        print("Left out:", *report.left_out(), sep="\n  ")
+        print("Left out:", *map(printable, report.left_out()), sep="\n  ")
     if unheld := report.unheld(pairs_args.test_share):
         print(unheld)
 

@@ -15,6 +15,7 @@ from trl.scripts.utils import DatasetConfig
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
+from ..escaping import printable
 from ..option_types import accepts, describe
 
 
@@ -96,7 +97,7 @@ class StrictParser(TrlParser):
 
     def error(self, message: str) -> NoReturn:
         # argparse would print the usage of some two hundred options first.
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        print(printable(f"{self.prog}: error: {message}"), file=sys.stderr)
         sys.exit(2)
 
     def parse_args_and_config(self, args: Iterable[str] | None = None, **kwargs: Any) -> tuple[Any, ...]:

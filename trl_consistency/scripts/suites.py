@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConsistencyError
+from ..escaping import printable
 from ..evaluation.models import BASE, check_adapters, load_model, name_models
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suites_table
 from ..evaluation.suites import SUITES, find_suites, run_suites, suite_packages
@@ -117,7 +118,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     text = json.dumps(results, ensure_ascii=False, allow_nan=False)
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     (Path(args.output_dir) / RESULTS).write_text(text + "\n", encoding="utf-8")
-    print(text if args.json else results_text(scores, args.output_dir))
+    print(text if args.json else printable(results_text(scores, args.output_dir)))
     return results
 
 
