@@ -1378,7 +1378,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "endless template",
             "A chat template that loops without end",
-            "…row 0: the chat template does not come to an end: it was stopped after 0.2 seconds…",
+            "The chat template, for the prompt that begins with 'What?', does not come to an end: it was stopped after 0.2 seconds.",
             lambda room: (
                 room.monkeypatch.setattr("trl_consistency.data.rendering.RENDERING_SECONDS", 0.2),
                 room.train(

@@ -17,6 +17,7 @@ from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
 from .prepare import align_row, forget_many, render_row
 from .rendering import ProcessingClass, Prompt, get_tokenizer, is_prefilled, message_text, render_text
+from .time_limit import TimeLimitError
 
 
 logger = get_logger(__name__)
@@ -338,6 +339,8 @@ def _rendered(
         fault = "; ".join(check_row(row))
         try:
             row |= render(row)
+        except TimeLimitError:
+            raise
         except (TypeError, ValueError):  # a cell that is no JSON: the checks name it
             yield None, fault
             continue

@@ -23,6 +23,7 @@ from .alignment import (
 from .control_tokens import check_texts
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
 from .rendering import ProcessingClass, get_tokenizer, render_completion, render_prompt
+from .time_limit import TimeLimitError
 
 
 logger = get_logger(__name__)
@@ -167,6 +168,8 @@ def render_row(
                 f"token {largest} is beyond the model's vocabulary of {vocab_size}: the tokenizer, or what made "
                 "`completion_ids`, is another model's"
             )
+    except TimeLimitError:
+        raise
     except ConsistencyError as error:
         rendered |= {"clean_ids": [], "perturbed_ids": [], "render_fault": str(error)}
     except Exception as error:  # templates raise whatever their authors chose; the row is what the user needs

@@ -76,7 +76,7 @@ def render_prompt(
 
     Raises:
         [`~trl_consistency.data.control_tokens.ControlTokenError`]: If a message holds a control token in its text.
-        [`ConsistencyError`]: If the chat template does not come to an end.
+        [`~trl_consistency.data.time_limit.TimeLimitError`]: If the chat template does not come to an end.
     """
     if isinstance(prompt, str):
         return _encode(get_tokenizer(processing_class), prompt)
@@ -186,7 +186,8 @@ def _apply_chat_template(
     tools = _without_none(tools) or None  # some templates print tool boilerplate for an empty list
     variables = _without_none(chat_template_kwargs or {})
     check_messages(tokenizer, messages, tools=tools, chat_template_kwargs=variables)
-    with time_limit(RENDERING_SECONDS, "the chat template"):
+    begins = message_text(messages[0])[:60]
+    with time_limit(RENDERING_SECONDS, f"The chat template, for the prompt that begins with {begins!r},"):
         rendered = tokenizer.apply_chat_template(
             messages,
             tools=tools,

@@ -14,6 +14,10 @@ from ..errors import ConsistencyError
 _TEMPLATE_FILE = "<template>"
 
 
+class TimeLimitError(ConsistencyError):
+    """Raised for what does not come to an end. The next row would not either, so that no row is tried after it."""
+
+
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
     """
@@ -26,13 +30,13 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
             What runs, for the message.
 
     Raises:
-        [`ConsistencyError`]: If the limit is passed.
+        [`TimeLimitError`]: If the limit is passed.
     """
     end = time.monotonic() + seconds
 
     def at_line(frame: FrameType, event: str, argument: Any) -> Any:
         if time.monotonic() > end:
-            raise ConsistencyError(f"{what} does not come to an end: it was stopped after {seconds:g} seconds")
+            raise TimeLimitError(f"{what} does not come to an end: it was stopped after {seconds:g} seconds.")
         return at_line
 
     def at_call(frame: FrameType, event: str, argument: Any) -> Any:
