@@ -90,15 +90,29 @@ def test_markdown_says_the_same(tmp_path):
     ]
     assert [len(row) for row in rows] == [3, 3, 3, 2, 2, 3, 3]
     assert rows[1][2] == "3.1% [25.0, 75.0] (4/128), 2 unread"
-    assert rows[6] == [r"Is 1 < 2?<br>Say \| or -.", BAD, "Yes."]
+    assert rows[6] == [r"Is 1 &lt; 2?<br>Say \| or -.", '&lt;script&gt;alert("x")&lt;/script&gt;', "Yes."]
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings == [
         *("# Title", "## A plot", "## Rates", "## Differences", "## Another"),
         "## Answers before and after",
     ]
-    assert text.index("- **Right answers < before.**") < text.index("## A plot"), "what was lost comes first"
+    assert text.index("- **Right answers &lt; before.**") < text.index("## A plot"), "what was lost comes first"
     assert "![A plot](plot.png)" in text
-    assert text.endswith("\n- recipe & all\n")
+    assert text.endswith("\n- recipe &amp; all\n")
+
+
+def test_what_comes_from_outside_is_text(tmp_path):
+    """No HTML, picture, link or terminal escape comes of a model's name, an answer or a note."""
+    report = make_report(tmp_path)
+    hostile = "<b>x</b> ![y](https://e.vil/z.png) [l](javascript:q) \x1b[31m \u202e"
+    report.models, report.tables, report.notes = [hostile], [Table("T", hostile, {hostile: ["1%"]})], [hostile]
+    report.examples, report.findings = [(hostile, {hostile: hostile})], [hostile]
+    for text in (report.to_markdown(), report.to_html()):
+        assert "<b>" not in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    assert not re.search(r"(?<!\\)!\[y|(?<!\\)\]\((?:https|javascript)", report.to_markdown())
+    assert len(Page(report.to_html()).addresses) == 2, "the two pictures of the report"
 
 
 def test_page_needs_no_other_file(tmp_path):

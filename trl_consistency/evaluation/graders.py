@@ -1,8 +1,9 @@
 """Which answer does a text give, and is it a refusal?"""
 
 import re
-import unicodedata
 from collections.abc import Iterable
+
+from ..data.text import normalized
 
 
 # A letter or digit beside the candidate makes it a part of another word or number, and so do a hyphen that joins it
@@ -71,13 +72,10 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "") -> l
 
 
 def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) -> list[str]:
-    text = unicodedata.normalize("NFC", text)
+    text = normalized(text)
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
     by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
-    patterns = {
-        candidate: r"\s+".join(map(re.escape, unicodedata.normalize("NFC", candidate).split()))
-        for candidate in by_length
-    }
+    patterns = {candidate: r"\s+".join(map(re.escape, normalized(candidate).split())) for candidate in by_length}
     if not patterns:
         return []
     own: list[str] = []

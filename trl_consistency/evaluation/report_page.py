@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from ..escaping import markdown_text, printable
 from .report import aligned_table
 
 
@@ -116,63 +117,66 @@ class Report:
 
     def to_markdown(self) -> str:
         """The report as Markdown that names its pictures."""
-        parts = [f"# {self.title}", self.introduction]
-        parts.append("\n".join(f"- **{finding}**" for finding in self.findings))
+        parts = [f"# {markdown_text(self.title)}", markdown_text(self.introduction)]
+        parts.append("\n".join(f"- **{markdown_text(finding)}**" for finding in self.findings))
         for block in self._blocks():
-            parts += [f"## {block.heading}", block.text]
+            parts += [f"## {markdown_text(block.heading)}", markdown_text(block.text)]
             if isinstance(block, Table):
-                parts.append(aligned_table(block.models or self.models, block.cells).strip())
+                names = list(map(markdown_text, block.models or self.models))
+                cells = {markdown_text(label): figures for label, figures in block.cells.items()}
+                parts.append(aligned_table(names, cells).strip())
             else:
-                parts.append(f"![{block.heading}]({block.path.name})")
+                parts.append(f"![{markdown_text(block.heading)}]({block.path.name})")
         if self.examples:
             said = {
-                _in_cell(prompt): [_in_cell(answers[name]) for name in self.models]
+                markdown_text(prompt): [markdown_text(answers[name]) for name in self.models]
                 for prompt, answers in self.examples
             }
-            parts += [f"## {self.EXAMPLES}", self.examples_text, aligned_table(self.models, said).strip()]
-        parts.append("\n".join(f"- {note}" for note in self.notes))
+            names = list(map(markdown_text, self.models))
+            parts += [f"## {self.EXAMPLES}", self.examples_text, aligned_table(names, said).strip()]
+        parts.append("\n".join(f"- {markdown_text(note)}" for note in self.notes))
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def to_html(self) -> str:
         """The report as one page of HTML."""
-        parts = [f"<h1>{escape(self.title)}</h1>", f"<p>{escape(self.introduction)}</p>"]
+        parts = [f"<h1>{_shown(self.title)}</h1>", f"<p>{_shown(self.introduction)}</p>"]
         if self.findings:
-            parts.append(f'<ul class="findings">{"".join(f"<li>{escape(of)}</li>" for of in self.findings)}</ul>')
+            parts.append(f'<ul class="findings">{"".join(f"<li>{_shown(of)}</li>" for of in self.findings)}</ul>')
         for block in self._blocks():
-            parts += [f"<h2>{escape(block.heading)}</h2>", f"<p>{escape(block.text)}</p>"]
+            parts += [f"<h2>{_shown(block.heading)}</h2>", f"<p>{_shown(block.text)}</p>"]
             if isinstance(block, Table):
                 rows = [(label, map(_figure, cells)) for label, cells in block.cells.items()]
                 parts.append(_table(block.models or self.models, rows))
             else:
                 data = base64.b64encode(block.path.read_bytes()).decode()
-                parts.append(f'<img alt="{escape(block.heading)}" src="data:image/png;base64,{data}">')
+                parts.append(f'<img alt="{_shown(block.heading)}" src="data:image/png;base64,{data}">')
         if self.examples:
             said = [
-                (prompt, [f'<td class="text">{escape(answers[name])}</td>' for name in self.models])
+                (prompt, [f'<td class="text">{_shown(answers[name])}</td>' for name in self.models])
                 for prompt, answers in self.examples
             ]
-            parts += [f"<h2>{self.EXAMPLES}</h2>", f"<p>{escape(self.examples_text)}</p>", _table(self.models, said)]
+            parts += [f"<h2>{self.EXAMPLES}</h2>", f"<p>{_shown(self.examples_text)}</p>", _table(self.models, said)]
         if self.notes:
-            parts.append("<h2>How</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in self.notes) + "</ul>")
-        head = f'<meta charset="utf-8"><title>{escape(self.title)}</title><style>{STYLE}</style>'
+            parts.append("<h2>How</h2><ul>" + "".join(f"<li>{_shown(note)}</li>" for note in self.notes) + "</ul>")
+        head = f'<meta charset="utf-8"><title>{_shown(self.title)}</title><style>{STYLE}</style>'
         return (
             f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
         )
 
 
-def _in_cell(text: str) -> str:
-    """A text in a cell of a Markdown table."""
-    return text.replace("|", "\\|").replace("\n", "<br>")
+def _shown(text: str) -> str:
+    """A text from outside in HTML."""
+    return escape(printable(text))
 
 
 def _figure(cell: str) -> str:
     """The figure on a line of its own, above its interval and counts."""
     figure, _, rest = cell.partition(" ")
-    return f'<td><strong>{escape(figure)}</strong><br><span class="note">{escape(rest)}</span></td>'
+    return f'<td><strong>{_shown(figure)}</strong><br><span class="note">{_shown(rest)}</span></td>'
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[str, Iterable[str]]]) -> str:
     """`rows` are labels and cells of HTML."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(f"<tr><th>{escape(label)}</th>{''.join(cells)}</tr>\n" for label, cells in rows)
+    head = "".join(f"<th>{_shown(name)}</th>" for name in names)
+    body = "".join(f"<tr><th>{_shown(label)}</th>{''.join(cells)}</tr>\n" for label, cells in rows)
     return f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'

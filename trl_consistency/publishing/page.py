@@ -12,6 +12,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import ConsistencyError, one_line
+from ..escaping import markdown_text
 from .results import DATASET_TYPE, model_index, outcomes_table, read_results, results_table
 
 
@@ -157,7 +158,7 @@ def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
         "\n\n".join(
             part.strip()
             for part in (
-                "\n".join(f"- **{finding}**" for finding in page.findings),
+                "\n".join(f"- **{markdown_text(finding)}**" for finding in page.findings),
                 page.description,
                 outcomes_table(page.outcomes),
                 results_table(page.results),

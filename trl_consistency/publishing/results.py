@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from huggingface_hub import EvalResult
 
 from ..errors import ConsistencyError
+from ..escaping import markdown_text
 from ..evaluation.estimates import outcomes_text
 
 
@@ -212,7 +213,7 @@ def outcomes_table(outcomes: Sequence[Outcomes]) -> str:
 def _table(rows: Sequence[tuple[str, str, str]], compared: bool) -> str:
     lines = [["", *(["before"] if compared else []), "after"]]
     lines.append(["---"] * len(lines[0]))
-    lines += [[name.replace("|", "\\|"), *([before] if compared else []), after] for name, before, after in rows]
+    lines += [[markdown_text(name), *([before] if compared else []), after] for name, before, after in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -25,6 +25,7 @@ from transformers import BitsAndBytesConfig
 
 from ..data.target_cache import TargetCache, fingerprint
 from ..errors import ConsistencyError
+from ..escaping import printable
 from ..evaluation.answering import AnswerOptions
 from ..evaluation.choices import CHOICE_PREFIX, offered_letters
 from ..evaluation.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
@@ -295,9 +296,9 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     page, _ = write_report(folder, summary, found, tables, histories, args.seed)
     if args.save_to_adapters:
         save_to_adapters(summary, found)
-    print(text if args.json else f"{tables_text(tables)}\n{folder / RESULTS}, {page}")
+    print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {page}"))
     for warning in summary["findings"]:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(printable(f"warning: {warning}"), file=sys.stderr)
     return summary
 
 
