@@ -13,9 +13,9 @@ from trl_consistency import files
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.files import (
     check_file,
-    temporary_folder,
     whole_file,
     whole_files,
+    whole_folder,
     write_by,
     write_bytes,
     write_text,
@@ -58,8 +58,8 @@ def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path, error):
     assert names(tmp_path) == ["rows.jsonl"]
     if isinstance(error, OSError):
         assert str(raised.value) == (
-            f"`targets_file` {path} cannot be written (No space left on device). What was there before is kept. "
-            "Make room, or choose another place, and start again."
+            f"`targets_file` `{path}` cannot be written (No space left on device). What was there before is kept: "
+            "make room, or choose another place, and start again."
         )
 
 
@@ -122,6 +122,8 @@ def test_links_modes_and_devices(tmp_path):
 def test_check_file_leaves_nothing(tmp_path):
     check_file(tmp_path / "a.jsonl", "targets_file")
     check_file("/dev/null", "targets_file")
+    with pytest.raises(ConsistencyError, match="No such file"):
+        check_file(tmp_path / "no" / "folder" / "a.jsonl", "targets_file")
     assert names(tmp_path) == []
     (tmp_path / "file").write_text("")
     with pytest.raises(ConsistencyError, match="`targets_file`"):
@@ -131,8 +133,8 @@ def test_check_file_leaves_nothing(tmp_path):
 KILLED = """
 import sys, time
 from pathlib import Path
-from trl_consistency.files import temporary_folder, whole_file
-with whole_file(Path(sys.argv[1]) / "a.txt") as file, temporary_folder(Path(sys.argv[1]), "build") as folder:
+from trl_consistency.files import whole_file, whole_folder
+with whole_file(Path(sys.argv[1]) / "a.txt") as file, whole_folder(Path(sys.argv[1]) / "model") as folder:
     (folder / "part").write_text("part")
     file.write("part"); file.flush()
     print("writing", flush=True)
@@ -151,9 +153,11 @@ def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tm
         process.wait()
     (tmp_path / ".hidden.unfinished").write_text("a user's own")
     monkeypatch.setattr(files, "_swept", set())
-    with temporary_folder(tmp_path, "other"):
+    with whole_folder(tmp_path / "model") as folder:
         assert len(names(tmp_path)) == 3
-    assert names(tmp_path) == [".hidden.unfinished", "b.txt"]
+        (folder / "weights").write_text("w")
+    assert names(tmp_path) == [".hidden.unfinished", "b.txt", "model"]
+    assert names(tmp_path / "model") == ["weights"]
 
 
 def test_locks_are_no_reason_to_wait(tmp_path):

@@ -1581,7 +1581,8 @@ CASES: dict[str, list[Case]] = {
         Case(
             "targets file",
             "A file for the targets that cannot be written",
-            "`targets_file` `/dev/null/x` cannot be written (Not a directory).",
+            "`targets_file` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another "
+            "place, and start again.",
             lambda room: room.train("", "--targets_file", "/dev/null/x", command="targets"),
         ),
     ],
@@ -1725,7 +1726,8 @@ CASES: dict[str, list[Case]] = {
         Case(
             "lint of nothing",
             "`lint`: a page that cannot be written",
-            "`html` `/dev/null/x` cannot be written (Not a directory).",
+            "`html` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another place, "
+            "and start again.",
             lambda room: (room.file("pairs.jsonl", [CHAT]), room.lint("--html", "/dev/null/x")),
         ),
         Case(
@@ -1859,6 +1861,24 @@ CASES: dict[str, list[Case]] = {
                 ]
             ),
         ),
+        Case(
+            "lint on a full disk",
+            "`lint`: a disk that fills before the page is whole",
+            "`html` `…lint.html` cannot be written (No space left on device). What was there before is kept: make room, or "
+            "choose another place, and start again.",
+            lambda room: (
+                room.file("pairs.jsonl", [CHAT]),
+                disk_fills(room),
+                room.lint("--html", str(room.path / "lint.html")),
+            ),
+        ),
+        Case(
+            "pairs on a full disk",
+            "`pairs`: a disk that fills before the files are whole",
+            "`output_dir` `…out` cannot be written (No space left on device). What was there before is kept: make room, or "
+            "choose another place, and start again.",
+            lambda room: (disk_fills(room), room.pairs()),
+        ),
     ],
     "Publishing": [
         Case(
@@ -1975,6 +1995,15 @@ def without_token(name: str) -> Any:
     tokenizer = make_tokenizer()
     setattr(tokenizer, name, None)
     return tokenizer
+
+
+def disk_fills(room: Room) -> None:
+    """There is room for the checks at the start, and then none for files."""
+
+    def refuse(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    room.monkeypatch.setattr("trl_consistency.files.os.replace", refuse)
 
 
 def full_disk(room: Room) -> None:

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from safetensors import SafetensorError
+
 from .errors import ConsistencyError, one_line
 
 
@@ -95,12 +97,13 @@ def whole_file(path: str | Path, mode: str = "w", option: str | None = None, siz
     """
     encoding = None if "b" in mode else "utf-8"
     target = Path(os.path.realpath(path))
-    with _explained(path, option):
+    with writing(path, option):
         if _is_device(target):
             with open(target, mode, encoding=encoding) as file:
                 yield file
             return
         _check_target(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
         _require_space(target.parent, size)
         with _claimed(target, _make_file) as unfinished:
             with open(unfinished, mode, encoding=encoding) as file:
@@ -129,9 +132,9 @@ def whole_files(folder: str | Path, option: str | None = None) -> Iterator[Path]
         [`ConsistencyError`]: If they cannot be written.
     """
     folder = Path(folder)
-    with _explained(folder, option):
+    with writing(folder, option):
         folder.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(folder, "files") as unfinished:
+        with _claimed(folder / "files", _make_folder) as unfinished:
             yield unfinished
             files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
             for path in files:
@@ -145,33 +148,53 @@ def whole_files(folder: str | Path, option: str | None = None) -> Iterator[Path]
 
 
 @contextmanager
-def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
-    """A folder in `parent` that is gone after the block; those that killed processes left there go first."""
-    with _claimed(parent / name, _make_folder) as folder:
-        yield folder
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """
+    A folder to write into, which becomes `folder` when the block ends without an error. There must be none yet.
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be written.
+    """
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _claimed(folder, _make_folder) as unfinished:
+            yield unfinished
+            for path in unfinished.rglob("*"):
+                _sync(path)
+            unfinished.rename(folder)
+        _sync(folder.parent)
+
+
+@contextmanager
+def writing(path: str | Path, option: str | None = None) -> Iterator[None]:
+    """
+    Gives the errors of a block that writes in another way than the above, a log that grows, the same words.
+
+    Raises:
+        [`ConsistencyError`]: If `path`, which `option` names, cannot be written.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        what = f"`{option}` `{path}`" if option else str(path)
+        reason = getattr(error, "strerror", None) or one_line(error)
+        elsewhere = getattr(error, "filename", None)
+        if elsewhere and Path(os.path.realpath(path)).parent not in Path(os.path.realpath(elsewhere)).parents:
+            reason += f": {elsewhere}"
+        advice = "make room, or choose" if getattr(error, "errno", None) in _NO_ROOM else "choose"
+        raise ConsistencyError(
+            f"{what} cannot be written ({reason}). What was there before is kept: {advice} another place, and start again."
+        ) from error
 
 
 def check_file(path: str | Path, option: str) -> None:
-    """Raises [`ConsistencyError`] if the file `path`, which `option` names, could not be written."""
+    """Raises [`ConsistencyError`] if the file `path`, which `option` names, could not be written, or has no folder."""
     target = Path(os.path.realpath(path))
-    with _explained(path, option):
+    with writing(path, option):
         if not _is_device(target):
             _check_target(target)
             with _claimed(target, _make_file):
                 pass
-
-
-@contextmanager
-def _explained(path: str | Path, option: str | None) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        what = f"`{option}` {path}" if option else str(path)
-        advice = "Make room, or choose" if error.errno in _NO_ROOM else "Choose"
-        raise ConsistencyError(
-            f"{what} cannot be written ({error.strerror or one_line(error)}). What was there before is kept. {advice} "
-            "another place, and start again."
-        ) from None
 
 
 def _is_device(target: Path) -> bool:
@@ -183,7 +206,6 @@ def _check_target(target: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if target.exists() and not os.access(target, os.W_OK):  # a file that its owner protects
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    target.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _require_space(folder: Path, size: int) -> None:

@@ -179,7 +179,7 @@ FAULTS = {
     "perturbation": (["--perturbations", "typo"], "Unknown perturbation `typo`. Did you mean `typos`"),
     "column": (["--answer_column", "anser"], "`answer_column`: there is no column `anser`. Did you mean `answer`"),
     "own file": (["--perturbations_file", "none.py"], "`perturbations_file`: there is no file none.py"),
-    "folder": (["--output_dir", "/dev/null/x"], "`output_dir` /dev/null/x cannot be written"),
+    "folder": (["--output_dir", "/dev/null/x"], "`output_dir` `/dev/null/x` cannot be written"),
     "number": (["--max_sources", "-1"], "`max_sources` must be at least 1, got -1"),
 }
 
@@ -317,6 +317,24 @@ def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, 
     pairs(questions, out, *options)
     assert not (out / "verdicts.jsonl").exists()
     assert "keep_vulnerable" not in (out / "README.md").read_text().replace("`keep_vulnerable: False`", "")
+
+
+def test_what_is_earlier_stays_until_the_new_files_are_whole(questions, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    pairs(questions, out, "--file_type", "parquet")
+    earlier = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    def write_half(pairs, folder):
+        (folder / "train.jsonl").write_text('{"clean_prompt": "a", "pert')
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trl_consistency.scripts.pairs.write_pairs", write_half)
+    with pytest.raises(SystemExit, match="No space left"):
+        pairs(questions, out)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == earlier
+    monkeypatch.undo()
+    pairs(questions, out)
+    assert not list(out.rglob("*.parquet")), "files of the earlier run are among those of this one"
 
 
 def test_killed_filter_goes_on(questions, tmp_path, model_dir, monkeypatch):

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from transformers import GenerationConfig
 
 from ..errors import ConsistencyError
+from ..files import write_text
 
 
 class TargetCache:
@@ -103,20 +103,7 @@ class TargetCache:
         return f"The cached targets in {path} are cut short or damaged. Delete that file: it is generated again."
 
     def _write(self, path: Path, content: dict[str, Any]) -> None:
-        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(unfinished, "w") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        except OSError as error:
-            unfinished.unlink(missing_ok=True)
-            raise ConsistencyError(
-                f"Targets cannot be written to {path.parent} ({error.strerror}). Those already there are kept: make "
-                "room, or choose another `target_cache_dir`, and start again."
-            ) from None
+        write_text(path, json.dumps(content))
 
 
 def _digest(completions: list[Any]) -> str:

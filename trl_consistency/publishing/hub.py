@@ -1,6 +1,5 @@
 """The way of a folder to the Hub: prepared and scanned first, written into the folder, then sent in one commit."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
+from ..files import write_bytes
 from .page import is_hub_name, prepare_page
 from .scan import check_links, choose_files, scan
 
@@ -137,8 +137,5 @@ def explain(error: BaseException, repo_id: str) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Writes a file whole or not at all, and only if it changes."""
-    if path.exists() and path.read_bytes() == content:
-        return
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_bytes(content)
-    os.replace(unfinished, path)
+    if not path.exists() or path.read_bytes() != content:
+        write_bytes(path, content)

@@ -26,6 +26,7 @@ from ..data.prepare import align_pairs, is_prepared, needs_targets, prepare_pair
 from ..data.rendering import load_processing_class
 from ..data.targets import TargetTable
 from ..errors import ConsistencyError
+from ..files import write_text
 from .capture import needed_mask
 from .card import build_card, describe_data
 from .checks import (
@@ -416,7 +417,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
     ) -> None:
         """Writes the model card to `args.output_dir`. Arguments as in [`~trl.SFTTrainer`]."""
         if self.is_world_process_zero():
-            build_card(self, model_name, dataset_name, tags).save(Path(self.args.output_dir) / "README.md")
+            write_text(Path(self.args.output_dir) / "README.md", str(build_card(self, model_name, dataset_name, tags)))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.paired_loss is not None:
@@ -427,7 +428,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
         """As [`~transformers.Trainer.save_model`]; the model card goes with it."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            build_card(self, None, None, None).save(Path(output_dir or self.args.output_dir) / "README.md")
+            write_text(Path(output_dir or self.args.output_dir) / "README.md", str(build_card(self, None, None, None)))
 
     # Training and evaluation
 

@@ -29,6 +29,7 @@ from ..data.prepare import is_prepared, prepare_pairs, unformatted
 from ..data.rendering import load_processing_class
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError, InvalidPairsError
+from ..files import write_text
 from .card import build_on_policy_card, describe_data
 from .checks import (
     as_config,
@@ -644,13 +645,19 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
     ) -> None:
         """Writes the model card to `args.output_dir`. Arguments as in [`~trl.DistillationTrainer`]."""
         if self.is_world_process_zero():
-            build_on_policy_card(self, model_name, dataset_name, tags).save(Path(self.args.output_dir) / "README.md")
+            write_text(
+                Path(self.args.output_dir) / "README.md",
+                str(build_on_policy_card(self, model_name, dataset_name, tags)),
+            )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As [`~transformers.Trainer.save_model`]; the model card goes with it."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            build_on_policy_card(self, None, None, None).save(Path(output_dir or self.args.output_dir) / "README.md")
+            write_text(
+                Path(output_dir or self.args.output_dir) / "README.md",
+                str(build_on_policy_card(self, None, None, None)),
+            )
 
 
 @contextmanager
