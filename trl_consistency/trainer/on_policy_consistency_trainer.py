@@ -23,6 +23,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from trl import DistillationTrainer
 
 from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
+from ..data.generation import own_options
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import is_prepared, prepare_pairs, unformatted
@@ -418,7 +419,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
         was_training = self.model.training
         self.model.eval()  # what is sampled is the policy, without its dropout
         try:
-            with self.rollout_loss.sharing.in_generation(self.model):
+            with self.rollout_loss.sharing.in_generation(self.model), own_options(self.model, self.generation_config):
                 return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
             self.model.train(was_training)
