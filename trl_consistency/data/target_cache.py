@@ -14,6 +14,10 @@ from ..errors import ConsistencyError
 from ..files import write_text
 
 
+# What a model's description notes without being compared by it: another version seldom gives other answers.
+LIBRARIES = "libraries"
+
+
 class TargetCache:
     """
     A folder of targets that one model generated.
@@ -25,7 +29,7 @@ class TargetCache:
         directory (`str` or [`~pathlib.Path`]):
             The folder, made if it is not there.
         model (`dict[str, Any]`):
-            What identifies the model: its name and the fingerprint of its weights.
+            What identifies the model, as [`~trl_consistency.data.model_identity.model_identity`] says.
 
     Raises:
         [`ConsistencyError`]: If the folder holds the targets of another model, or cannot be written to.
@@ -37,7 +41,7 @@ class TargetCache:
         described = self.directory / "model.json"
         if described.is_file():
             cached = self._read(described)
-            differing = [key for key in {*model, *cached} if model.get(key) != cached.get(key)]
+            differing = [key for key in {*model, *cached} - {LIBRARIES} if model.get(key) != cached.get(key)]
             if differing:
                 differences = ", ".join(
                     f"{key} {cached.get(key)!r}, now {model.get(key)!r}" for key in sorted(differing)
@@ -120,22 +124,19 @@ def generation_options(config: GenerationConfig) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]], samples: int = 64) -> str:
+def fingerprint(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     """
-    A short hash of weights, from `samples` values spread over each tensor: cheap, and any training step changes it.
+    A short digest of all values of tensors.
 
     Args:
-        parameters (`Iterable[tuple[str, torch.Tensor]]`):
+        tensors (`Iterable[tuple[str, torch.Tensor]]`):
             Names and weights.
-        samples (`int`, *optional*, defaults to `64`):
-            Values of each tensor to look at.
 
     Returns:
         `str`: Hexadecimal digits.
     """
     digest = hashlib.blake2b(digest_size=10)
-    for name, parameter in parameters:
-        flat = parameter.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // samples)].float().cpu()
-        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode() + sample.numpy().tobytes())
+    for name, tensor in tensors:
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().reshape(-1).cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()

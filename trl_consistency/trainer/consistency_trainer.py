@@ -59,7 +59,7 @@ from .reference import StartReference, freeze_initial_policy
 from .regeneration import RegenerateTargets
 from .sharding import gathered
 from .stream import RepeatedStream
-from .target_making import TargetsMixin, adapter_changes_base
+from .target_making import PLAIN_LOADING, TargetsMixin, adapter_changes_base
 from .upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .vllm_engine import check_vllm
 
@@ -234,6 +234,8 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
         self.targets = TargetTable()
         self.alignment: dict[str, AlignmentReport] = {}
         self._peft_config = peft_config
+        is_plain = set(args.model_init_kwargs or {}) <= PLAIN_LOADING and not clones_template
+        self._loaded_by_name = isinstance(model, str) and is_plain
         data_facts = describe_data(train_dataset)
         is_chat = isinstance(next(iter(cast(AnyDataset, train_dataset)))["clean_prompt"], list)
         if clones_template:  # may add tokens to the tokenizer and the model: the parent prepares the data after that
