@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import BitsAndBytesConfig, LlamaForCausalLM
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
@@ -1862,6 +1863,13 @@ CASES: dict[str, list[Case]] = {
             ),
         ),
         Case(
+            "evaluate of half an adapter",
+            "`evaluate`: an adapter, named as the model, that lost half of its weights",
+            "`model_name_or_path`: …adapter cannot be put on the base model: Found missing adapter keys while loading the "
+            "checkpoint: …",
+            lambda room: (halve(room), room.evaluate([CHAT], "--model_name_or_path", str(room.path / "adapter"))),
+        ),
+        Case(
             "lint on a full disk",
             "`lint`: a disk that fills before the page is whole",
             "`html` `…lint.html` cannot be written (No space left on device). What was there before is kept: make room, or "
@@ -1995,6 +2003,15 @@ def without_token(name: str) -> Any:
     tokenizer = make_tokenizer()
     setattr(tokenizer, name, None)
     return tokenizer
+
+
+def halve(room: Room) -> None:
+    """An adapter, beside its tokenizer, that lost half of its weights; weights must load to put it on its model."""
+    folder = adapter(room, base_model_name_or_path=str(room.model_dir))
+    make_tokenizer().save_pretrained(folder)
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file(dict(list(weights.items())[::2]), folder / "adapter_model.safetensors")
+    room.monkeypatch.undo()
 
 
 def disk_fills(room: Room) -> None:
