@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM
 
 from tests.conftest import make_model, make_tokenizer
 from trl_consistency import ConsistencyError
-from trl_consistency.data import model_identity
+from trl_consistency.data import digests, model_identity
+from trl_consistency.data.digests import file_digest
 from trl_consistency.data.model_identity import (
     answer_cache,
-    file_digest,
     identity_digest,
 )
 from trl_consistency.data.target_cache import LIBRARIES, TargetCache
@@ -74,8 +74,8 @@ EDITS = {
 @pytest.mark.parametrize(("edit", "key"), EDITS.values(), ids=EDITS)
 @pytest.mark.parametrize("large", [2**20, 1], ids=["small files", "large files"])
 def test_whatever_can_change_the_output_is_of_the_identity(folder, edit, key, large, monkeypatch):
-    monkeypatch.setattr(model_identity, "LARGE", large)
-    monkeypatch.setattr(model_identity, "RACE_NS", 0)
+    monkeypatch.setattr(digests, "LARGE", large)
+    monkeypatch.setattr(digests, "RACE_NS", 0)
     time.sleep(0.01)
     before = identity(folder)
     assert identity(folder) == before
@@ -144,7 +144,7 @@ def test_the_commit_of_a_model_in_the_cache_of_the_hub(folder, tmp_path, monkeyp
         return repo / "snapshots" / revision
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(model_identity, "_read", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(digests, "_read", lambda path: pytest.fail(f"{path} was read"))
     commit("a")
     before = identity("me/base", cache_dir=tmp_path / "cache")
     snapshot = commit("b")
@@ -157,18 +157,18 @@ def test_the_commit_of_a_model_in_the_cache_of_the_hub(folder, tmp_path, monkeyp
 
 
 def test_a_large_file_is_read_once(folder, monkeypatch):
-    monkeypatch.setattr(model_identity, "LARGE", 1)
-    monkeypatch.setattr(model_identity, "RACE_NS", 0)
+    monkeypatch.setattr(digests, "LARGE", 1)
+    monkeypatch.setattr(digests, "RACE_NS", 0)
     path = folder / "model.safetensors"
     time.sleep(0.01)
     digest = file_digest(path)
     (folder / "link").symlink_to(path)
     read = []
-    original = model_identity._read
-    monkeypatch.setattr(model_identity, "_read", lambda path: read.append(path) or original(path))
+    original = digests._read
+    monkeypatch.setattr(digests, "_read", lambda path: read.append(path) or original(path))
     assert file_digest(path) == file_digest(folder / "link") == digest
     assert read == []
-    memory = folder.parent / "home" / "trl_consistency" / model_identity.DIGESTS
+    memory = folder.parent / "home" / "trl_consistency" / digests.DIGESTS
     for damage in ("", "[1]", '{"a": 3}', memory.read_text()[:-20]):
         memory.write_text(damage)
         assert file_digest(path) == digest
@@ -182,16 +182,16 @@ def test_a_large_file_is_read_once(folder, monkeypatch):
 
 def test_a_file_that_just_changed_is_not_remembered(folder, monkeypatch):
     """It may change again within a tick of the file system's clock."""
-    monkeypatch.setattr(model_identity, "LARGE", 1)
+    monkeypatch.setattr(digests, "LARGE", 1)
     path = folder / "model.safetensors"
     before = file_digest(path)
     edit_weight(folder)
     assert file_digest(path) != before
-    assert not (folder.parent / "home" / "trl_consistency" / model_identity.DIGESTS).exists()
+    assert not (folder.parent / "home" / "trl_consistency" / digests.DIGESTS).exists()
 
 
 def test_a_cache_folder_that_cannot_be_written_to(folder, monkeypatch):
-    monkeypatch.setattr(model_identity, "LARGE", 1)
+    monkeypatch.setattr(digests, "LARGE", 1)
     monkeypatch.setattr(constants, "HF_HOME", "/dev/null/home")
     assert file_digest(folder / "model.safetensors") == file_digest(folder / "model.safetensors")
 
