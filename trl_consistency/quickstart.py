@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cli import recipes_dir
 from .errors import ConsistencyError
+from .processes import end_with_parent
 
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     jobs = [(name, recipe, seed) for name, recipe in recipes.items() for seed in seeds or (None,)]
     workers = min(len(jobs), os.cpu_count() or 1)
     print(f"\nTraining with {len(recipes)} recipes, {workers} at a time:")
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
         runs = [
             pool.submit(_train_and_measure, name, recipe, seed, output_dir, before, prompts)
             for name, recipe, seed in jobs

@@ -145,7 +145,9 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             if extension in FILE_TYPES:  # a file, as `dataset_name` takes it
                 if not os.path.isfile(entry.path) and "://" not in entry.path:
                     raise ConsistencyError(f"There is no file {entry.path}.")
-                entry.path, entry.data_files = FILE_TYPES[extension], escape(entry.path)
+                # An address may have a `?` of its own.
+                pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
+                entry.path, entry.data_files = FILE_TYPES[extension], pattern
             check_data_folder(entry.path)
         try:
             sources = [(entry.path, entry.data_dir, entry.data_files) for entry in dataset_args.datasets]
