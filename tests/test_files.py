@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -168,3 +169,24 @@ def test_locks_are_no_reason_to_wait(tmp_path):
     assert (tmp_path / "a.txt").read_text() == "first"
     assert names(tmp_path) == ["a.txt"]
     assert time.monotonic() - start < 5
+
+
+# These two write into the folders that `whole_files` and `whole_folder` give them.
+IN_GIVEN_FOLDERS = {"scripts/pairs.py", "organism/organism.py"}
+# These await their turn.
+IN_PLACE = {
+    *("evaluation/report_page.py", "publishing/results.py", "quickstart.py", "scripts/evaluate.py"),
+    *("scripts/evaluation_files.py", "scripts/vulnerable.py"),
+}
+
+
+def test_nothing_else_writes_files():
+    """A log that grows is opened to be appended to."""
+    package = Path(files.__file__).parent
+    writes = re.compile(r"""\.write_(text|bytes)\(|open\([^)]*["'][wx]b?["']""")
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if path != Path(files.__file__) and writes.search(path.read_text())
+    }
+    assert found <= IN_GIVEN_FOLDERS | IN_PLACE, "write these with `trl_consistency.files`"

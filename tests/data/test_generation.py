@@ -114,7 +114,15 @@ def test_what_is_left_out_is_said(model, caplog, monkeypatch):
     monkeypatch.setattr(
         model,
         "generation_config",
-        GenerationConfig(eos_token_id=2, repetition_penalty=1.3, suppress_tokens=[5], temperature=0.6, top_k=20),
+        GenerationConfig(
+            eos_token_id=2,
+            repetition_penalty=1.3,
+            suppress_tokens=[5],
+            temperature=0.6,
+            top_k=20,
+            num_beams=1,
+            output_scores=False,
+        ),
     )
     answers(model, do_sample=False)
     answers(model, do_sample=False, repetition_penalty=1.0)

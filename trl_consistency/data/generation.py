@@ -72,6 +72,7 @@ def _left_out(brought: GenerationConfig, config: GenerationConfig | None) -> lis
         for name, value in sorted(brought.to_diff_dict().items())
         if name not in ignored
         and not name.startswith("_")
+        and (value or standard.get(name))  # what is off needs no words
         and value != standard.get(name)
         and (config is None or getattr(config, name, None) is None)
     ]
