@@ -1863,6 +1863,23 @@ CASES: dict[str, list[Case]] = {
             ),
         ),
         Case(
+            "lint without a folder",
+            "`lint`: a page in a folder that is not there",
+            "`html` `…none/lint.html` cannot be written (No such file or directory). What was there before is kept: choose "
+            "another place, and start again.",
+            lambda room: (
+                room.file("pairs.jsonl", [CHAT]),
+                room.lint("--html", str(room.path / "none" / "lint.html")),
+            ),
+        ),
+        Case(
+            "targets into a folder",
+            "`targets`: a folder in the place of the file",
+            "`targets_file` `…` cannot be written (Is a directory). What was there before is kept: choose another place, and "
+            "start again.",
+            lambda room: room.train("", "--targets_file", str(room.path), command="targets"),
+        ),
+        Case(
             "evaluate of half an adapter",
             "`evaluate`: an adapter, named as the model, that lost half of its weights",
             "`model_name_or_path`: …adapter cannot be put on the base model: Found missing adapter keys while loading the "
