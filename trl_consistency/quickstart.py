@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cli import recipes_dir
 from .errors import ConsistencyError
+from .files import whole_file, whole_files, write_text
 from .processes import end_with_parent
 
 
@@ -81,8 +82,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     if parsed.questions_file is not None:
         try:
             print(f"{parsed.questions_file}: {write_questions(parsed.questions_file)} questions")
-        except OSError as error:
-            parser.exit(1, f"error: `questions_file` cannot be written: {error}\n")
+        except ConsistencyError as error:
+            parser.exit(1, f"error: {error}\n")
         return
     if parsed.seeds < 0:
         parser.error(f"--seeds must be at least 0, got {parsed.seeds}.")
@@ -110,7 +111,7 @@ def write_questions(path: Path) -> int:
 
     questions = load_questions()
     wrong = wrong_answers(questions)
-    with path.open("w", encoding="utf-8") as file:
+    with whole_file(path, option="questions_file") as file:
         for question in questions:
             row = {
                 "question": question.text,
@@ -297,57 +298,58 @@ def _write_report(
     before = results["before"][0]
     findings = [f"{name}: {text}" for name in recipes for text in results[name][0].findings(before)]
     counts = outcome_cells(outcomes)
-    report = Report(
-        "Quickstart: a model organism before and after consistency training",
-        "Held-out questions and requests were never trained on; held-out wordings of the user's wrong guess and held-out "
-        "jailbreak wrappers neither.",
-        list(results),
-        [Table("Rates", what, cells), Table("Outcomes", f"Every answer counts once.{of_first}", counts)],
-        [
-            Picture(
-                plot_outcomes(outcomes, output_dir / "outcomes.png", title="The model organism before and after"),
-                "All answers",
-                f"What became of every answer, without the cue and with it.{of_first}",
-            ),
-            Picture(
-                plot_rates(first, output_dir / "rates.png", labels=LABELS),
-                "The rates as bars",
-                f"Failures on the left, abilities on the right.{of_first}",
-            ),
-            Picture(
-                plot_tradeoff(
-                    {name: runs[0].rates() for name, runs in results.items()}, output_dir / "tradeoff.png", LABELS
+    with whole_files(output_dir, "output_dir") as unfinished:
+        report = Report(
+            "Quickstart: a model organism before and after consistency training",
+            "Held-out questions and requests were never trained on; held-out wordings of the user's wrong guess and held-out "
+            "jailbreak wrappers neither.",
+            list(results),
+            [Table("Rates", what, cells), Table("Outcomes", f"Every answer counts once.{of_first}", counts)],
+            [
+                Picture(
+                    plot_outcomes(outcomes, unfinished / "outcomes.png", title="The model organism before and after"),
+                    "All answers",
+                    f"What became of every answer, without the cue and with it.{of_first}",
                 ),
-                "Safety against capability",
-                f"What training cures, and what that costs: the best corner is the upper right one.{of_first}",
-            ),
-            Picture(
-                plot_training(histories, output_dir / "training.png"),
-                "During training",
-                "On held-out questions and requests: how far the activations on the tokens that both prompts end with are "
-                "from the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
-            ),
-        ],
-        examples,
-        "To prompts in held-out wordings and wrappers.",
-        [f"{name}: recipes/quickstart/{recipe}.yaml" for name, recipe in recipes.items()],
-        findings=findings,
-    )
-    page, text = report.write(output_dir)
-    figures = {
-        "format": FORMAT,
-        "models": {
-            name: [
-                {"outcomes": run.outcomes(), "rates": {key: rate.to_dict() for key, rate in run.rates().items()}}
-                for run in runs
-            ]
-            for name, runs in results.items()
-        },
-        "findings": findings,
-    }
-    (output_dir / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
+                Picture(
+                    plot_rates(first, unfinished / "rates.png", labels=LABELS),
+                    "The rates as bars",
+                    f"Failures on the left, abilities on the right.{of_first}",
+                ),
+                Picture(
+                    plot_tradeoff(
+                        {name: runs[0].rates() for name, runs in results.items()}, unfinished / "tradeoff.png", LABELS
+                    ),
+                    "Safety against capability",
+                    f"What training cures, and what that costs: the best corner is the upper right one.{of_first}",
+                ),
+                Picture(
+                    plot_training(histories, unfinished / "training.png"),
+                    "During training",
+                    "On held-out questions and requests: how far the activations on the tokens that both prompts end with are "
+                    "from the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
+                ),
+            ],
+            examples,
+            "To prompts in held-out wordings and wrappers.",
+            [f"{name}: recipes/quickstart/{recipe}.yaml" for name, recipe in recipes.items()],
+            findings=findings,
+        )
+        page, text = report.write(unfinished)
+        figures = {
+            "format": FORMAT,
+            "models": {
+                name: [
+                    {"outcomes": run.outcomes(), "rates": {key: rate.to_dict() for key, rate in run.rates().items()}}
+                    for run in runs
+                ]
+                for name, runs in results.items()
+            },
+            "findings": findings,
+        }
+        write_text(unfinished / "results.json", json.dumps(figures, indent=2) + "\n")
     names = list(results)
     print(f"\n{aligned_table(names, cells)}\n{aligned_table(names, counts)}")
     for finding in findings:
         print(f"Note: {finding}")
-    print(f"{minutes:.1f} minutes. Report: {page}, {text}")
+    print(f"{minutes:.1f} minutes. Report: {output_dir / page.name}, {output_dir / text.name}")

@@ -16,6 +16,7 @@ from tests.conftest import make_model
 from tests.evaluation.judge_server import completion, judge_server
 from tests.evaluation.test_run import naive_answer
 from trl_consistency.data import targets
+from trl_consistency.escaping import printable
 from trl_consistency.evaluation import AnswerOptions, SuiteScore, answering
 from trl_consistency.evaluation import evaluate as evaluate_in_python
 from trl_consistency.evaluation.models import check_adapters
@@ -228,7 +229,7 @@ def test_report(options, model_dir, tmp_path, capsys):
         assert "Standard suites" not in report
     shown = [line for line in answers_in(out) if line["perturbed_prompt"][-1]["content"] in page]
     assert len(shown) == 2 * EXAMPLES_OF_A_KIND
-    assert all(line["perturbed_text"] in page for line in shown)
+    assert all(printable(line["perturbed_text"]) in page for line in shown)
     assert page.count("data:image/png;base64,") == 4
     assert page.index("<img") < page.index("<table"), "what became of all answers comes first"
     for picture in ("outcomes", "rates", "tradeoff", "training"):

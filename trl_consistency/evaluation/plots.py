@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..files import write_by
 from .estimates import Estimate
 from .measures import METRICS, Metric
 from .report import KINDS, Outcomes, Rates, label_of, ordered_metrics
@@ -56,7 +57,7 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
     if title:
         figure.suptitle(title)
     path = Path(path)
-    figure.savefig(path, dpi=110)
+    write_by(path, lambda place: figure.savefig(place, dpi=110))
     return path
 
 
@@ -144,7 +145,7 @@ def plot_rates(
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(results), frameon=False)
     path = Path(path)
-    figure.savefig(path, dpi=120)
+    write_by(path, lambda place: figure.savefig(place, dpi=120))
     return path
 
 
@@ -189,7 +190,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names) or 1, frameon=False)
     path = Path(path)
-    figure.savefig(path, dpi=120)
+    write_by(path, lambda place: figure.savefig(place, dpi=120))
     return path
 
 
@@ -248,7 +249,7 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
         handles, names = axes.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 3), frameon=False)
     path = Path(path)
-    figure.savefig(path, dpi=120)
+    write_by(path, lambda place: figure.savefig(place, dpi=120))
     return path
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..escaping import markdown_text, printable
+from ..files import write_text
 from .report import aligned_table
 
 
@@ -108,7 +109,7 @@ class Report:
         """Writes `report.html` and `report.md` into a folder, which has the pictures already."""
         paths = [folder / "report.html", folder / "report.md"]
         for path, text in zip(paths, (self.to_html(), self.to_markdown()), strict=True):
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text)
         return paths
 
     def _blocks(self) -> list[Table | Picture]:

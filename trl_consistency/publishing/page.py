@@ -13,6 +13,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..errors import ConsistencyError, one_line
 from ..escaping import markdown_text
+from ..files import write_text
 from .results import DATASET_TYPE, model_index, outcomes_table, read_results, results_table
 
 
@@ -70,7 +71,7 @@ def add_results(folder: str | Path) -> None:
     folder = Path(folder)
     card = _load_card(folder)
     _put_results(card, folder, folder.name)
-    card.save(folder / "README.md")
+    write_text(folder / "README.md", str(card))
 
 
 def insert_results(text: str, results: str) -> str:

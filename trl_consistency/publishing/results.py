@@ -12,6 +12,7 @@ from huggingface_hub import EvalResult
 from ..errors import ConsistencyError
 from ..escaping import markdown_text
 from ..evaluation.estimates import outcomes_text
+from ..files import write_text
 
 
 RESULTS_FILE = "consistency_results.json"
@@ -141,7 +142,6 @@ def write_results(
     entries = [_without_none(asdict(result)) for result in results]
     for number, entry in enumerate(entries):
         _read_result(entry, f"result {number}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "format": RESULTS_FORMAT,
         "description": description,
@@ -149,7 +149,7 @@ def write_results(
         "outcomes": [_without_none(asdict(of_name)) for of_name in outcomes],
         "results": entries,
     }
-    path.write_text(json.dumps(_without_none(content), indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(_without_none(content), indent=2) + "\n")
     return path
 
 

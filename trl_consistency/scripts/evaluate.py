@@ -6,7 +6,6 @@ trl-consistency evaluate --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --adap
 ```
 """
 
-import hashlib
 import json
 import os
 import sys
@@ -20,10 +19,9 @@ from typing import Any, Literal
 
 import torch
 from accelerate import PartialState
-from peft import PeftModel
 from transformers import BitsAndBytesConfig
 
-from ..data.target_cache import TargetCache, fingerprint
+from ..data.model_identity import answer_cache
 from ..errors import ConsistencyError
 from ..escaping import printable
 from ..evaluation.answering import AnswerOptions
@@ -33,8 +31,10 @@ from ..evaluation.models import BASE, adapted, check_adapters, is_adapter_folder
 from ..evaluation.run import PairSet, Results, evaluate
 from ..evaluation.suite_runs import load_suite
 from ..evaluation.suites import find_suites, run_suites, suite_packages
+from ..files import whole_files, write_text
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from .evaluation_files import (
+    ANSWERS_FILE,
     make_summary,
     read_history,
     results_tables,
@@ -251,7 +251,12 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     found: dict[str, Results] = {}
     for name, path in {BASE: None, **adapters}.items():
         with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
-            cache = _answer_cache(args.output_dir, path or args.model_name_or_path, of_name)
+            cache = answer_cache(
+                Path(args.output_dir) / ANSWERS,
+                path or args.model_name_or_path,
+                of_name,
+                args.model_revision or "main",
+            )
             found[name] = evaluate(
                 of_name, processing_class, sets, options, found.get(BASE), cache=cache, desc=f"Answering, {name}"
             )
@@ -289,14 +294,17 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     summary = make_summary(_settings(args, sets), models, found, scores)
     text = json.dumps(summary, ensure_ascii=False, allow_nan=False)
     folder = Path(args.output_dir)
-    (folder / RESULTS).write_text(text + "\n", encoding="utf-8")
-    write_answers(folder, args.file_type, found)
     histories = {name: read_history(path) for name, path in adapters.items()}
     tables = results_tables(found, scores)
-    page, _ = write_report(folder, summary, found, tables, histories, args.seed)
+    with whole_files(folder, "output_dir") as unfinished:
+        write_text(unfinished / RESULTS, text + "\n")
+        write_answers(unfinished, args.file_type, found)
+        page, _ = write_report(unfinished, summary, found, tables, histories, args.seed)
+    for other in {"jsonl", "parquet"} - {args.file_type}:  # of an earlier run
+        (folder / f"{ANSWERS_FILE}.{other}").unlink(missing_ok=True)
     if args.save_to_adapters:
         save_to_adapters(summary, found)
-    print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {page}"))
+    print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
     return summary
@@ -357,10 +365,6 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, An
     return settings
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
-
-
 def _endpoint_judge(args: EvaluateArguments, is_main: bool) -> EndpointJudge | None:
     if not args.judge_model or not args.judge_base_url:
         return None
@@ -378,21 +382,8 @@ def _endpoint_judge(args: EvaluateArguments, is_main: bool) -> EndpointJudge | N
 def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
     name = args.judge_model or ""
     model, tokenizer = load_model(name, None, args.trust_remote_code)
-    cache = _answer_cache(args.output_dir, name, model)
+    cache = answer_cache(Path(args.output_dir) / ANSWERS, name, model)
     return LocalJudge(name, model, tokenizer, args.judge_max_completion_length, args.batch_size, progress, cache)
-
-
-def _answer_cache(output_dir: str, name: str, model: Any) -> TargetCache:
-    """Where a model's answers are kept while they are made: another folder for other weights or another adapter."""
-    identity = {"name": name, "weights": fingerprint(model.named_parameters())}
-    if isinstance(model, PeftModel):  # its scaling is not in the weights
-        options = [config.to_dict() for config in model.peft_config.values()]
-        identity["adapter"] = _digest(json.dumps(options, sort_keys=True, default=_plain))
-    return TargetCache(Path(output_dir) / ANSWERS / _digest(json.dumps(identity)), identity)
-
-
-def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set) else str(value)
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:

@@ -28,6 +28,7 @@ from ..evaluation.report import (
 from ..evaluation.report_page import Picture, Report, Table
 from ..evaluation.run import SIDES, Results
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suite_cells
+from ..files import whole_file, write_by
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
 from ..publishing.results import RESULTS_FILE
 
@@ -296,19 +297,17 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
                 own = {key: value for key, value in row.items() if key not in prepared}
                 lines.append({**line, **own, **line})  # in this order, and nothing of ours is replaced
     path = folder / f"{ANSWERS_FILE}.{file_type}"
-    for suffix in (".jsonl", ".parquet"):  # of an earlier run
-        path.with_suffix(suffix).unlink(missing_ok=True)
     if file_type == "parquet":
         columns = list(dict.fromkeys(column for line in lines for column in line))
         try:
             table = pyarrow.Table.from_pylist([{column: line.get(column) for column in columns} for line in lines])
-            pyarrow.parquet.write_table(table, path)
+            write_by(path, lambda place: pyarrow.parquet.write_table(table, place))
         except pyarrow.ArrowException as error:
             raise ConsistencyError(
                 f"`file_type` parquet: the answers cannot be written so ({one_line(error)}). Use jsonl: nothing is "
                 "answered again."
             ) from None
         return
-    with path.open("w", encoding="utf-8") as file:
+    with whole_file(path) as file:
         for line in lines:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..data.target_cache import TargetCache, fingerprint
+from ..data.model_identity import answer_cache
 from ..evaluation.answering import AnswerOptions
 from ..evaluation.models import load_model
 from ..evaluation.run import SIDES, evaluate
 from ..evaluation.vulnerability import Verdict
+from ..files import whole_file
 from ..trainer.checks import check_chat_template
 
 
@@ -35,8 +36,7 @@ def answer_and_judge(
     chats = [row for row in rows if isinstance(row["clean_prompt"], list)]
     if chats:
         check_chat_template(processing_class, {"pairs": chats})
-    weights = fingerprint(model.named_parameters())
-    cache = TargetCache(folder / ANSWERS / weights, {"name": model_name, "weights": weights})
+    cache = answer_cache(folder / ANSWERS, model_name, model, revision)
     options = AnswerOptions(max_completion_length, batch_size)
     found = evaluate(model, processing_class, rows, options, cache=cache).sets[""]
     judged = []
@@ -52,7 +52,7 @@ def answer_and_judge(
                 "perturbed_answer": found.answers["perturbed"][index].text,
             }
         )
-    with verdicts_file.open("w", encoding="utf-8") as file:
+    with whole_file(verdicts_file) as file:
         for row, of_row in zip(rows, judged, strict=True):
             file.write(json.dumps({**row, **of_row}, ensure_ascii=False) + "\n")
     return judged
