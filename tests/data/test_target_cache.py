@@ -1,6 +1,5 @@
 import json
 import multiprocessing
-import os
 import random
 import time
 
@@ -9,8 +8,7 @@ import torch
 from transformers import GenerationConfig
 
 from tests.conftest import make_model
-from trl_consistency import ConsistencyError
-from trl_consistency.data import target_cache
+from trl_consistency import ConsistencyError, files
 from trl_consistency.data.target_cache import AnswerCache, TargetCache, fingerprint
 from trl_consistency.data.targets import generate_targets
 
@@ -99,11 +97,11 @@ def test_file_that_is_cut_short_or_damaged(model, tmp_path, damage):
 def test_disk_full(model, tmp_path, monkeypatch):
     generate(model, tmp_path, prompts=PROMPTS[:2])
     whole = sorted(tmp_path.rglob("*.json"))
-    monkeypatch.setattr(target_cache, "open", lambda *_: open("/dev/full", "w"), raising=False)  # noqa: SIM115
-    with pytest.raises(ConsistencyError, match=r"No space left on device.*already there are kept"):
+    monkeypatch.setattr(files, "open", lambda *_, **__: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
+    with pytest.raises(ConsistencyError, match=r"No space left on device.*What was there before is kept"):
         generate(model, tmp_path, seed=1)
     assert sorted(tmp_path.rglob("*.json")) == whole
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.unfinished*"))
 
 
 def test_fingerprint():
@@ -117,7 +115,7 @@ def test_fingerprint():
     assert fingerprint(model.named_parameters()) != before
 
 
-def test_messages_name_what_is_kept_and_where_that_is_chosen(tmp_path, monkeypatch):
+def test_messages_name_what_is_kept_and_where_that_is_chosen(tmp_path):
     for kind, kept, option in ((TargetCache, "targets", "target_cache_dir"), (AnswerCache, "answers", "output_dir")):
         folder = tmp_path / kept
         cache = kind(folder, MODEL).open([[1, 2]], {})
@@ -129,11 +127,3 @@ def test_messages_name_what_is_kept_and_where_that_is_chosen(tmp_path, monkeypat
         next(cache.path.iterdir()).write_text("{}")
         with pytest.raises(ConsistencyError, match=f"The cached {kept} in .* are cut short or damaged"):
             cache.get(0, 1)
-        monkeypatch.setattr(os, "replace", full_disk)
-        with pytest.raises(ConsistencyError, match=f"{kept.capitalize()} cannot be written .* another `{option}`"):
-            cache.put(1, [[3]])
-        monkeypatch.undo()
-
-
-def full_disk(*args):
-    raise OSError(28, "No space left on device")
