@@ -5,6 +5,7 @@ docs/errors.md is made of this table: `python -m tests.test_hostile_input` write
 """
 
 import json
+import math
 import pickle
 import re
 import shutil
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import BitsAndBytesConfig, LlamaForCausalLM
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
@@ -151,6 +153,19 @@ def adapter(room: Room, r: int = 4, **config: Any) -> Path:
     settings = json.loads((folder / "adapter_config.json").read_text())
     (folder / "adapter_config.json").write_text(json.dumps(settings | config))
     return folder
+
+
+def changed_weights(folder: Path, factor: float) -> Path:
+    """An adapter with its weights times `factor`."""
+    file = folder / "adapter_model.safetensors"
+    save_file({name: weight * factor for name, weight in load_file(file).items()}, file)
+    return folder
+
+
+def spoiled_model() -> Any:
+    model = make_model()
+    model.model.embed_tokens.weight.data[7, 3] = math.nan
+    return model
 
 
 def pickled_adapter(room: Room) -> Path:
@@ -1337,6 +1352,18 @@ CASES: dict[str, list[Case]] = {
             "…nothing holds no weights: there is no model.safetensors.",
             lambda room: ((room.path / "nothing").mkdir(), resume(room, room.path / "nothing")),
         ),
+        Case(
+            "weights that are not finite",
+            "A model with one weight that is NaN",
+            "…: the weights model.embed_tokens.weight hold NaN or infinite values as they were loaded, and the files do not say why. If they were loaded in float16, they may have overflowed: set `dtype: bfloat16` or `float32`.",
+            lambda room: room.trainer(model=spoiled_model(), processing_class=make_tokenizer()),
+        ),
+        Case(
+            "adapter that is not finite",
+            "An adapter with weights that are NaN, to measure",
+            "…adapter_model.safetensors: the weights base_model.model… hold NaN or infinite values. Nothing that such a model does means anything: take an earlier checkpoint, or train or download it again.",
+            lambda room: room.evaluate([CHAT], "--adapters", str(changed_weights(adapter(room), math.nan))),
+        ),
     ],
     "Targets": [
         Case(
@@ -1686,6 +1713,18 @@ CASES: dict[str, list[Case]] = {
             "… was not published: HF_HUB_OFFLINE is set, so that nothing is sent: unset it. Nothing is lost: "
             "`trl-consistency push … me/bct` goes on from here.",
             lambda room: push(room),
+        ),
+        Case(
+            "push not finite",
+            "Weights that are NaN",
+            "…adapter_model.safetensors: the weights base_model.model… hold NaN or infinite values. Nothing that such a model does means anything: take an earlier checkpoint, or train or download it again.",
+            lambda room: push(room, damage=lambda folder: changed_weights(folder, math.nan)),
+        ),
+        Case(
+            "push no tensors",
+            "An adapter without a tensor",
+            "…adapter: the safetensors files hold no tensor, so that nothing was trained or saved.",
+            lambda room: push(room, damage=lambda folder: save_file({}, folder / "adapter_model.safetensors")),
         ),
     ],
 }

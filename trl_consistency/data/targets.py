@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..errors import ConsistencyError
+from ..finite import explained_sampling
 from .target_cache import TargetCache, generation_options
 
 
@@ -161,9 +162,10 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
         input_ids[row, width - len(ids) :] = torch.tensor(ids, device=model.device)
         attention_mask[row, width - len(ids) :] = 1
     # Each process has the whole weights and batches of its own: none may wait for another, as it does under ZeRO-3.
-    output = model.generate(
-        input_ids=input_ids, attention_mask=attention_mask, generation_config=config, synced_gpus=False
-    )
+    with explained_sampling("the model"):
+        output = model.generate(
+            input_ids=input_ids, attention_mask=attention_mask, generation_config=config, synced_gpus=False
+        )
     return output[:, width:].tolist()
 
 

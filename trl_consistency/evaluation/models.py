@@ -14,6 +14,8 @@ from transformers import BitsAndBytesConfig
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
+from ..finite import NotFiniteError, check_files
+from ..trainer.finiteness import check_base
 from ..trainer.model_checks import ADAPTER_CONFIG, check_model_folder, check_weights, load_config
 from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
@@ -49,6 +51,7 @@ def load_model(
     is_adapter = is_adapter_folder(folder)
     if is_adapter:
         check_weights(folder)
+        check_files(folder)
         path, revision = _base_model(folder)
     check_model_folder(path)
     load_config(path, revision, trust_remote_code)
@@ -62,8 +65,11 @@ def load_model(
     try:
         model = create_model_from_path(path, dtype="auto", device_map={"": PartialState().device}, **options)
         keep_layout(model)
+        check_base(model, path)
         if is_adapter:
             model = PeftModel.from_pretrained(model, folder)
+    except NotFiniteError:
+        raise
     except (OSError, RuntimeError, ValueError) as error:
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
     return model.eval(), processing_class
@@ -113,6 +119,7 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
             continue
         if os.path.isdir(path):
             check_weights(path)
+            check_files(path)
         try:
             trained_on = PeftConfig.from_pretrained(path).base_model_name_or_path
         except (OSError, TypeError, ValueError) as error:
@@ -158,6 +165,8 @@ def adapted(
 
 def put_adapter(model: Any, path: str) -> PeftModel:
     """The model with an adapter on it, or a [`ConsistencyError`] if it does not fit."""
+    if os.path.isdir(path):
+        check_files(path)
     try:
         with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised
             warnings.filterwarnings("error", message=".*[Mm]issing adapter keys")

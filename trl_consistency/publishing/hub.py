@@ -8,6 +8,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from ..errors import ConsistencyError, one_line
+from ..finite import check_files
 from .page import is_hub_name, prepare_page
 from .scan import choose_files, scan
 
@@ -72,6 +73,10 @@ def publish(
     if findings:
         listed = "\n".join(f"  {finding}" for finding in findings)
         raise ConsistencyError(f"Nothing was sent: {folder} holds what must not be published.\n{listed}")
+    if check_files(folder) == 0:
+        raise ConsistencyError(
+            f"{folder}: the safetensors files hold no tensor, so that nothing was trained or saved."
+        )
     if dry_run:
         sizes = {name: len(changed[name]) if name in changed else (folder / name).stat().st_size for name in files}
         print(f"Would send to {repo_id}:", *(f"  {name} ({size:,} bytes)" for name, size in sizes.items()), sep="\n")

@@ -237,6 +237,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {optim}, learning rate {args.learning_rate:g} ({schedule}), "
         f"seed {args.seed}"
     )
+    if trainer.stopped:
+        facts["Stopped"] = trainer.stopped
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, ConsistencyEvalCallback) and callback.stopped:
             facts["Stopped"] = callback.stopped

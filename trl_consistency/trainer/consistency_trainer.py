@@ -48,6 +48,7 @@ from .checks import (
 from .consistency_config import ConsistencyConfig
 from .dose import DoseCheck
 from .evaluation_by_row import PairEvaluationMixin
+from .finiteness import FinitenessMixin, check_base
 from .interruption import InterruptionMixin
 from .loss_meter import LossMeter
 from .model_checks import check_model
@@ -73,7 +74,7 @@ logger = get_logger(__name__)
 EvalDataset: TypeAlias = AnyDataset | DatasetDict | IterableDatasetDict | dict[str, AnyDataset]
 
 
-class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, PushMixin, SFTTrainer):
+class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, FinitenessMixin, InterruptionMixin, PushMixin, SFTTrainer):
     """
     Trainer for consistency training on pairs of a clean and a perturbed prompt.
 
@@ -261,6 +262,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
             peft_config=peft_config,
         )
         keep_layout(self.model)
+        check_base(self.model, model_id, self.accelerator)
         # Once more: what was only a name may have brought an adapter along.
         check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):

@@ -29,6 +29,7 @@ from ..data.prepare import is_prepared, prepare_pairs, unformatted
 from ..data.rendering import load_processing_class
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError, InvalidPairsError
+from ..finite import explained_sampling
 from .card import build_on_policy_card, describe_data
 from .checks import (
     as_config,
@@ -47,6 +48,7 @@ from .checks import (
 from .consistency_trainer import EvalDataset, _like, _named
 from .dose import DoseCheck
 from .evaluation_by_row import EvaluationMixin, means_of
+from .finiteness import FinitenessMixin, check_base
 from .interruption import InterruptionMixin, read_manifest
 from .loss_meter import LossMeter
 from .model_checks import check_model, check_model_folder
@@ -89,7 +91,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, DistillationTrainer):
+class OnPolicyConsistencyTrainer(EvaluationMixin, FinitenessMixin, InterruptionMixin, PushMixin, DistillationTrainer):
     """
     Trainer for On-Policy Consistency Training (OPCT, [Han et al.,
     2026](https://huggingface.co/papers/2605.21834)) on pairs of a clean and a perturbed prompt.
@@ -262,6 +264,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
                 peft_config=peft_config,
             )
         keep_layout(self.model)
+        check_base(self.model, model_id, self.accelerator)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConsistencyError(
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
@@ -314,6 +317,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
             if self.accelerator.num_processes > 1:
                 options["device_map"] = None  # "auto" would spread it over the other processes' devices.
             self.ref_model = create_model_from_path(self.ref_model, **options)
+        check_base(self.ref_model, get_config_model_id(self.ref_model.config), self.accelerator)
         heads = [model.get_output_embeddings().weight for model in (self.model, self.ref_model)]
         ours, theirs = (shape_of(weight)[0] for weight in heads)
         if ours != theirs:
@@ -417,7 +421,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
         was_training = self.model.training
         self.model.eval()  # what is sampled is the policy, without its dropout
         try:
-            with self.rollout_loss.sharing.in_generation(self.model):
+            with self.rollout_loss.sharing.in_generation(self.model), explained_sampling("the student"):
                 return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
             self.model.train(was_training)

@@ -11,11 +11,11 @@ from accelerate.logging import get_logger
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback
 
 from ..errors import ConsistencyError
-from .sharding import is_sharded, prepare_frozen
+from .quantization import scales_of
+from .sharding import is_sharded, prepare_frozen, shard_of
 from .upstream import ForwardRedirection, create_model_from_path, use_adapter
 
 
@@ -199,34 +199,15 @@ def _weights(model: nn.Module) -> list[Tensor]:
 
 
 def _checksum(weights: list[Tensor]) -> int:
-    weights = [tensor for weight in weights for tensor in (weight, *_scales(weight))]
-    sums = torch.tensor([_sum_of_bits(_shard(weight)) for weight in weights], dtype=torch.int64)
-    is_sharded = torch.tensor([_shard(weight) is not weight for weight in weights], dtype=torch.bool)
+    weights = [tensor for weight in weights for tensor in (weight, *scales_of(weight))]
+    sums = torch.tensor([_sum_of_bits(shard_of(weight)) for weight in weights], dtype=torch.int64)
+    is_sharded = torch.tensor([shard_of(weight) is not weight for weight in weights], dtype=torch.bool)
     if is_sharded.any():
         # The sum over the shards is that of the whole.
         in_shards = sums[is_sharded].to(PartialState().device)
         torch.distributed.all_reduce(in_shards)
         sums[is_sharded] = in_shards.cpu()
     return sum(number * bits for number, bits in enumerate(sums.tolist(), start=1)) % 2**61
-
-
-def _scales(weight: Any) -> list[Tensor]:
-    """Of a 4-bit weight."""
-    state = getattr(weight, "quant_state", None)
-    if state is None:
-        return []
-    return [state.absmax, *([state.state2.absmax, state.offset] if state.nested else [])]
-
-
-def _shard(weight: Any) -> Tensor:
-    """What this process holds of a weight."""
-    if isinstance(weight, DTensor):  # FSDP2
-        return weight.to_local()
-    if hasattr(weight, "ds_tensor"):  # ZeRO-3: parts of one size, the last ones padded
-        size = weight.ds_tensor.ds_numel
-        start = size * torch.distributed.get_rank()
-        return weight.ds_tensor.flatten()[: max(0, min(size, weight.ds_numel - start))]
-    return weight
 
 
 def _sum_of_bits(weight: Tensor) -> int:
