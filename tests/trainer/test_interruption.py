@@ -179,7 +179,7 @@ def test_signal_to_one_of_two_processes_ends_both(processes, tmp_path, caplog):
     manifest = read_manifest(tmp_path / "checkpoint-5")
     assert manifest["processes"] == 2
     assert {"rng_state_0.pth", "rng_state_1.pth"} < set(manifest["files"])
-    make_trainer("act", tmp_path, max_steps=6).train(resume_from_checkpoint=True)
+    make_trainer("act", tmp_path, max_steps=6).train(resume_from_checkpoint=True, resume_changed=["length"])
     assert caplog.text.count("was saved by 2 process(es) and is resumed by 1: the data go on where they were") == 1
     assert "random states (dropout, sampling) cannot go on" in caplog.text
 
@@ -333,7 +333,12 @@ def test_file_that_is_damaged(two_checkpoints):
     file = two_checkpoints / "checkpoint-4" / "optimizer.pt"
     file.write_bytes(b"\x80" * file.stat().st_size)
     with pytest.raises(ConsistencyError, match=r"The optimizer's state in .*checkpoint-4 cannot be loaded"):
-        make_trainer("bct", two_checkpoints, max_steps=5).train(resume_from_checkpoint=True)
+        resume_shorter(two_checkpoints)
+
+
+def resume_shorter(directory, *changed):
+    trainer = make_trainer("bct", directory, max_steps=5)
+    trainer.train(resume_from_checkpoint=True, resume_changed=["length", *changed])
 
 
 def edit_manifest(checkpoint, **changes):
@@ -425,8 +430,12 @@ def test_errors_of_a_full_disk(error, reason):
 
 
 def test_other_number_of_processes_with_another_batch(two_checkpoints, caplog):
-    edit_manifest(two_checkpoints / "checkpoint-4", processes=2, rows_per_step=8)
-    make_trainer("bct", two_checkpoints, max_steps=5).train(resume_from_checkpoint=True)
+    checkpoint = two_checkpoints / "checkpoint-4"
+    run = read_manifest(checkpoint)["run"] | {"rows_per_step": 8}
+    edit_manifest(checkpoint, processes=2, rows_per_step=8, run=run)
+    with pytest.raises(ConsistencyError, match="`rows_per_step`: 8 there, 4 here"):
+        resume_shorter(two_checkpoints)
+    resume_shorter(two_checkpoints, "rows_per_step")
     assert "a step had 8 rows and has 4 now" in caplog.text
 
 

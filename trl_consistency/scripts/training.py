@@ -62,7 +62,10 @@ def train_and_save(
         trainer.add_callback(guard)
     resume = args.resume_from_checkpoint
     try:
-        trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
+        trainer.train(
+            resume_from_checkpoint=True if str(resume).lower() == "true" else resume,
+            resume_changed=script_args.resume_changed or (),
+        )
     except SystemExit:  # interrupted, in all processes, and saved
         end_run(trainer)
         raise

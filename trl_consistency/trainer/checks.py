@@ -1,6 +1,7 @@
 """What the options alone can tell: checked before any weights load."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,10 +103,13 @@ def check_bitsandbytes(option: str) -> None:
         raise ConsistencyError(f"{option} needs the package `bitsandbytes`: `pip install bitsandbytes`.")
 
 
-def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> str | None:
+def check_training_options(
+    trainer: Any, resume_from_checkpoint: str | bool | None, resume_changed: Sequence[str] = ()
+) -> str | None:
     """
     The checkpoint to resume from, if any. Raises [`ConsistencyError`] for what would otherwise come to light only after the
-    targets are made: a checkpoint that is not there, an optimizer or schedule that cannot be built.
+    targets are made: a checkpoint that is not there or of another run, but for what `resume_changed` names; an optimizer or
+    schedule that cannot be built.
     """
     args = trainer.args
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
@@ -113,6 +117,7 @@ def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool 
         check_checkpoint(checkpoint, trainer.model)
     if checkpoint is not None:
         read_manifest(checkpoint)
+    trainer.compare_run(checkpoint, resume_changed)
     try:
         if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
             trainer.get_optimizer_cls_and_kwargs(args, trainer.model)

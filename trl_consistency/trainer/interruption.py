@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -164,6 +164,7 @@ class InterruptionMixin:
     add_callback: Any
     remove_callback: Any
     _get_output_dir: Any
+    run_record: Callable[[], dict[str, Any]]
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(resume_from_checkpoint, str):  # `True` was resolved by the trainer, before it did anything else.
@@ -220,6 +221,7 @@ class InterruptionMixin:
         self.state.stateful_callbacks[MANIFEST] = {
             "processes": self.accelerator.num_processes,
             "rows_per_step": rows_per_step(self),
+            **self.run_record(),
             "files": {str(path.relative_to(output_dir)): path.stat().st_size for path in sorted(files)},
         }
 

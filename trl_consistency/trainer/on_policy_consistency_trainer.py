@@ -1,6 +1,6 @@
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -56,7 +56,8 @@ from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
 from .pushing import PushMixin
 from .quantization import keep_layout
-from .reference import GivenReference, Reference, StartReference, freeze_initial_policy
+from .reference import GivenReference, Reference, StartReference, checksum_base, freeze_initial_policy
+from .resumption import ResumptionMixin
 from .rollout_engine import RolloutEngine
 from .rollout_loss import RolloutLoss, Rollouts, importance_weights
 from .rollout_metrics import (
@@ -91,7 +92,9 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class OnPolicyConsistencyTrainer(EvaluationMixin, FinitenessMixin, InterruptionMixin, PushMixin, DistillationTrainer):
+class OnPolicyConsistencyTrainer(
+    EvaluationMixin, FinitenessMixin, ResumptionMixin, InterruptionMixin, PushMixin, DistillationTrainer
+):
     """
     Trainer for On-Policy Consistency Training (OPCT, [Han et al.,
     2026](https://huggingface.co/papers/2605.21834)) on pairs of a clean and a perturbed prompt.
@@ -246,8 +249,11 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, FinitenessMixin, InterruptionM
             args.thinking_markers,
         )
         pairs = prepared["train_dataset"]
+        self.noted_data = {"train_dataset": pairs}
         if args.anchor_ratio > 0:
-            prepared["train_dataset"] = _with_anchors(prepared["train_dataset"], prepared.get("anchor_dataset"), args)
+            anchors = _anchors(pairs, prepared.get("anchor_dataset"), args)
+            self.noted_data["anchor_dataset"] = anchors
+            prepared["train_dataset"] = _with_anchors(pairs, anchors, args)
         _check_size(prepared["train_dataset"], args)
         for name in _named(eval_dataset):
             prepared[name] = _repeated(prepared[name], args)
@@ -265,6 +271,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, FinitenessMixin, InterruptionM
             )
         keep_layout(self.model)
         check_base(self.model, model_id, self.accelerator)
+        self.base_checksum = checksum_base(self.model, has_new_adapter=peft_config is not None)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConsistencyError(
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
@@ -533,12 +540,26 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, FinitenessMixin, InterruptionM
 
     # Training and evaluation
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        *args: Any,
+        resume_changed: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Any:
         """
-        As [`~transformers.Trainer.train`]. `True` resumes from the last whole checkpoint, and SIGTERM or Ctrl-C ends the
-        process after a step, with one.
+        As [`~transformers.Trainer.train`]. SIGTERM or Ctrl-C ends the process after a step, with a checkpoint.
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                A checkpoint, or `True` for the last one that is whole.
+            resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
+                What may be other than in the checkpoint's run, by the names that the error lists. The model card says so.
+
+        Raises:
+            [`ConsistencyError`]: If the checkpoint is of another run, or numbers are no longer finite.
         """
-        checkpoint = check_training_options(self, resume_from_checkpoint)
+        checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         self._step, self._buffered_inputs = 0, None
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
@@ -710,11 +731,18 @@ def _prepare(
         )
 
 
-def _with_anchors(pairs: AnyDataset, anchors: AnyDataset | None, args: OnPolicyConsistencyConfig) -> AnyDataset:
+def _anchors(pairs: AnyDataset, anchors: AnyDataset | None, args: OnPolicyConsistencyConfig) -> AnyDataset:
+    """Those of an epoch; a stream draws from all of them."""
     anchors = own_anchors(pairs) if anchors is None else anchors
     if isinstance(pairs, IterableDataset):
+        return anchors
+    return choose_anchors(anchors, len(pairs), args.anchor_ratio, args.seed)
+
+
+def _with_anchors(pairs: AnyDataset, anchors: AnyDataset, args: OnPolicyConsistencyConfig) -> AnyDataset:
+    if isinstance(pairs, IterableDataset):
         return mix_anchor_stream(pairs, anchors, args.anchor_ratio, args.seed, with_completions=False)
-    return mix_anchors(pairs, choose_anchors(anchors, len(pairs), args.anchor_ratio, args.seed))
+    return mix_anchors(pairs, anchors)
 
 
 def _repeated(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> AnyDataset:

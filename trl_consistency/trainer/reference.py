@@ -144,6 +144,7 @@ class StartReference(TrainerCallback):
 
     def __init__(self, reference: Reference, accelerator: Accelerator):
         self.reference, self.accelerator = reference, accelerator
+        self.may_differ = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
@@ -158,7 +159,9 @@ class StartReference(TrainerCallback):
             "was trained since."
         )
         is_quantized = getattr(self.reference.model, "hf_quantizer", None) is not None
-        if is_quantized or self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+        if self.may_differ:
+            before["checksum"] = checksum
+        elif is_quantized or self.accelerator.distributed_type == DistributedType.DEEPSPEED:
             logger.warning(f"{message} (Or they were rounded on other hardware, or in another precision.)")
         else:
             raise ConsistencyError(message)
@@ -189,6 +192,19 @@ def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Re
     options = {**(trainer.args.model_init_kwargs or {}), "device_map": None}
     options.setdefault("trust_remote_code", trainer.args.trust_remote_code)
     return GivenReference(create_model_from_path(model, **options), trainer.accelerator)
+
+
+def checksum_base(model: nn.Module, has_new_adapter: bool) -> int:
+    """
+    Of every bit of a model's weights, as they are loaded.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model before its first step.
+        has_new_adapter (`bool`):
+            Whether it has an adapter made for this run, which does not count.
+    """
+    return _checksum([weight for weight in _weights(model) if not (has_new_adapter and weight.requires_grad)])
 
 
 def _weights(model: nn.Module) -> list[Tensor]:
