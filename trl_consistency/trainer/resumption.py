@@ -141,6 +141,11 @@ class ResumptionMixin:
             rows = "".join(
                 f"\n  `{name}`: {show(old)} there, {show(new)} here" for name, (old, new) in refused.items()
             )
+            if "model" in refused:
+                rows += (
+                    "\n  The model is to be the one that the run began with, not the checkpoint's: "
+                    "`resume_from_checkpoint` loads what was trained since."
+                )
             names = " ".join(refused)
             raise ConsistencyError(
                 f"`resume_from_checkpoint`: {self._resumed_from} is of another run. Resume with what that run had, or, if "
