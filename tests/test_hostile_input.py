@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -25,6 +26,7 @@ from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.cli import main as cli
+from trl_consistency.trainer.folder_lock import alone_in
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
@@ -204,6 +206,20 @@ def resume(room: Room, checkpoint: Path, model: Any = None, **options: Any) -> N
     lora = LoraConfig(r=4, target_modules="all-linear")
     trainer = room.trainer(model=model or make_model(), processing_class=make_tokenizer(), peft_config=lora)
     trainer.train(resume_from_checkpoint=str(checkpoint))
+
+
+def resume_another(room: Room, options: dict, pairs: Dataset, *changed: str) -> None:
+    """Resumes a run with other options and data."""
+    common = {"processing_class": make_tokenizer(), "peft_config": LoraConfig(r=4, target_modules="all-linear")}
+    saves = {"max_steps": 1, "save_strategy": "steps"}
+    room.trainer(options=saves, model=make_model(), **common).train()
+    trainer = room.trainer(pairs, saves | options, model=make_model(), **common)
+    trainer.train(resume_from_checkpoint=True, resume_changed=changed)
+
+
+def in_use(room: Room) -> None:
+    with alone_in(str(room.path / "out"), Accelerator(cpu=True)):
+        room.train()
 
 
 def without(room: Room, package: str) -> None:
@@ -1364,6 +1380,26 @@ CASES: dict[str, list[Case]] = {
             "…adapter_model.safetensors: the weights base_model.model… hold NaN or infinite values. Nothing that such a model does means anything: take an earlier checkpoint, or train or download it again.",
             lambda room: room.evaluate([CHAT], "--adapters", str(changed_weights(adapter(room), math.nan))),
         ),
+        Case(
+            "another run",
+            "A checkpoint of a run with other data and options",
+            "`resume_from_checkpoint`: …checkpoint-1 is of another run. Resume with what that run had, or, if the change is meant, with `--resume_changed method learning_rate train_dataset` (in Python `trainer.train(..., resume_changed=['method', 'learning_rate', 'train_dataset'])`), which the model card will say. `method`: bct there, act here `learning_rate`: 0.01 there, 0.1 here `train_dataset`: 2 rows, … there, 3 rows, … here",
+            lambda room: resume_another(room, {"method": "act", "learning_rate": 0.1}, make_pairs(3)),
+        ),
+        Case(
+            "nothing to change",
+            "A change allowed that no checkpoint notes",
+            "`resume_changed` names `lora_alpah`, which is nothing that a checkpoint notes. What differs is listed when a run is resumed without it.",
+            lambda room: resume_another(room, {}, make_pairs(2), "lora_alpah"),
+        ),
+        Case(
+            "change without checkpoint",
+            "A change allowed where no run is resumed",
+            "`resume_changed` needs `resume_from_checkpoint`: no run is resumed.",
+            lambda room: room.trainer(model=make_model(), processing_class=make_tokenizer()).train(
+                resume_changed=["method"]
+            ),
+        ),
     ],
     "Targets": [
         Case(
@@ -1485,6 +1521,12 @@ CASES: dict[str, list[Case]] = {
             "A tracker that is not installed",
             "`report_to` names `wandby`, which is not installed (or not a tracker that transformers knows). Install it, or set `report_to: none`. Available here: ….",
             lambda room: room.train(report_to="wandby"),
+        ),
+        Case(
+            "folder in use",
+            "A second training in a folder where one goes on",
+            "`output_dir` …out is in use: process … on …, since …, trains there. Wait until it ends, or choose another folder.",
+            lambda room: in_use(room),
         ),
     ],
     "Other commands": [

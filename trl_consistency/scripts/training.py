@@ -8,6 +8,7 @@ from ..embedded import resolve_model
 from ..errors import ConsistencyError
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from ..trainer.eval_callback import ConsistencyEvalCallback
+from ..trainer.folder_lock import check_unused
 from ..trainer.interruption import find_checkpoint
 from ..trainer.upstream import end_run
 from .loading import ConsistencyScriptArguments, get_split, load_anchors, load_pairs
@@ -22,6 +23,7 @@ def trainer_arguments(
     """The arguments of a trainer that the options stand for; models and data sets are loaded by name."""
     if training_args.should_save:
         check_output_dir(training_args.output_dir)
+        check_unused(training_args.output_dir)
     find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
     if model_args.load_in_4bit or model_args.load_in_8bit:
         option = "`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`"

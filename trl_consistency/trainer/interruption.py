@@ -109,16 +109,19 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         self.received: int | None = None  # by this process
-        self.is_stopping = False
+        self.is_stopping = self.has_said = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield  # Python lets no other thread listen.
             return
-        before = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        # A shell has the processes that it starts in the background ignore Ctrl-C, which is not meant for them.
+        heard = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._receive) for number in heard}
         try:
-            yield
+            with _told_at_once(self._say):
+                yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -129,8 +132,11 @@ class StopOnSignal(TrainerCallback):
         if number == self.received == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
-        if self.accelerator.is_main_process:
-            # Not `print`, which this may have interrupted
+
+    def _say(self, number: int) -> None:
+        if number in (signal.SIGTERM, signal.SIGINT) and not self.has_said and self.accelerator.is_main_process:
+            self.has_said = True
+            # Not `print`, which the signal may have interrupted
             os.write(2, f"\n{signal.Signals(number).name}: this step is finished and saved first.\n".encode())
 
     def on_step_end(
@@ -152,6 +158,32 @@ class StopOnSignal(TrainerCallback):
             "start again with `--resume_from_checkpoint true` (`trainer.train(resume_from_checkpoint=True)`)."
         )
         raise SystemExit(128 + (self.received or signal.SIGTERM))
+
+
+@contextmanager
+def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
+    """
+    Has a thread call `tell` with the number of each signal when it arrives. Python's own handlers wait until the main thread
+    comes back from what it computes, and the backward of a step is one call, of minutes for a large model on CPUs.
+    """
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while number := os.read(read_end, 1)[0]:
+            tell(number)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.write(write_end, bytes(1))  # No signal has the number 0. Processes that were forked keep the pipe open.
+        thread.join()
+        os.close(read_end)
+        os.close(write_end)
 
 
 class InterruptionMixin:
@@ -230,7 +262,7 @@ class InterruptionMixin:
 def _readable(checkpoint: str | None) -> Iterator[None]:
     try:
         yield
-    except (EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+    except (EOFError, KeyError, RuntimeError, ValueError, UnpicklingError) as error:
         raise ConsistencyError(
             f"The optimizer's state in {checkpoint} cannot be loaded ({one_line(error)}). Delete that checkpoint and start "
             "again with `--resume_from_checkpoint true`, or resume with the options of the run that saved it."
