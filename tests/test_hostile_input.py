@@ -32,6 +32,7 @@ from trl_consistency.trainer.folder_lock import alone_in
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 
 PAIR = {"clean_prompt": "What?", "perturbed_prompt": "Lyon? What?"}
+ANSWERED = PAIR | {"completion": "Paris."}
 USER = [{"role": "user", "content": "What?"}]
 CHAT = {"clean_prompt": USER, "perturbed_prompt": [{"role": "user", "content": "Lyon? What?"}]}
 
@@ -695,6 +696,31 @@ CASES: dict[str, list[Case]] = {
             "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: say which share it is to have, or leave the data set out.",
             lambda room: room.rollouts(anchor_dataset=Dataset.from_list([{"prompt": "a"}])),
         ),
+        Case(
+            "beyond the context",
+            "A prompt longer than the model's context",
+            "`train_dataset`: 1 of 2 row(s) are longer than the model's context of 512 tokens (`max_position_embeddings`): row 1 (… tokens). A length counts the longer prompt and the completion that comes with it. Shorten those rows, leave them out with `overlong='drop'`, or use a model with a longer context.",
+            lambda room: room.trainer([PAIR, PAIR | {"perturbed_prompt": "Lyon? What? " * 200}]),
+        ),
+        Case(
+            "beyond the context in rollouts",
+            "A prompt longer than the model's context, for on-policy training",
+            "`train_dataset`: 4 of 4 row(s) are longer than the model's context of 512 tokens (`max_position_embeddings`): row 0 (…). `overlong='drop'` would leave no row.",
+            lambda room: room.rollouts([PAIR | {"perturbed_prompt": "Lyon? What? " * 200}] * 4, {"overlong": "drop"}),
+        ),
+        Case(
+            "beyond the context in a stream",
+            "A prompt longer than the model's context, in a stream",
+            "…row 1: has … tokens, more than the model's context of 512…",
+            lambda room: room.trainer(
+                Dataset.from_list(
+                    [ANSWERED, ANSWERED | {"perturbed_prompt": "Lyon? What? " * 200}]
+                ).to_iterable_dataset(),
+                {"max_steps": 2, "per_device_train_batch_size": 1},
+                model=make_model(),
+                processing_class=make_tokenizer(),
+            ).train(),
+        ),
     ],
     "Options": [
         Case(
@@ -928,6 +954,12 @@ CASES: dict[str, list[Case]] = {
             lambda room: room.rollouts(
                 model=make_model(), processing_class=make_tokenizer(), ref_model=make_model(vocab_size=400)
             ),
+        ),
+        Case(
+            "drop_last",
+            "Fewer rows than a batch, where incomplete batches are left out",
+            "`train_dataset` has 2 row(s), fewer than the 8 of one batch, and `dataloader_drop_last` leaves out what fills none: nothing would be trained. Use smaller batches, or leave the option out.",
+            lambda room: room.trainer(options={"dataloader_drop_last": True}),
         ),
     ],
     "Recipes": [

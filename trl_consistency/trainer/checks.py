@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from accelerate.logging import get_logger
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, Trainer, TrainingArguments, get_scheduler
@@ -24,6 +25,8 @@ from .model_checks import check_checkpoint, load_config
 from .sharding import is_sharded
 from .upstream import DistributedBackend
 
+
+logger = get_logger(__name__)
 
 Config = TypeVar("Config", bound=TrainingArguments)
 
@@ -276,6 +279,24 @@ def check_steps(dataset: AnyDataset, max_steps: int) -> None:
             "`train_dataset` is streamed, and the steps of an epoch are not known before its end. Set `max_steps`: the "
             "stream begins anew as often as they need. Or load it without streaming."
         )
+
+
+def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
+    """
+    Raises [`InvalidPairsError`] if `dataloader_drop_last` leaves nothing to train on, and warns of what it leaves out of an
+    epoch otherwise.
+    """
+    if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
+        return
+    anchors = round(args.anchor_ratio / (1 - args.anchor_ratio) * len(dataset))
+    rows, batch = len(dataset) + anchors, args.per_device_train_batch_size * args.world_size
+    if rows < batch:
+        raise InvalidPairsError(
+            f"`train_dataset` has {rows} row(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "
+            "out what fills none: nothing would be trained. Use smaller batches, or leave the option out."
+        )
+    if rows % batch:
+        logger.warning(f"Each epoch leaves out {rows % batch} of {rows} rows (`dataloader_drop_last`).")
 
 
 def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:

@@ -34,6 +34,7 @@ from .checks import (
     check_chat_template,
     check_evaluation,
     check_extras,
+    check_full_batches,
     check_model_options,
     check_output_dir,
     check_reference_options,
@@ -52,7 +53,7 @@ from .finiteness import FinitenessMixin, check_base
 from .folder_lock import alone_in
 from .interruption import InterruptionMixin
 from .loss_meter import LossMeter
-from .model_checks import check_model
+from .model_checks import check_model, context_length
 from .paired_loss import PairedLoss, RowLosses
 from .pushing import PushMixin
 from .quantization import keep_layout
@@ -205,6 +206,7 @@ class ConsistencyTrainer(
         check_model_options(model, model_id, args)
         check_vllm(args, model, quantization_config)
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
+        self._context = context_length(model, args)
         if args.should_save:
             check_output_dir(args.output_dir)
             if args.target_cache_dir is not None:
@@ -251,6 +253,7 @@ class ConsistencyTrainer(
                 if name != "anchor_dataset"
             }
             train_dataset, eval_dataset = prepared["train_dataset"], _like(eval_dataset, prepared)
+            check_full_batches(train_dataset, args)
         super().__init__(
             model=model,
             args=args,
@@ -350,6 +353,7 @@ class ConsistencyTrainer(
                 overlong=args.overlong,
                 num_proc=args.dataset_num_proc,
                 vocab_size=self._vocab_size,
+                context=self._context,
             )
             if args.needs_shared_span:
                 dataset = self._align(dataset, processing_class, args, dataset_name)

@@ -52,7 +52,7 @@ from .finiteness import FinitenessMixin, check_base
 from .folder_lock import alone_in
 from .interruption import InterruptionMixin, read_manifest
 from .loss_meter import LossMeter
-from .model_checks import check_model, check_model_folder
+from .model_checks import check_model, check_model_folder, context_length
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
 from .pushing import PushMixin
@@ -238,9 +238,10 @@ class OnPolicyConsistencyTrainer(
             "the pairs' own clean prompts" if anchor_dataset is None else "a data set of their own"
         )
         self._peft_config = peft_config
-        self._vocab_size = vocab_size
+        self._vocab_size, self._context = vocab_size, context_length(model, args)
         prepared = {
-            name: _prepare(dataset, processing_class, args, name, vocab_size) for name, dataset in datasets.items()
+            name: _prepare(dataset, processing_class, args, name, vocab_size, self._context)
+            for name, dataset in datasets.items()
         }
         warn_of_findings(
             prepared["train_dataset"],
@@ -628,7 +629,8 @@ class OnPolicyConsistencyTrainer(
         if is_prepared(dataset):
             return dataset
         check_pairs(dataset, name)
-        return _repeated(_prepare(dataset, self.processing_class, self.args, name, self._vocab_size), self.args)
+        prepared = _prepare(dataset, self.processing_class, self.args, name, self._vocab_size, self._context)
+        return _repeated(prepared, self.args)
 
     def prediction_step(
         self,
@@ -717,6 +719,7 @@ def _prepare(
     args: OnPolicyConsistencyConfig,
     name: str,
     vocab_size: int | None,
+    context: int | None,
 ) -> AnyDataset:
     """Both prompts of every row as token ids, and the completion where one came with them."""
     with global_then_local_main_first():
@@ -730,6 +733,7 @@ def _prepare(
             overlong=args.overlong,
             always_generates=True,
             vocab_size=vocab_size,
+            context=context,
         )
 
 
