@@ -961,6 +961,14 @@ CASES: dict[str, list[Case]] = {
             "`train_dataset` has 2 row(s), fewer than the 8 of one batch, and `dataloader_drop_last` leaves out what fills none: nothing would be trained. Use smaller batches, or leave the option out.",
             lambda room: room.trainer(options={"dataloader_drop_last": True}),
         ),
+        Case(
+            "megatron",
+            "An adapter for Megatron, which is not installed",
+            "`peft_config` does not fit the model: No module named 'megatron'",
+            lambda room: room.trainer(
+                peft_config=LoraConfig(target_modules="all-linear", megatron_config={"world_size": 1})
+            ),
+        ),
     ],
     "Recipes": [
         Case(

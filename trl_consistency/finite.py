@@ -21,7 +21,7 @@ class NotFiniteError(ConsistencyError):
 
 def is_finite(tensor: Tensor) -> bool:
     """Whether no value of a tensor is NaN or infinite. Whole numbers always are finite."""
-    if not tensor.is_floating_point() or not tensor.numel():
+    if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
         return True
     if tensor.element_size() == 1:
         tensor = tensor.float()  # torch finds no extremes of 8-bit floats.

@@ -4,7 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -70,9 +70,9 @@ def _take(folder: str) -> FileLock | None:
     except (NotImplementedError, OSError) as error:
         logger.warning(f"{folder} cannot be locked ({error}): see to it that nothing else trains there.")
         return None
-    Path(lock.lock_file).write_text(
-        f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')},"
-    )
+    with suppress(OSError):  # On a full disk it holds all the same.
+        said = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')},"
+        Path(lock.lock_file).write_text(said)
     return lock
 
 

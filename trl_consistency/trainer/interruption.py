@@ -193,6 +193,7 @@ class InterruptionMixin:
     args: Any
     accelerator: Any
     state: Any
+    optimizer: Any
     add_callback: Any
     remove_callback: Any
     _get_output_dir: Any
@@ -242,8 +243,11 @@ class InterruptionMixin:
             ) from error
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        needed = {name for group in self.optimizer.param_groups for name in group}
         with _readable(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+            if lacking := needed - {name for group in self.optimizer.param_groups for name in group}:
+                raise ValueError(f"it has no {', '.join(sorted(lacking))}, and is another optimizer's")
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)  # type: ignore[misc]

@@ -240,7 +240,7 @@ def _check_without_weights(
         peft_config.init_lora_weights = False  # others read the weights
     try:
         adapted = get_peft_model(model, peft_config)
-    except (TypeError, ValueError) as error:
+    except (ImportError, TypeError, ValueError) as error:
         raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         raise ConsistencyError(
