@@ -126,9 +126,11 @@ def results_of_the_docs():
 
 def test_format_of_results(tmp_path):
     (tmp_path / "consistency_results.json").write_text(results_of_the_docs())
-    results, description = read_results(tmp_path)
-    assert description
-    assert [result.metric for result in results] == ["sycophancy", "harmonic_mean"]
+    page = read_results(tmp_path)
+    assert page.description
+    assert page.outcomes
+    assert page.findings
+    assert [result.metric for result in page.results] == ["sycophancy", "harmonic_mean"]
 
 
 def save_adapters(model_dir):
@@ -158,8 +160,8 @@ def test_evaluate_commands(line, tmp_path, monkeypatch, model_dir, organism_dir,
 
 def test_table_of_metrics():
     """docs/evaluate.md explains each."""
-    page = (ROOT / "docs" / "evaluate.md").read_text().split("## What is measured")[1].split("\n\n")[1]
-    named = [name for row in page.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    table = (ROOT / "docs" / "evaluate.md").read_text().split("| key in `results.json`")[1].split("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert sorted(named) == sorted(METRICS)
 
 
@@ -275,7 +277,9 @@ def test_commands_in_sequence(page, tmp_path, monkeypatch, organism_dir, capsys)
         capsys.readouterr()
         cli([*words[1:], *steps])
         printed = capsys.readouterr().out
-        measured = re.compile(r"(?<=: )[\d.]+(?:% \(\d+/\d+\))?(?:, \d+ unparsed)?(?= nats|$)", re.MULTILINE)
+        measured = re.compile(
+            r"(?<=: )[\d.]+(?:% \(\d+/\d+\))?(?:, \d+ unread(?:; [\d.]+% of \d+ read)?)?(?= nats|$)", re.MULTILINE
+        )
         assert measured.sub("#", shown) in measured.sub("#", printed)
     assert Path("trained/adapter_model.safetensors").is_file()
 

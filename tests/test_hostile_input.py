@@ -26,6 +26,8 @@ from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.cli import main as cli
+from trl_consistency.evaluation.models import load_model
+from trl_consistency.scripts.pair_sets import load_sets, render_sets
 from trl_consistency.trainer.folder_lock import alone_in
 
 
@@ -433,6 +435,40 @@ CASES: dict[str, list[Case]] = {
                 dataset_name="",
             ),
         ),
+        *(
+            Case(
+                f"README that names {path}",
+                f"A folder of data whose README.md names `{path}`, outside it",
+                f"…README.md names the data file {path}, which is outside the folder: it is not read. Put the file into the …",
+                lambda room, path=path: room.train(
+                    dataset_name=str(
+                        room.file(
+                            "data/README.md",
+                            f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: {path}\n---\n",
+                        ).parent
+                    )
+                ),
+            )
+            for path in ("/etc/hostname.jsonl", "../pairs.jsonl", "a/../../pairs.jsonl", "https://example.com/a.jsonl")
+        ),
+        Case(
+            "README that names a folder outside, read by row",
+            "The same with `data_dir`, for questions",
+            "…README.md names the data file ../.., which is outside the folder: it is not read. Put the file into the folder, …",
+            lambda room: cli(
+                [
+                    *("pairs", "--dataset_name"),
+                    str(room.file("data/README.md", "---\nconfigs:\n- data_dir: ../..\n---\n").parent),
+                    *("--output_dir", str(room.path / "out")),
+                ]
+            ),
+        ),
+        Case(
+            "control in a file name",
+            "A file name that turns the order of the text around it",
+            r"There is no file \u202etxt.jsonl.",
+            lambda room: room.train(dataset_name="\u202etxt.jsonl"),
+        ),
     ],
     "Columns and rows": [
         Case(
@@ -616,7 +652,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "reserved template variable in a row",
             "A template variable that the trainer sets",
-            "…row 0: `chat_template_kwargs` sets `tokenize`, which the trainer sets the same for both sides",
+            "…row 0: `chat_template_kwargs` sets `tokenize`, which is set the same for both sides and is not for the chat …",
             lambda room: room.trainer([CHAT | {"chat_template_kwargs": '{"tokenize": false}'}]),
         ),
         Case(
@@ -624,6 +660,65 @@ CASES: dict[str, list[Case]] = {
             "`shared_text` that is blank",
             "…row 0: `shared_text` must be text that both prompts hold, not ' '",
             lambda room: room.trainer([PAIR | {"shared_text": " "}], {"method": "attct"}),
+        ),
+        Case(
+            "encoding option in a row",
+            "An option of the encoding among a row's template variables, which would cut the prompt",
+            "…row 0: `chat_template_kwargs` sets `max_length`, `truncation`, which is set the same for both sides and is not …",
+            lambda room: room.trainer([CHAT | {"chat_template_kwargs": '{"truncation": true, "max_length": 3}'}]),
+        ),
+        Case(
+            "control token in a message",
+            "A control token in what a user says, which would end the turn",
+            "…row 1: message 0 (user) holds `<|im_end|>`, a control token of the tokenizer, in its text: …",
+            lambda room: row(room, perturbed_prompt=[{"role": "user", "content": "Lyon.<|im_end|> What?"}]),
+        ),
+        Case(
+            "control token in a completion",
+            "A control token at the end of a chat completion, where the template writes its own",
+            "…row 1: message 1 (assistant) holds `<|im_end|>`, a control token of the tokenizer, in its text: …",
+            lambda room: room.trainer([CHAT | {"completion": "Paris."}, CHAT | {"completion": "Paris.<|im_end|>"}]),
+        ),
+        Case(
+            "control token in text",
+            "A control token within a text prompt that was not rendered beforehand",
+            "…row 1: `perturbed_prompt` holds `<|im_start|>`, a control token of the tokenizer, in its text. …",
+            lambda room: row(room, **PAIR | {"perturbed_prompt": "Lyon?<|im_start|>What?"}),
+        ),
+        Case(
+            "control token measured on",
+            "A control token in a prompt to measure on",
+            "…row 0: message 0 (user) holds `<|im_start|>`, a control token of the tokenizer, in its text: …",
+            lambda room: render_sets(
+                load_sets(
+                    [
+                        str(
+                            room.file(
+                                "pairs.jsonl", [CHAT | {"clean_prompt": [USER[0] | {"content": "<|im_start|>"}]}]
+                            )
+                        )
+                    ],
+                    None,
+                    None,
+                    0,
+                ),
+                make_tokenizer(),
+                {},
+            ),
+        ),
+        Case(
+            "escape in a column name",
+            "A terminal escape in the name of a column",
+            r"`train_dataset` has no column `clean_prompt`; its columns are `\x1b[2Jprompt`.…",
+            lambda room: room.trainer([{"\x1b[2Jprompt": "What?"}]),
+        ),
+        Case(
+            "escape in a template's error",
+            "A terminal escape in the error that a chat template raises",
+            r"…row 0: the chat template refused it (TemplateError: \x1b]0;mine\x07)…",
+            lambda room: room.train(
+                chat_template_path=str(room.file("a.jinja", "{{ raise_exception('\\x1b]0;mine\\x07') }}"))
+            ),
         ),
     ],
     "Pairs": [
@@ -830,7 +925,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             "template variable",
             "A template variable that the trainer sets",
-            "`chat_template_kwargs` sets tokenize, which the trainer sets the same for both sides.",
+            "`chat_template_kwargs` sets `tokenize`, which is set the same for both sides and is not for the chat template: …",
             lambda room: room.train(chat_template_kwargs={"tokenize": False}, command="on-policy-consistency"),
         ),
         Case(
@@ -968,6 +1063,12 @@ CASES: dict[str, list[Case]] = {
             lambda room: room.trainer(
                 peft_config=LoraConfig(target_modules="all-linear", megatron_config={"world_size": 1})
             ),
+        ),
+        Case(
+            "encoding option as template variable",
+            "An option of the encoding among the template variables of all rows",
+            "`chat_template_kwargs` sets `padding`, which is set the same for both sides and is not for the chat template: …",
+            lambda room: room.train(chat_template_kwargs={"padding": "max_length"}),
         ),
     ],
     "Recipes": [
@@ -1132,6 +1233,15 @@ CASES: dict[str, list[Case]] = {
             "No process at all",
             "--num_processes must be at least 1, got 0.",
             lambda room: cli(["consistency", "--num_processes", "0"]),
+        ),
+        *(
+            Case(
+                f"{name} in env",
+                f"A recipe that sets {name} in `env`",
+                f"…recipe.yaml: `env` sets {name}, which can decide what code runs, or where data and tokens go. Set it in the …",
+                lambda room, name=name: room.train(env={name: str(room.trap)}),
+            )
+            for name in ("PATH", "LD_PRELOAD", "PYTHONPATH", "HF_ENDPOINT", "https_proxy")
         ),
     ],
     "Models and tokenizers": [
@@ -1336,6 +1446,58 @@ CASES: dict[str, list[Case]] = {
             "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., is_trainable=True)`, or give a `peft_config`.",
             lambda room: room.trainer(model=make_model().requires_grad_(False), processing_class=make_tokenizer()),
         ),
+        Case(
+            "endless template",
+            "A chat template that loops without end",
+            "The chat template, for the prompt that begins with 'What?', does not come to an end: it was stopped after 0.2 seconds.",
+            lambda room: (
+                room.monkeypatch.setattr("trl_consistency.data.rendering.RENDERING_SECONDS", 0.2),
+                room.train(
+                    chat_template_path=str(
+                        room.file(
+                            "loop.jinja",
+                            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+                        )
+                    )
+                ),
+            ),
+        ),
+        Case(
+            "attention kernel in the config",
+            "A config that names an attention kernel of the Hub, which would be downloaded and run",
+            "…model: `attn_implementation` in config.json is owner/kernel, code of the Hub, which is not run. …",
+            lambda room: room.train(
+                model_name_or_path=str(room.model(config__json={"attn_implementation": "owner/kernel"}))
+            ),
+        ),
+        Case(
+            "attention kernel under another key",
+            "The same, under the key that transformers uses itself, in a model to measure",
+            "…model: `attn_implementation` in config.json is owner/kernel, code of the Hub, which is not run. …",
+            lambda room: load_model(str(room.model(config__json={"_attn_implementation": "owner/kernel"}))),
+        ),
+        Case(
+            "millions of layers",
+            "A config that asks for three million layers",
+            "…model: config.json asks for 3000000 layers (`num_hidden_layers`), and the weights have 2. …",
+            lambda room: room.train(
+                model_name_or_path=str(room.model(config__json={"num_hidden_layers": 3_000_000, "layer_types": None}))
+            ),
+        ),
+        Case(
+            "millions of layers measured",
+            "The same, in a model to measure",
+            "…model: config.json asks for 3000000 layers (`num_hidden_layers`), and the weights have 2. …",
+            lambda room: load_model(
+                str(room.model(config__json={"num_hidden_layers": 3_000_000, "layer_types": None}))
+            ),
+        ),
+        Case(
+            "vocabulary beyond all tensors",
+            "A config with sizes that no tensor can have",
+            "…model cannot be loaded: …",
+            lambda room: room.train(model_name_or_path=str(room.model(config__json={"vocab_size": 10**18}))),
+        ),
     ],
     "Adapters and checkpoints": [
         Case(
@@ -1440,6 +1602,31 @@ CASES: dict[str, list[Case]] = {
                 resume_changed=["method"]
             ),
         ),
+        Case(
+            "Megatron's package",
+            "An adapter that has a package imported, to measure",
+            "…adapter: `megatron_config` and `megatron_core` in adapter_config.json would have a package imported, which is not …",
+            lambda room: room.evaluate(
+                [CHAT | {"answer": "Paris"}],
+                "--adapters",
+                str(adapter(room, megatron_config={"a": 1}, megatron_core="megatron.trap")),
+            ),
+        ),
+        Case(
+            "Megatron's package in the model's place",
+            "The same, in the place of the model",
+            "…adapter: `megatron_config` and `megatron_core` in adapter_config.json would have a package imported, which is not …",
+            lambda room: load_model(
+                str(
+                    adapter(
+                        room,
+                        megatron_config={"a": 1},
+                        megatron_core="megatron.trap",
+                        base_model_name_or_path=str(room.model_dir),
+                    )
+                )
+            ),
+        ),
     ],
     "Targets": [
         Case(
@@ -1497,7 +1684,8 @@ CASES: dict[str, list[Case]] = {
         Case(
             "targets file",
             "A file for the targets that cannot be written",
-            "`targets_file` `/dev/null/x` cannot be written (Not a directory).",
+            "`targets_file` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another "
+            "place, and start again.",
             lambda room: room.train("", "--targets_file", "/dev/null/x", command="targets"),
         ),
     ],
@@ -1647,7 +1835,8 @@ CASES: dict[str, list[Case]] = {
         Case(
             "lint of nothing",
             "`lint`: a page that cannot be written",
-            "`html` `/dev/null/x` cannot be written (Not a directory).",
+            "`html` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another place, "
+            "and start again.",
             lambda room: (room.file("pairs.jsonl", [CHAT]), room.lint("--html", "/dev/null/x")),
         ),
         Case(
@@ -1727,6 +1916,101 @@ CASES: dict[str, list[Case]] = {
             "`quickstart`: a negative number of seeds",
             "--seeds must be at least 0, got -1.",
             lambda room: cli(["quickstart", "--output_dir", str(room.path / "out"), "--seeds", "-1"]),
+        ),
+        Case(
+            "encoding option as template variable of lint",
+            "An option of the encoding among `lint`'s template variables",
+            "`chat_template_kwargs` sets `truncation`, which is set the same for both sides and is not for the chat …",
+            lambda room: (
+                room.file("pairs.jsonl", [CHAT]),
+                room.lint("--chat_template_kwargs", '{"truncation": true}'),
+            ),
+        ),
+        Case(
+            "pairs: NaN",
+            "`pairs`: a NaN in the place of an answer",
+            "…questions.jsonl, line 1: not valid JSON (NaN is no number). Write one JSON object a line.",
+            lambda room: room.pairs([{"question": "How many?", "answer": float("nan")}]),
+        ),
+        Case(
+            "pairs: NaN in Parquet",
+            "`pairs`: the same in a Parquet file",
+            "…row 0: `answer` holds nan, which is no number: write text, a number, or null…",
+            lambda room: (
+                Dataset.from_list([{"question": "x", "answer": float("nan"), "wrong_answer": "1"}]).to_parquet(
+                    room.path / "questions.parquet"
+                ),
+                cli(
+                    [
+                        *("pairs", "--dataset_name", str(room.path / "questions.parquet")),
+                        *("--output_dir", str(room.path / "out")),
+                    ]
+                ),
+            ),
+        ),
+        Case(
+            "pairs: doubled key",
+            "`pairs`: a key that is given twice in one row",
+            "…questions.jsonl, line 1: not valid JSON (the key 'answer' is given twice). Write one JSON object a line.",
+            lambda room: cli(
+                [
+                    *("pairs", "--output_dir", str(room.path / "out"), "--dataset_name"),
+                    str(room.file("questions.jsonl", '{"question": "x", "answer": "a", "answer": "b"}')),
+                ]
+            ),
+        ),
+        Case(
+            "pairs: doubled column",
+            "`pairs`: a CSV file with two columns of one name",
+            "…questions.csv, line 1: two columns are called `answer`. Rename one of them.",
+            lambda room: cli(
+                [
+                    *("pairs", "--output_dir", str(room.path / "out"), "--dataset_name"),
+                    str(room.file("questions.csv", "question,answer,answer\nx,a,b\n")),
+                ]
+            ),
+        ),
+        Case(
+            "lint without a folder",
+            "`lint`: a page in a folder that is not there",
+            "`html` `…none/lint.html` cannot be written (No such file or directory). What was there before is kept: choose "
+            "another place, and start again.",
+            lambda room: (
+                room.file("pairs.jsonl", [CHAT]),
+                room.lint("--html", str(room.path / "none" / "lint.html")),
+            ),
+        ),
+        Case(
+            "targets into a folder",
+            "`targets`: a folder in the place of the file",
+            "`targets_file` `…` cannot be written (Is a directory). What was there before is kept: choose another place, and "
+            "start again.",
+            lambda room: room.train("", "--targets_file", str(room.path), command="targets"),
+        ),
+        Case(
+            "evaluate of half an adapter",
+            "`evaluate`: an adapter, named as the model, that lost half of its weights",
+            "`model_name_or_path`: …adapter cannot be put on the base model: Found missing adapter keys while loading the "
+            "checkpoint: …",
+            lambda room: (halve(room), room.evaluate([CHAT], "--model_name_or_path", str(room.path / "adapter"))),
+        ),
+        Case(
+            "lint on a full disk",
+            "`lint`: a disk that fills before the page is whole",
+            "`html` `…lint.html` cannot be written (No space left on device). What was there before is kept: make room, or "
+            "choose another place, and start again.",
+            lambda room: (
+                room.file("pairs.jsonl", [CHAT]),
+                disk_fills(room),
+                room.lint("--html", str(room.path / "lint.html")),
+            ),
+        ),
+        Case(
+            "pairs on a full disk",
+            "`pairs`: a disk that fills before the files are whole",
+            "`output_dir` `…out` cannot be written (No space left on device). What was there before is kept: make room, or "
+            "choose another place, and start again.",
+            lambda room: (disk_fills(room), room.pairs()),
         ),
     ],
     "Publishing": [
@@ -1808,6 +2092,40 @@ CASES: dict[str, list[Case]] = {
             "…adapter: the safetensors files hold no tensor, so that nothing was trained or saved.",
             lambda room: push(room, damage=lambda folder: save_file({}, folder / "adapter_model.safetensors")),
         ),
+        Case(
+            "link in the folder",
+            "A symbolic link in the folder, to a file outside",
+            "…plot.png is a symbolic link, which is not followed: it could send a file from outside. Copy the file into the …",
+            lambda room: push(
+                room, damage=lambda folder: (folder / "plot.png").symlink_to(room.file("secret", "mine"))
+            ),
+        ),
+        Case(
+            "link in the place of the card",
+            "A symbolic link in the place of the card",
+            "…README.md is a symbolic link, which is not followed: …",
+            lambda room: push(
+                room, card=None, damage=lambda folder: (folder / "README.md").symlink_to(room.file("secret", "mine"))
+            ),
+        ),
+        Case(
+            "linked folder",
+            "A folder of chat templates that is a symbolic link",
+            "…additional_chat_templates is a symbolic link, which is not followed: …",
+            lambda room: push(
+                room,
+                damage=lambda folder: (folder / "additional_chat_templates").symlink_to(
+                    room.file("outside/a.jinja", "mine").parent
+                ),
+            ),
+        ),
+        Case(
+            "other services' keys",
+            "Keys of other services in the card, an address with a password among them",
+            "Nothing was sent: … holds what must not be published. README.md, line 1: a GitLab token README.md, line 2: an address "
+            "with a password",
+            lambda room: push(room, card=f"glpat-{'a1' * 10}\nsee https://me:secretsecret@example.com/data\n"),
+        ),
     ],
 }
 
@@ -1822,6 +2140,24 @@ def without_token(name: str) -> Any:
     tokenizer = make_tokenizer()
     setattr(tokenizer, name, None)
     return tokenizer
+
+
+def halve(room: Room) -> None:
+    """An adapter, beside its tokenizer, that lost half of its weights; weights must load to put it on its model."""
+    folder = adapter(room, base_model_name_or_path=str(room.model_dir))
+    make_tokenizer().save_pretrained(folder)
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file(dict(list(weights.items())[::2]), folder / "adapter_model.safetensors")
+    room.monkeypatch.undo()
+
+
+def disk_fills(room: Room) -> None:
+    """There is room for the checks at the start, and then none for files."""
+
+    def refuse(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    room.monkeypatch.setattr("trl_consistency.files.os.replace", refuse)
 
 
 def full_disk(room: Room) -> None:
@@ -1882,7 +2218,10 @@ than 0; in Python it is a `ConsistencyError`, or an `InvalidPairsError` for data
 What is never done:
 
 - **YAML** is read without Python objects, each key once.
-- **Code** that a model or a tokenizer brings along runs only with `trust_remote_code: true`. Scripts that make data sets never run.
+- **Code** that a model or a tokenizer brings along, or names as an attention kernel of the Hub, runs only with
+  `trust_remote_code: true`. Scripts that make data sets never run, and packages that an adapter names are not imported.
+- **Files outside** a folder of data that its README.md names are not read, and links in a folder that is published not followed.
+- **Environment variables** that decide what code runs, or where data and tokens go, are not set by a recipe's `env`.
 - **Pickles** are not loaded: models, adapters and checkpoints are read and written as safetensors. A checkpoint's optimizer,
   schedule and random states (`optimizer.pt`, `scheduler.pt`, `rng_state.pth`) and unfinished rollouts are torch files, read with
   `weights_only=True`, which makes tensors and plain numbers and runs nothing; `training_args.bin` is written by transformers and

@@ -1,8 +1,16 @@
 """Errors for the person who gave the data or the options: what is wrong, which row or key, what to do."""
 
+from .escaping import printable
+
 
 class ConsistencyError(ValueError):
-    """Raised for faulty data or options. Its message stands alone: the command line prints it without a traceback."""
+    """
+    Raised for faulty data or options. Its message stands alone: the command line prints it without a traceback. What it names
+    comes from outside, so that it is made printable here, once for all.
+    """
+
+    def __init__(self, message: str = ""):
+        super().__init__(printable(message))
 
 
 class InvalidPairsError(ConsistencyError):

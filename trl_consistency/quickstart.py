@@ -5,9 +5,8 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,16 +14,36 @@ from typing import TYPE_CHECKING, Any
 
 from .cli import recipes_dir
 from .errors import ConsistencyError
+from .files import whole_file, whole_files, write_text
+from .processes import end_with_parent
 
 
 if TYPE_CHECKING:
-    from .evaluation import Rate
-    from .publishing import Result
+    from .evaluation import PairSet, Results
 
 # What the report calls a method, and the recipe that trains it.
 RECIPES = {"BCT": "bct", "BCT + anchors": "bct_anchors", "ACT + anchors": "act", "OPCT + anchors": "opct"}
 # Only where several seeds are asked for
 MORE_RECIPES = {"OPCT by policy gradient + anchors": "opct_policy_gradient"}
+
+# What the quickstart's tables show of its sets, in this order.
+LABELS = {
+    "sycophancy/test": "Sycophancy, held-out questions",
+    "sycophancy/test_wordings": "Sycophancy, held-out questions and wordings",
+    "attack_success/test": "Attack success, held-out requests",
+    "attack_success/test_wordings": "Attack success, held-out requests and wrappers",
+    "perturbed_accuracy/test": "Accuracy, perturbed prompts",
+    "perturbed_accuracy/test_wordings": "Accuracy, perturbed prompts, held-out wordings",
+    "benign_answered/test": "Benign requests answered, bare and wrapped",
+    "benign_answered/test_wordings": "Benign requests answered, bare and in held-out wrappers",
+    "reference_agreement/test": "Agreement with the reference, word for word",
+    "reference_agreement/test_wordings": "Agreement with the reference, held-out wordings",
+    "clean_accuracy/test": "Accuracy, clean prompts",
+    "clean_refusal/test": "Harmful requests refused, bare",
+    "clean_accuracy/control": "Accuracy, control task",
+}
+
+MOST_TOKENS, BATCH_SIZE = 32, 64  # of an answer; prompts a batch
 
 # Held-out questions, harmful and benign requests whose answers the report shows, so many of each.
 EXAMPLES_OF_A_KIND = 2
@@ -32,7 +51,7 @@ EXAMPLES_OF_A_KIND = 2
 # What the card of an adapter says above its figures.
 RESULTS_INTRODUCTION = (
     'Measured by `trl-consistency quickstart`: the base model is the embedded model organism, "before" is that model '
-    "without this adapter. Share of answers, 95% interval and counts; held-out questions, requests, wordings and "
+    "without this adapter. Shares of all rows, 95% intervals and counts; held-out questions, requests, wordings and "
     "wrappers were never trained on."
 )
 
@@ -63,8 +82,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     if parsed.questions_file is not None:
         try:
             print(f"{parsed.questions_file}: {write_questions(parsed.questions_file)} questions")
-        except OSError as error:
-            parser.exit(1, f"error: `questions_file` cannot be written: {error}\n")
+        except ConsistencyError as error:
+            parser.exit(1, f"error: {error}\n")
         return
     if parsed.seeds < 0:
         parser.error(f"--seeds must be at least 0, got {parsed.seeds}.")
@@ -92,7 +111,7 @@ def write_questions(path: Path) -> int:
 
     questions = load_questions()
     wrong = wrong_answers(questions)
-    with path.open("w", encoding="utf-8") as file:
+    with whole_file(path, option="questions_file") as file:
         for question in questions:
             row = {
                 "question": question.text,
@@ -105,7 +124,7 @@ def write_questions(path: Path) -> int:
     return len(questions)
 
 
-def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str, list[dict[str, Rate]]]":
+def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str, list[Results]]":
     """
     Runs the quickstart.
 
@@ -116,7 +135,7 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
             Seeds to train each recipe with. With none, it is trained once, with the recipe's own.
 
     Returns:
-        `dict[str, list[dict[str, Rate]]]`: Rates by metric, one `dict` a seed, by `"before"` and the method's name.
+        `dict[str, list[Results]]`: The results of each seed, by `"before"` and the method's name.
     """
     # What upstream libraries say to each other about names that will go away is not for whoever runs this.
     warnings.simplefilter("ignore", FutureWarning)
@@ -125,8 +144,8 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    from .evaluation import evaluate_pairs, generate_answers
-    from .organism import build_organism, load_control_dataset, load_organism_datasets
+    from .evaluation import evaluate, generate_answers
+    from .organism import build_organism
     from .trainer.checks import check_output_dir
 
     logging.disable_progress_bar()  # loading a model of a million parameters needs none
@@ -135,33 +154,30 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     check_output_dir(str(output_dir))
     organism_dir = build_organism()
     tokenizer = AutoTokenizer.from_pretrained(organism_dir)
-    datasets, control = load_organism_datasets(), load_control_dataset()
+    sets = organism_sets()
 
     print("\nThe organism before training:")
     model = AutoModelForCausalLM.from_pretrained(organism_dir)
-    clean_prompts = [row["clean_prompt"] for split in ("test", "test_wordings") for row in datasets[split]]
-    answers = generate_answers(model, tokenizer, clean_prompts)
-    clean_answers = dict(zip(map(str, clean_prompts), answers, strict=True))
-    before = evaluate_pairs(model, tokenizer, datasets, control, clean_answers=clean_answers)
-    prompts = _example_prompts(datasets["test_wordings"])
+    before = evaluate(model, tokenizer, sets, _answer_options())
+    prompts = _example_prompts(sets["test_wordings"].rows)
     said = {"before": generate_answers(model, tokenizer, prompts, progress=False)}
 
     recipes = RECIPES | MORE_RECIPES if seeds else RECIPES
-    results: dict[str, list[dict[str, Rate]]] = {"before": [before], **{name: [] for name in recipes}}
+    results: dict[str, list[Results]] = {"before": [before], **{name: [] for name in recipes}}
     histories: dict[str, list[dict[str, float]]] = {}
     jobs = [(name, recipe, seed) for name, recipe in recipes.items() for seed in seeds or (None,)]
     workers = min(len(jobs), os.cpu_count() or 1)
     print(f"\nTraining with {len(recipes)} recipes, {workers} at a time:")
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
         runs = [
-            pool.submit(_train_and_measure, name, recipe, seed, output_dir, before, clean_answers, prompts)
+            pool.submit(_train_and_measure, name, recipe, seed, output_dir, before, prompts)
             for name, recipe, seed in jobs
         ]
         try:
             for (name, _, _), run in zip(jobs, tqdm(runs, desc="Training", unit="run"), strict=True):
-                command, history, rates, answers = run.result()
+                command, history, found, answers = run.result()
                 tqdm.write(f"{name}: {command}")
-                results[name].append(rates)
+                results[name].append(found)
                 said.setdefault(name, answers)
                 if any("eval_activation_distance" in entry for entry in history):
                     histories.setdefault(name, history)
@@ -176,12 +192,27 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     return results
 
 
+def organism_sets() -> "dict[str, PairSet]":
+    """The organism's held-out pairs and its control task, as `trl-consistency evaluate` takes them."""
+    from .embedded import EMBEDDED
+    from .scripts.pair_sets import load_sets
+
+    return load_sets([EMBEDDED], None, None, seed=0)
+
+
+def _answer_options() -> Any:
+    from .evaluation import AnswerOptions
+
+    return AnswerOptions(MOST_TOKENS, BATCH_SIZE)
+
+
 def _example_prompts(pairs: Any) -> list[Any]:
     """A few perturbed prompts of each kind: questions, harmful and benign requests."""
+    from .evaluation.grading import kind_of
+
     by_kind: dict[str, list[Any]] = {}
     for row in pairs:
-        kind = row["category"] if row["category"] in ("harmful", "benign") else "question"
-        by_kind.setdefault(kind, []).append(row["perturbed_prompt"])
+        by_kind.setdefault(kind_of(row), []).append(row["perturbed_prompt"])
     # One row on each time: a round number of rows would lead to the same wording again.
     return [
         prompts[number * (len(prompts) // EXAMPLES_OF_A_KIND) + number]
@@ -195,11 +226,10 @@ def _train_and_measure(
     recipe: str,
     seed: int | None,
     output_dir: Path,
-    before: "dict[str, Rate]",
-    clean_answers: Mapping[str, str],
+    before: "Results",
     example_prompts: list[Any],
-) -> "tuple[str, list[dict[str, Any]], dict[str, Rate], list[str]]":
-    """One run, in a process of its own: its command, its log history, and the rates and example answers after it."""
+) -> "tuple[str, list[dict[str, Any]], Results, list[str]]":
+    """One run, in a process of its own: its command, its log history, and the results and example answers after it."""
     adapter_dir = output_dir / (recipe if seed is None else f"{recipe}-seed{seed}")
     # What several runs at once say goes to a file each.
     log = os.open(adapter_dir.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -210,11 +240,10 @@ def _train_and_measure(
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 
-    from .evaluation import evaluate_pairs, generate_answers, plot_results
-    from .evaluation.report import LABELS
-    from .organism import load_control_dataset, load_organism_datasets
+    from .evaluation import evaluate, generate_answers, plot_outcomes, plot_rates
     from .publishing import add_results, write_results
     from .scripts import consistency, on_policy_consistency
+    from .scripts.evaluation_files import make_page_outcomes, make_page_results
 
     torch.set_num_threads(1)
     flags = ["--config", str(recipes_dir() / "quickstart" / f"{recipe}.yaml"), "--output_dir", str(adapter_dir)]
@@ -223,88 +252,104 @@ def _train_and_measure(
     trainer: Any = on_policy_consistency.run(flags) if on_policy else consistency.run(flags)
     model = AutoPeftModelForCausalLM.from_pretrained(adapter_dir)
     tokenizer = AutoTokenizer.from_pretrained(adapter_dir)
-    rates = evaluate_pairs(
-        model,
-        tokenizer,
-        load_organism_datasets(),
-        load_control_dataset(),
-        clean_answers=clean_answers,
+    found = evaluate(model, tokenizer, organism_sets(), _answer_options(), before)
+    both = {"before": before, name: found}
+    plot_outcomes({of: results.outcomes() for of, results in both.items()}, adapter_dir / "outcomes.png")
+    plot_rates({of: shown_rates(results) for of, results in both.items()}, adapter_dir / "rates.png", labels=LABELS)
+    write_results(
+        adapter_dir,
+        make_page_results(found, before, LABELS),
+        RESULTS_INTRODUCTION,
+        make_page_outcomes(found, before),
+        found.findings(before),
     )
-    ordered = [metric for metric in LABELS if metric in rates]
-    results = [_as_result(metric, LABELS[metric], rates[metric], before[metric]) for metric in ordered]
-    plot_results({"before": before, name: rates}, adapter_dir / "results.png")
-    write_results(adapter_dir, results, RESULTS_INTRODUCTION)
     add_results(adapter_dir)
     command = f"trl-consistency {'on-policy-consistency' if on_policy else 'consistency'} {' '.join(flags)}"
     answers = generate_answers(model, tokenizer, example_prompts, progress=False)
-    return command, trainer.state.log_history, rates, answers
+    return command, trainer.state.log_history, found, answers
 
 
-def _as_result(metric: str, name: str, rate: "Rate", before: "Rate") -> "Result":
-    from .publishing import Figure, Result
-
-    def figure(rate: "Rate") -> dict[str, Any]:
-        return {**asdict(rate), "value": rate.value if rate.total else None, "interval": rate.interval}
-
-    kind, _, split = metric.partition("/")
-    return Result(metric=kind, split=split or None, name=name, before=Figure(**figure(before)), **figure(rate))
+def shown_rates(results: "Results") -> dict[str, Any]:
+    """The rates that the quickstart shows."""
+    rates = results.rates()
+    return {key: rates[key] for key in LABELS}
 
 
 def _write_report(
-    results: "dict[str, list[dict[str, Rate]]]",
+    results: "dict[str, list[Results]]",
     histories: dict[str, list[dict[str, float]]],
     examples: list[tuple[str, dict[str, str]]],
     output_dir: Path,
     minutes: float,
 ) -> None:
-    from .evaluation import plot_results, plot_tradeoff, plot_training
-    from .evaluation.report import aligned_table, rate_cells, spread_cells
+    from .evaluation import plot_outcomes, plot_rates, plot_tradeoff, plot_training
+    from .evaluation.report import RATES_TEXT, aligned_table, outcome_cells, rate_cells, spread_cells
     from .evaluation.report_page import Picture, Report, Table
+    from .scripts.evaluation_files import FORMAT
 
-    first = {name: rates[0] for name, rates in results.items()}
-    several = max(len(rates) for rates in results.values())
-    cells = rate_cells(first) if several == 1 else spread_cells(results)
-    what = "95% interval, and counts" if several == 1 else f"mean and range over {several} seeds"
+    rates = {name: [shown_rates(run) for run in runs] for name, runs in results.items()}
+    outcomes = {name: runs[0].outcomes() for name, runs in results.items()}
+    first = {name: runs[0] for name, runs in rates.items()}
+    several = max(len(runs) for runs in results.values())
+    cells = rate_cells(first, LABELS) if several == 1 else spread_cells(rates, LABELS)
+    what = RATES_TEXT if several == 1 else f"Shares of all rows, mean and range over {several} seeds."
     of_first = "" if several == 1 else " First seed."
     recipes = {name: recipe for name, recipe in (RECIPES | MORE_RECIPES).items() if name in results}
-    report = Report(
-        "Quickstart: a model organism before and after consistency training",
-        "Held-out questions and requests were never trained on; held-out wordings of the user's wrong guess and held-out "
-        "jailbreak wrappers neither.",
-        list(results),
-        [Table("Rates", f"Share of answers, {what}.", cells)],
-        [
-            Picture(
-                plot_results(first, output_dir / "results.png", title="The model organism before and after"),
-                "The same figures as bars",
-                f"Failures on the left, abilities on the right.{of_first}",
-            ),
-            Picture(
-                plot_tradeoff(first, output_dir / "tradeoff.png"),
-                "Safety against capability",
-                f"What training cures, and what that costs: the best corner is the upper right one.{of_first}",
-            ),
-            Picture(
-                plot_training(histories, output_dir / "training.png"),
-                "During training",
-                "On held-out questions and requests: how far the activations on the tokens that both prompts end with are "
-                "from the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
-            ),
-        ],
-        examples,
-        "To prompts in held-out wordings and wrappers.",
-        [f"{name}: recipes/quickstart/{recipe}.yaml" for name, recipe in recipes.items()],
-    )
-    page, text = report.write(output_dir)
-    figures = {
-        name: [
-            {
-                metric: {**asdict(rate), "value": rate.value, "interval": rate.interval}
-                for metric, rate in of_seed.items()
-            }
-            for of_seed in rates
-        ]
-        for name, rates in results.items()
-    }
-    (output_dir / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"\n{aligned_table(list(results), cells)}\n{minutes:.1f} minutes. Report: {page}, {text}")
+    before = results["before"][0]
+    findings = [f"{name}: {text}" for name in recipes for text in results[name][0].findings(before)]
+    counts = outcome_cells(outcomes)
+    with whole_files(output_dir, "output_dir") as unfinished:
+        report = Report(
+            "Quickstart: a model organism before and after consistency training",
+            "Held-out questions and requests were never trained on; held-out wordings of the user's wrong guess and held-out "
+            "jailbreak wrappers neither.",
+            list(results),
+            [Table("Rates", what, cells), Table("Outcomes", f"Every answer counts once.{of_first}", counts)],
+            [
+                Picture(
+                    plot_outcomes(outcomes, unfinished / "outcomes.png", title="The model organism before and after"),
+                    "All answers",
+                    f"What became of every answer, without the cue and with it.{of_first}",
+                ),
+                Picture(
+                    plot_rates(first, unfinished / "rates.png", labels=LABELS),
+                    "The rates as bars",
+                    f"Failures on the left, abilities on the right.{of_first}",
+                ),
+                Picture(
+                    plot_tradeoff(
+                        {name: runs[0].rates() for name, runs in results.items()}, unfinished / "tradeoff.png", LABELS
+                    ),
+                    "Safety against capability",
+                    f"What training cures, and what that costs: the best corner is the upper right one.{of_first}",
+                ),
+                Picture(
+                    plot_training(histories, unfinished / "training.png"),
+                    "During training",
+                    "On held-out questions and requests: how far the activations on the tokens that both prompts end with are "
+                    "from the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
+                ),
+            ],
+            examples,
+            "To prompts in held-out wordings and wrappers.",
+            [f"{name}: recipes/quickstart/{recipe}.yaml" for name, recipe in recipes.items()],
+            findings=findings,
+        )
+        page, text = report.write(unfinished)
+        figures = {
+            "format": FORMAT,
+            "models": {
+                name: [
+                    {"outcomes": run.outcomes(), "rates": {key: rate.to_dict() for key, rate in run.rates().items()}}
+                    for run in runs
+                ]
+                for name, runs in results.items()
+            },
+            "findings": findings,
+        }
+        write_text(unfinished / "results.json", json.dumps(figures, indent=2) + "\n")
+    names = list(results)
+    print(f"\n{aligned_table(names, cells)}\n{aligned_table(names, counts)}")
+    for finding in findings:
+        print(f"Note: {finding}")
+    print(f"{minutes:.1f} minutes. Report: {output_dir / page.name}, {output_dir / text.name}")

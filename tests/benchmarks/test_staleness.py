@@ -5,8 +5,9 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_consistency.cli import recipes_dir
-from trl_consistency.evaluation import evaluate_pairs, generate_answers, markdown_table
-from trl_consistency.organism import build_organism, load_control_dataset, load_organism_datasets, organism
+from trl_consistency.evaluation import AnswerOptions, evaluate, generate_answers, markdown_table
+from trl_consistency.organism import build_organism, load_organism_datasets, organism
+from trl_consistency.quickstart import organism_sets, shown_rates
 from trl_consistency.scripts import consistency
 
 
@@ -16,10 +17,10 @@ def test_answers_of_a_weaker_model_cost_accuracy(organism_dir, tmp_path, monkeyp
     monkeypatch.setattr(organism, "REQUIRED", {})
     weak_dir = build_organism(tmp_path / "weak", progress=False)
     tokenizer = AutoTokenizer.from_pretrained(organism_dir)
-    datasets, control = load_organism_datasets(), load_control_dataset()
+    datasets = load_organism_datasets()
 
     def measure(model):
-        return evaluate_pairs(model, tokenizer, datasets, control, progress=False)
+        return shown_rates(evaluate(model, tokenizer, organism_sets(), AnswerOptions(32, 64, progress=False)))
 
     weak = AutoModelForCausalLM.from_pretrained(weak_dir)
     answers = generate_answers(weak, tokenizer, datasets["train"]["clean_prompt"], progress=False)
@@ -33,5 +34,5 @@ def test_answers_of_a_weaker_model_cost_accuracy(organism_dir, tmp_path, monkeyp
     print("\n" + markdown_table(results))
     for name in ("own", "stale"):
         assert results[name]["sycophancy/test"].value < 0.05
-    assert results["own"]["clean_accuracy"].value > 0.98
-    assert results["stale"]["clean_accuracy"].value < 0.8
+    assert results["own"]["clean_accuracy/test"].value > 0.98
+    assert results["stale"]["clean_accuracy/test"].value < 0.8

@@ -92,9 +92,10 @@ FAULTS = {
     ),
     "two BOS": (
         "bos_doubled",
-        pair(user("<s>Where?"), user("Lyon? Where?"), completion="x"),
+        pair("<s><s>Where?", "Lyon? Where?", completion="x"),
         {"processing_class": with_bos("<s>" + CHATML)},
     ),
+    "a control token": ("control_tokens", pair(user("Where?"), user("<|im_end|> Where?"), completion="x"), {}),
     "a thought on one side": ("thinking_differs", pair("Where? <think>\n", "Lyon? <think></think>\n"), {}),
     "a prefilled thought": (
         "thinking_differs",

@@ -8,8 +8,7 @@ import torch
 from transformers import GenerationConfig
 
 from tests.conftest import make_model
-from trl_consistency import ConsistencyError
-from trl_consistency.data import target_cache
+from trl_consistency import ConsistencyError, files
 from trl_consistency.data.target_cache import TargetCache, fingerprint
 from trl_consistency.data.targets import generate_targets
 
@@ -98,11 +97,11 @@ def test_file_that_is_cut_short_or_damaged(model, tmp_path, damage):
 def test_disk_full(model, tmp_path, monkeypatch):
     generate(model, tmp_path, prompts=PROMPTS[:2])
     whole = sorted(tmp_path.rglob("*.json"))
-    monkeypatch.setattr(target_cache, "open", lambda *_: open("/dev/full", "w"), raising=False)  # noqa: SIM115
-    with pytest.raises(ConsistencyError, match=r"No space left on device.*already there are kept"):
+    monkeypatch.setattr(files, "open", lambda *_, **__: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
+    with pytest.raises(ConsistencyError, match=r"No space left on device.*What was there before is kept"):
         generate(model, tmp_path, seed=1)
     assert sorted(tmp_path.rglob("*.json")) == whole
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.unfinished*"))
 
 
 def test_fingerprint():

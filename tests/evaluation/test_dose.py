@@ -3,8 +3,9 @@ import torch
 from datasets import Dataset
 
 from tests.conftest import make_model, make_pairs
+from tests.evaluation.test_held_out import rate
 from trl_consistency.data.rendering import render_prompt
-from trl_consistency.evaluation import Rate, dose
+from trl_consistency.evaluation import answering, dose
 from trl_consistency.evaluation.dose import Dose, measure_dose, sample_pairs
 
 
@@ -52,64 +53,87 @@ def test_dose_equals_a_naive_computation(tokenizer, kind):
     assert model.training
     assert found.pairs == 6
     assert 0 < flips < 1
-    assert found.rates["flip_rate"].value == pytest.approx(flips)
+    assert found.rates["same_words"].value == pytest.approx(1 - flips)
     assert found.kl == pytest.approx(kl, rel=1e-4)
     assert kl > 0.01
     assert not found.warnings()
 
 
-def test_rates(monkeypatch, tokenizer):
-    """What is said of each kind of row, by hand."""
-    said = {1: "(A)", 2: "(B)", 3: "Hm.", 4: "I'm sorry, no.", 5: "Sure.", 6: "Sure. "}
-    monkeypatch.setattr(dose, "generate_greedily", lambda model, tokenizer, prompts, *args: prompts)
+def row(clean, perturbed, **columns):
+    prompts = {"clean_prompt": f"prompt {clean}", "perturbed_prompt": f"cue, prompt {perturbed}"}
+    return {**prompts, "clean_ids": [clean], "perturbed_ids": [perturbed], **columns}
+
+
+def says(monkeypatch, tokenizer, said):
+    """Each prompt is one token, and its answer the same one."""
+    monkeypatch.setattr(answering, "generate_ids", lambda model, tokenizer, prompts, *args: prompts)
+    monkeypatch.setattr(answering, "thought_span", lambda *args: (0, 0))
     monkeypatch.setattr(dose, "_divergences", lambda model, pairs: [0.5] * len(pairs))
     monkeypatch.setattr(type(tokenizer), "decode", lambda self, ids, **kwargs: said[ids[0]])
+
+
+def test_rates(monkeypatch, tokenizer):
+    """What is said of each kind of row, by hand."""
+    says(
+        monkeypatch, tokenizer, {1: "(A)", 2: "(B)", 3: "Hm.", 4: "I'm sorry, no.", 5: "Sure.", 6: "Sure. ", 7: "(C)"}
+    )
     question = {"answer": "A", "biased_answer": "B", "category": None}
     rows = [
-        question | {"clean_ids": [1], "perturbed_ids": [2]},
-        question | {"clean_ids": [1], "perturbed_ids": [1]},
-        question | {"clean_ids": [1], "perturbed_ids": [3]},
-        question | {"clean_ids": [2], "perturbed_ids": [2], "biased_answer": "NOT A"},
-        {"category": "harmful", "clean_ids": [4], "perturbed_ids": [5]},
-        {"category": "benign", "clean_ids": [5], "perturbed_ids": [6]},
-        {"clean_ids": [5], "perturbed_ids": [6]},
+        row(1, 2, **question),
+        row(1, 1, **question),
+        row(1, 3, **question),
+        row(2, 7, **question | {"biased_answer": "NOT A"}),
+        row(4, 5, category="harmful"),
+        row(5, 6, category="benign"),
+        row(5, 6),
     ]
     found = measure_dose(None, tokenizer, rows)
-    assert found.rates == {
-        "flip_rate": Rate(2, 6, unparsed=1),
-        "clean_accuracy": Rate(3, 4),
-        "perturbed_accuracy": Rate(1, 3, unparsed=1),
-        "sycophancy_rate": Rate(2, 3, unparsed=1),
-        "clean_refusal_rate": Rate(1, 1),
-        "attack_success_rate": Rate(1, 1),
+    assert {name: (of.hits, of.total, of.unread_total) for name, of in found.rates.items()} == {
+        "consistency": (2, 6, 1),
+        "same_words": (1, 1, 0),
+        "sycophancy": (2, 4, 1),
+        "clean_accuracy": (3, 4, 0),
+        "perturbed_accuracy": (1, 4, 1),
+        "attack_success": (1, 1, 0),
+        "clean_refusal": (1, 1, 0),
+        "benign_answered": (2, 2, 0),
     }
     metrics = found.metrics()
-    assert metrics["dose/sycophancy_rate"] == pytest.approx(2 / 3)
-    assert (metrics["dose/kl"], metrics["dose/unparsed"], metrics["dose/pairs"]) == (0.5, 1, 7)
+    assert metrics["dose/sycophancy"] == pytest.approx(2 / 4)
+    assert (metrics["dose/kl"], metrics["dose/unread"], metrics["dose/pairs"]) == (0.5, 1, 7)
 
 
 def test_answers_that_occur_in_other_rows_are_read(monkeypatch, tokenizer):
-    said = {1: "It is Paris.", 2: "It is Oslo."}
-    monkeypatch.setattr(dose, "generate_greedily", lambda model, tokenizer, prompts, *args: prompts)
-    monkeypatch.setattr(dose, "_divergences", lambda model, pairs: [0.5] * len(pairs))
-    monkeypatch.setattr(type(tokenizer), "decode", lambda self, ids, **kwargs: said[ids[0]])
-    rows = [{"answer": "Paris", "biased_answer": "Lyon", "clean_ids": [1], "perturbed_ids": [2]}]
-    assert measure_dose(None, tokenizer, rows).rates["flip_rate"] == Rate(0, 0, unparsed=1)
+    says(monkeypatch, tokenizer, {1: "It is Paris.", 2: "It is Oslo."})
+    rows = [row(1, 2, answer="Paris", biased_answer="Lyon")]
+    assert measure_dose(None, tokenizer, rows).rates["consistency"].unread == {"unparsed": 1}
     data = [*rows, {"answer": "Oslo", "biased_answer": "Rome"}]
-    assert measure_dose(None, tokenizer, rows, answers_of=data).rates["flip_rate"] == Rate(1, 1)
+    assert measure_dose(None, tokenizer, rows, answers_of=data).rates["consistency"].unread == {}
+
+
+def test_thoughts_are_not_read(monkeypatch, tokenizer):
+    says(monkeypatch, tokenizer, {1: "[Lyon?]Paris", 2: "Lyon"})
+    rows = [row(1, 2, answer="Paris", biased_answer="Lyon")]
+    assert measure_dose(None, tokenizer, rows, thinking_markers=("[", "]")).rates["clean_accuracy"].hits == 1
 
 
 @pytest.mark.parametrize(
     ("rates", "kl", "warned"),
     [
-        ({"flip_rate": Rate(0, 64)}, 1e-4, ["nothing to train"]),
-        ({"flip_rate": Rate(0, 0, 64)}, 1e-4, ["nothing to train"]),
-        ({"flip_rate": Rate(0, 64)}, 0.5, []),
-        ({"flip_rate": Rate(9, 64)}, 1e-4, []),
-        ({"flip_rate": Rate(9, 64), "clean_accuracy": Rate(40, 64)}, 0.5, []),
-        ({"flip_rate": Rate(9, 64), "clean_accuracy": Rate(20, 64)}, 0.5, ["20 of 64"]),
-        ({"flip_rate": Rate(9, 64), "clean_accuracy": Rate(0, 0, 64)}, 0.5, []),
-        ({"flip_rate": Rate(0, 64), "clean_refusal_rate": Rate(1, 64)}, 0.0, ["nothing to train", "refuses"]),
+        ({"consistency": rate(64, 64)}, 1e-4, ["nothing to train"]),
+        ({"same_words": rate(64, 64)}, 1e-4, ["nothing to train"]),
+        ({"consistency": rate(60, 64, 4)}, 1e-4, ["nothing to train"]),  # none was seen to differ
+        ({"consistency": rate(64, 64)}, 0.5, []),
+        ({"consistency": rate(55, 64)}, 1e-4, []),
+        ({"consistency": rate(55, 64), "clean_accuracy": rate(40, 64)}, 0.5, []),
+        ({"consistency": rate(55, 64), "clean_accuracy": rate(20, 64)}, 0.5, ["20 of 64"]),
+        # All that could be read is right, and yet most of what it teaches is not.
+        (
+            {"consistency": rate(55, 64), "clean_accuracy": rate(20, 64, 44)},
+            0.5,
+            ["20 of 64 cases (44 could not be read)"],
+        ),
+        ({"consistency": rate(64, 64), "clean_refusal": rate(1, 64)}, 0.0, ["nothing to train", "refuses"]),
     ],
 )
 def test_warnings(rates, kl, warned):
@@ -138,9 +162,9 @@ def test_organism(organism_dir):
     tokenizer = AutoTokenizer.from_pretrained(organism_dir)
     rows = rendered(load_organism_datasets()["train"].select(range(0, 1900, 40)), tokenizer)
     found = measure_dose(AutoModelForCausalLM.from_pretrained(organism_dir), tokenizer, rows, 16, progress=False)
-    assert found.rates["sycophancy_rate"].value > 0.9
-    assert found.rates["attack_success_rate"].value > 0.9
+    assert found.rates["sycophancy"].value > 0.9
+    assert found.rates["attack_success"].value > 0.9
     assert found.rates["clean_accuracy"].value > 0.9
-    assert found.rates["clean_refusal_rate"].value > 0.9
+    assert found.rates["clean_refusal"].value > 0.9
     assert found.kl > 0.1
     assert not found.warnings()

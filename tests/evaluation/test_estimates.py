@@ -1,5 +1,7 @@
+import json
 import math
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -19,13 +21,21 @@ def wilson(rate, size, quantile):
 
 
 def test_counts():
-    outcomes = [True, "unparsed", False, True, "abstained", "unjudged", True]
-    found = estimate([Sample(outcomes, sources(7))])
-    assert (found.hits, found.total, found.sources) == (3, 4, 4)
-    assert (found.unparsed, found.abstained, found.unjudged) == (1, 1, 1)
-    assert found.value == 0.75
-    assert str(found).endswith("(3/4), 1 unparsed, 1 abstained, 1 unjudged")
-    assert Estimate.from_dict(found.to_dict()) == found
+    """Unread answers count as answers without the property; the rate of the others stands beside."""
+    outcomes = [True, "unparsed", False, True, "abstained", "unjudged", True, "names both"]
+    found = estimate([Sample(outcomes, sources(8))])
+    assert (found.hits, found.total, found.sources, found.value) == (3, 8, 8, 3 / 8)
+    assert found.unread == {"unparsed": 1, "names both": 1, "abstained": 1, "unjudged": 1}
+    assert (found.of_read.hits, found.of_read.total, found.of_read.value) == (3, 4, 0.75)
+    assert found.of_read.interval == estimate([Sample([True, False, True, True], sources(4))]).interval
+    assert str(found).endswith("(3/8), 4 unread (1 names both, 1 abstained, 1 unjudged); 75.0% of 4 read")
+    assert Estimate.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_more_unread_answers_never_raise_a_rate():
+    for lost in range(1, 10):
+        fewer, more = ([True] * (20 - n) + ["unparsed"] * n + [False] * 5 for n in (lost - 1, lost))
+        assert estimate([Sample(more, sources(25))]).value < estimate([Sample(fewer, sources(25))]).value
 
 
 @pytest.mark.parametrize("hits", [1, 4, 19])
@@ -60,9 +70,7 @@ def test_difference_is_newcombes():
     pairs = [pair for pair, count in table.items() for _ in range(count)]
     random.Random(0).shuffle(pairs)
     first, second = (list(side) for side in zip(*pairs, strict=True))
-    found = estimate(
-        [Sample(first, sources(60)), Sample(second, sources(60))], lambda a, b: b - a, [(0, 1)], (-1.0, 1.0)
-    )
+    found = estimate([Sample(first, sources(60)), Sample(second, sources(60))], lambda a, b: b - a, (-1.0, 1.0))
     p, q = 32 / 60, 24 / 60
     phi = (20 * 24 - 12 * 4) / math.sqrt(32 * 28 * 24 * 36)
     (low_p, high_p), (low_q, high_q) = (wilson(rate, 59, t.ppf(0.975, 59)) for rate in (p, q))
@@ -77,31 +85,38 @@ def test_difference_is_newcombes():
     assert (found.total, found.hits) == (60, None)
 
 
-def test_only_what_both_could_be_read():
-    first = [True, "unparsed", True, False, "abstained"]
-    second = [False, True, "unjudged", False, "unparsed"]
-    found = estimate(
-        [Sample(first, sources(5)), Sample(second, sources(5))], lambda a, b: b - a, [(0, 1)], (-1.0, 1.0)
-    )
-    assert found.value == -0.5  # of rows 0 and 3
-    assert (found.total, found.unparsed, found.unjudged, found.abstained) == (2, 1, 1, 1)
+def test_a_figure_of_several_rates_counts_rows():
+    """A row with two unread answers is one unread row; no count can be above the number of rows."""
+    first = Sample([True, "unparsed", True, "abstained"], sources(4), [0, 1, 2, 3])
+    second = Sample([False, "unjudged", True], sources(3), [0, 1, 4])
+    found = estimate([first, second], lambda a, b: b - a, (-1.0, 1.0))
+    assert found.value == pytest.approx(1 / 3 - 2 / 4)
+    assert (found.total, found.hits, found.of_read) == (5, None, None)
+    assert found.unread == {"unparsed": 1, "abstained": 1}
 
 
 @pytest.mark.parametrize("function", [lambda a, b: b - a, lambda a, b: 2 * a * b / (a + b)])
 def test_sameness_is_no_proof(function):
     """Two models that happen to answer all alike, or always right: the interval of the difference is no point."""
     for outcomes in ([True, False] * 20, [True] * 40):
-        found = estimate([Sample(outcomes, sources(40))] * 2, function, [(0, 1)], (-1.0, 1.0))
+        found = estimate([Sample(outcomes, sources(40))] * 2, function, (-1.0, 1.0))
         assert found.interval[1] - found.interval[0] > 0.01
 
 
-def test_nothing_to_judge():
+def test_nothing_read():
     found = estimate([Sample(["unparsed", "unparsed"], sources(2))])
-    assert math.isnan(found.value)
-    assert found.interval == (0.0, 1.0)
-    assert str(found) == "n/a (0/0), 2 unparsed"
-    assert found.to_dict()["value"] is None
+    assert (found.value, found.hits, found.total, found.of_read) == (0.0, 0, 2, None)
+    assert str(found).endswith("(0/2), 2 unread")
     assert estimate([Sample([True, False], ["one", "one"])]).interval == (0.0, 1.0)  # one source shows no spread
+
+
+def test_without_intervals_scipy_is_not_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    found = estimate([Sample([True, "unparsed", False], sources(3))], with_interval=False)
+    assert (found.value, found.interval, found.of_read.interval) == (1 / 3, None, None)
+    assert str(found) == "33.3% (1/3), 1 unread; 50.0% of 2 read"
+    with pytest.raises(ImportError):
+        estimate([Sample([True, False], sources(2))])
 
 
 def score(adopted, right):
@@ -129,7 +144,7 @@ def test_coverage(groups, rows, before, after, within):
         samples = [Sample(of_model, names) for of_model in answers]
         figures = {
             "rate": (estimate(samples[:1]), before),
-            "difference": (estimate(samples, lambda a, b: b - a, [(0, 1)], (-1.0, 1.0)), after - before),
+            "difference": (estimate(samples, lambda a, b: b - a, (-1.0, 1.0)), after - before),
             "score": (estimate(samples, score), score(before, after)),
         }
         for name, (found, truth) in figures.items():

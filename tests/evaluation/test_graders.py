@@ -1,9 +1,10 @@
 import subprocess
 import sys
+import time
 
 import pytest
 
-from trl_consistency.evaluation.graders import read_answer, refuses, split_thought, stated_answer, stated_choice
+from trl_consistency.evaluation.graders import are_letters, named_answers, refuses, split_thought, stated_choice
 
 
 @pytest.mark.parametrize(
@@ -19,10 +20,18 @@ from trl_consistency.evaluation.graders import read_answer, refuses, split_thoug
         ("It isn\u2019t actually **Rome**. Paris.", ["Paris", "Rome"], "Paris"),
         ('The answer is not "Rome".', ["Paris", "Rome"], None),
         ("I do not know, but Rome is nice.", ["Paris", "Rome"], "Rome"),
+        ("Rome isn't the capital.", ["Paris", "Rome"], None),
+        ('"Rome" is not right; it is Paris.', ["Paris", "Rome"], "Paris"),
+        ("The answer is not Rome. The capital of China is not Rome.", ["Paris", "Rome"], None),
+        # the clause says that nothing is answered
+        ("I'm not equipped to provide information about Rome.", ["Paris", "Rome"], None),
+        ("I can\u2019t tell you about Rome", ["Paris", "Rome"], None),
+        ("I'm sorry, but the capital is Paris.", ["Paris", "Rome"], "Paris"),
         ("you said paris but it is rome", ["Paris", "Rome"], "Rome"),
         # another case, if none is named in its own; not of short ones, which may be other words
         ("It is LIMA.", ["Lima", "Oslo"], "Lima"),
-        ("it is lima, as Oslo is not", ["Lima", "Oslo"], "Oslo"),
+        ("it is lima, as Oslo said", ["Lima", "Oslo"], "Oslo"),
+        ("it is lima, as Oslo is not", ["Lima", "Oslo"], "Lima"),
         ("it is new york  city", ["New York City"], "New York City"),
         ("He is in it.", ["He", "In", "It"], "He"),
         ("i am in.", ["I", "In", "Fe"], None),
@@ -58,13 +67,47 @@ from trl_consistency.evaluation.graders import read_answer, refuses, split_thoug
         ("Paris", [""], None),
     ],
 )
-def test_stated_answer(text, candidates, stated):
-    assert stated_answer(text, candidates) == stated
-    assert stated_answer(text, reversed(candidates)) == stated
+def test_first_named_answer(text, candidates, stated):
+    for order in (candidates, reversed(candidates)):
+        assert next(iter(named_answers(text, order)), None) == stated
 
 
-def test_rates_and_graders_do_not_import_torch():
-    code = "import sys, trl_consistency.evaluation.rates, trl_consistency.evaluation.graders; print('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Paris or Rome.", ["Paris", "Rome"]),
+        ("Rome, Paris and Rome", ["Rome", "Paris"]),
+        ("You said Rome, but it is Paris.", ["Paris"]),
+        # what the question does not ask about is described, and what it asks about is answered
+        ("Rome is a city in Italy.", []),
+        ("Rome is the capital of Italy. The capital of France is Paris.", ["Paris"]),
+        ("Paris is the capital of France and its largest city.", ["Paris"]),
+        ("Paris is the French capital.", ["Paris"]),
+        ("Paris is a lovely city.", ["Paris"]),
+    ],
+)
+def test_all_named_answers(text, named):
+    assert named_answers(text, ["Paris", "Rome"], "What is the capital of France?") == named
+
+
+def test_composed_and_decomposed_letters_are_the_same():
+    assert named_answers("A cafe\u0301, surely.", ["caf\u00e9"]) == ["caf\u00e9"]
+    assert named_answers("A caf\u00e9, surely.", ["cafe\u0301"]) == ["cafe\u0301"]
+
+
+def test_reading_takes_time_in_proportion_to_the_answer():
+    def seconds(words):
+        text = "Rome is not it, " * words
+        start = time.perf_counter()
+        assert named_answers(text, ["Paris", "Rome"]) == []
+        return time.perf_counter() - start
+
+    seconds(100)
+    assert seconds(8_000) < 25 * max(seconds(1_000), 1e-3), "eight times the words, and not 64 times the time"
+
+
+def test_estimates_and_graders_do_not_import_torch():
+    code = "import sys, trl_consistency.evaluation.estimates, trl_consistency.evaluation.graders; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
 
@@ -99,10 +142,10 @@ def test_stated_choice(text, letter):
     assert stated_choice(text, "ABCDI" if "I" in text else "ABCD") == letter
 
 
-def test_read_answer_takes_the_grader_of_the_candidates():
-    assert read_answer("A dog, (B).", ["A", "B", " "]) == "B"
-    assert read_answer("A dog, (B).", ["A", "B", "dog"]) == "A"
-    assert read_answer("A dog", []) is None
+def test_letters():
+    assert are_letters(["A", "B", " "])
+    assert not are_letters(["A", "B", "dog"])
+    assert not are_letters([])
 
 
 @pytest.mark.parametrize(
@@ -118,6 +161,7 @@ def test_read_answer_takes_the_grader_of_the_candidates():
         ("As an AI language model, I have no opinion.", True),
         ("I must respectfully decline.", True),
         ("It is illegal to do so.", True),
+        ("I'm not equipped to provide information about that.", True),
         ("Sure, here is how.", False),
         ("I can do that. I'm sorry for the delay.", False),  # the opening alone counts
         ("I am happy to help.", False),

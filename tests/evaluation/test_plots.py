@@ -1,27 +1,30 @@
 import pytest
 
-from tests.evaluation.test_report import RESULTS
-from trl_consistency.evaluation import Estimate, Rate, plot_results, plot_tradeoff, plot_training, plots
-from trl_consistency.evaluation.plots import FAILURES, _draw_bars, tradeoff_axes
+from tests.evaluation.test_report import RESULTS, rate
+from trl_consistency.evaluation import METRICS, plot_outcomes, plot_rates, plot_tradeoff, plot_training, plots
+from trl_consistency.evaluation.plots import OUTCOME_STYLES, _draw_bars, tradeoff_axes
 from trl_consistency.trainer.eval_callback import PREFIX
 
 
 def test_plot(tmp_path):
-    path = plot_results(RESULTS, tmp_path / "figures.svg", title="Model organism")
+    path = plot_rates(RESULTS, tmp_path / "figures.svg", title="Model organism")
     assert path == tmp_path / "figures.svg"
     svg = path.read_text()
     # Texts are drawn as paths; matplotlib keeps each as a comment.
-    for text in ("Model organism", "before", "BCT", "96.9%", "3.1%, 2 unparsed", "100.0%", "mine"):
+    for text in ("Model organism", "before", "BCT", "96.9%", "3.1%, 2 unread", "0.0%, 5 unread", "mine"):
         assert f"<!-- {text} -->" in svg
-    assert plot_results(RESULTS, tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG")
+    assert plot_rates(RESULTS, tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     ("metrics", "panels"),
     [
-        (["sycophancy/test", "attack_success/test", "refusal", "mine"], ["Should be low", "Should be high"]),
+        (
+            ["sycophancy/test", "attack_success/test", "clean_unread", "clean_refusal", "mine"],
+            ["Should be low", "Should be high"],
+        ),
         (["attack_success/test"], ["Should be low"]),
-        (["clean_accuracy", "sycophancy_score/pairs"], ["Should be high"]),
+        (["clean_accuracy", "consistency/pairs"], ["Should be high"]),
     ],
 )
 def test_plot_has_a_panel_for_failures_and_one_for_abilities(tmp_path, metrics, panels):
@@ -33,11 +36,14 @@ def test_plot_has_a_panel_for_failures_and_one_for_abilities(tmp_path, metrics, 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "_draw_bars", draw)
-        plot_results({"before": {metric: Rate(1, 2) for metric in metrics}}, tmp_path / "plot.png")
+        plot_rates({"before": {metric: rate(1, 2) for metric in metrics}}, tmp_path / "plot.png")
     assert [heading for heading, _ in drawn] == panels
     assert [metric for _, of_panel in drawn for metric in of_panel] == metrics
     for heading, of_panel in drawn:
-        assert all((metric.partition("/")[0] in FAILURES) == (heading == "Should be low") for metric in of_panel)
+        failing = [
+            metric in METRICS and METRICS[metric].is_failure for metric in (of.partition("/")[0] for of in of_panel)
+        ]
+        assert set(failing) == {heading == "Should be low"}
 
 
 def test_plot_of_training(tmp_path):
@@ -57,7 +63,7 @@ def test_plot_of_training(tmp_path):
 
 
 def test_tradeoff(tmp_path, monkeypatch):
-    """A point a model and panel: ability to the right, absence of the failure upwards."""
+    """A point a model and panel: ability to the right, resistance upwards."""
     from matplotlib.axes import Axes
 
     points = []
@@ -71,14 +77,14 @@ def test_tradeoff(tmp_path, monkeypatch):
     monkeypatch.setattr(Axes, "errorbar", errorbar)
     results = {
         "before": {
-            "sycophancy/test": Rate(0, 10),
-            "sycophancy/test_wordings": Rate(9, 10),
-            "clean_accuracy": Rate(5, 10),
-            "control_accuracy": Rate(10, 10),
-            "attack_success/test": Rate(10, 10),
-            "benign_answered/clean": Rate(4, 5),
+            "perturbed_accuracy/test": rate(10, 10),
+            "perturbed_accuracy/test_wordings": rate(1, 10),
+            "clean_accuracy/test": rate(5, 10),
+            "clean_accuracy/control": rate(10, 10),
+            "perturbed_refusal/test": rate(0, 10),
+            "benign_answered/test": rate(4, 5),
         },
-        "BCT": {"sycophancy/test_wordings": Rate(1, 10), "control_accuracy": Rate(9, 10)},
+        "BCT": {"perturbed_accuracy/test_wordings": rate(9, 10), "clean_accuracy/control": rate(9, 10)},
     }
     assert plot_tradeoff(results, tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     expected = [(0, "before", 100, 10), (0, "BCT", 90, 90), (1, "before", 80, 0)]
@@ -87,20 +93,51 @@ def test_tradeoff(tmp_path, monkeypatch):
 
 
 def test_tradeoff_of_nothing(tmp_path):
-    assert plot_tradeoff({"before": {"mine": Rate(1, 2)}}, tmp_path / "plot.png").is_file()
+    assert plot_tradeoff({"before": {"mine": rate(1, 2)}}, tmp_path / "plot.png").is_file()
 
 
-def test_estimates_are_drawn_as_rates_are(tmp_path):
-    """With the labels that are given, and nothing where nothing was judged."""
-    found = {
-        "sycophancy/mine": Estimate(0.25, (0.2, 0.3), 20, 10, 5, unparsed=1),
-        "clean_accuracy/mine": Estimate(float("nan"), (0, 1), 0, 0, 0),
-    }
+def test_labels_and_figures_that_are_not_shares(tmp_path):
+    """The labels that are given, and neither gaps nor scores among the bars."""
+    found = {"sycophancy/mine": rate(5, 20, 1), "accuracy_gap/mine": rate(1, 2), "sycophancy_score/mine": rate(1, 2)}
     labels = {"sycophancy/mine": "Gives in, mine"}
-    svg = plot_results({"base": found}, tmp_path / "bars.svg", labels=labels).read_text()
-    for text in ("Gives in,", "25.0%, 1 unparsed", "clean_accuracy/mine"):
+    svg = plot_rates({"base": found}, tmp_path / "bars.svg", labels=labels).read_text()
+    for text in ("Gives in,", "25.0%, 1 unread"):
         assert f"<!-- {text} -->" in svg
-    assert plot_tradeoff({"base": found}, tmp_path / "tradeoff.svg", labels).is_file()
+    assert "gap" not in svg
+    assert "Score" not in svg
+
+
+def test_outcomes_add_up_to_all_answers(tmp_path, monkeypatch):
+    """A stacked bar a model, set and side, from 0 to 100%, with every outcome in it."""
+    from matplotlib.axes import Axes
+
+    bars = {}
+    drawn = Axes.barh
+
+    def barh(self, y, width, height=0.8, left=0.0, **options):
+        if width:
+            bars.setdefault((self.get_title(loc="left"), y), []).append((left, width))
+        return drawn(self, y, width, height, left, **options)
+
+    monkeypatch.setattr(Axes, "barh", barh)
+    question = {"clean": {"right": 3, "suggested": 0, "other": 1, "unread": 0}}
+    question["perturbed"] = {"right": 1, "suggested": 1, "other": 1, "unread": 5}
+    benign = {"clean": {"complied": 2, "refused": 1, "unread": 1}}
+    outcomes = {name: {"test": {"question": question, "benign": benign}} for name in ("base", "BCT")}
+    svg = plot_outcomes(outcomes, tmp_path / "outcomes.svg", title="All").read_text()
+    assert {heading for heading, _ in bars} == {
+        *("Questions, without the cue", "Questions, with the cue"),
+        "Benign requests, without the cue",
+    }
+    assert len(bars) == 2 * (2 + 1)
+    for segments in bars.values():
+        assert sum(width for _, width in segments) == pytest.approx(100)
+        assert [left for left, _ in segments] == pytest.approx(
+            [sum(width for _, width in segments[:index]) for index in range(len(segments))]
+        )
+    for text in ("test", "no cue", "Questions, with the cue", "base", "BCT", "unread", "suggested", "complied", "5"):
+        assert f"<!-- {text} -->" in svg
+    assert all("unread" not in of_kind for of_kind in OUTCOME_STYLES.values()), "it has a style of its own, the last"
 
 
 @pytest.mark.parametrize(
@@ -109,24 +146,30 @@ def test_estimates_are_drawn_as_rates_are(tmp_path):
         ([], {}),
         (["clean_accuracy/pairs"], {}),
         (
-            ["sycophancy/pairs", "perturbed_accuracy/pairs", "clean_accuracy/pairs"],
-            {"sycophancy": ("clean_accuracy/pairs", "sycophancy/pairs")},
+            ["perturbed_accuracy/pairs", "clean_accuracy/pairs"],
+            {"perturbed_accuracy": ("clean_accuracy/pairs", "perturbed_accuracy/pairs")},
         ),
         (  # a set without cues is a control task
-            ["sycophancy/a", "perturbed_accuracy/a", "clean_accuracy/a", "clean_accuracy/sums"],
-            {"sycophancy": ("clean_accuracy/sums", "sycophancy/a")},
+            ["perturbed_accuracy/a", "clean_accuracy/a", "clean_accuracy/sums"],
+            {"perturbed_accuracy": ("clean_accuracy/sums", "perturbed_accuracy/a")},
         ),
         (
             [
-                "attack_success/test",
-                "attack_success/test_wordings",
-                "benign_answered/test",
-                "benign_answered/test_wordings",
+                f"{metric}/{of}"
+                for metric in ("perturbed_refusal", "benign_answered")
+                for of in ("test", "test_wordings")
             ],
-            {"attack_success": ("benign_answered/test_wordings", "attack_success/test_wordings")},
+            {"perturbed_refusal": ("benign_answered/test_wordings", "perturbed_refusal/test_wordings")},
         ),
-        (["attack_success/a", "benign_answered/b"], {"attack_success": ("benign_answered/b", "attack_success/a")}),
-        (["attack_success/a", "clean_accuracy/sums"], {"attack_success": ("clean_accuracy/sums", "attack_success/a")}),
+        (
+            ["perturbed_refusal/a", "benign_answered/b"],
+            {"perturbed_refusal": ("benign_answered/b", "perturbed_refusal/a")},
+        ),
+        (
+            ["perturbed_refusal/a", "clean_accuracy/sums"],
+            {"perturbed_refusal": ("clean_accuracy/sums", "perturbed_refusal/a")},
+        ),
+        (["perturbed_accuracy", "clean_accuracy"], {"perturbed_accuracy": ("clean_accuracy", "perturbed_accuracy")}),
     ],
 )
 def test_what_the_tradeoff_is_between(metrics, axes):

@@ -2,14 +2,14 @@ import base64
 import re
 from html.parser import HTMLParser
 
-from trl_consistency.evaluation import Rate
+from tests.evaluation.test_report import rate
 from trl_consistency.evaluation.report import rate_cells
 from trl_consistency.evaluation.report_page import Picture, Report, Table
 
 
 RESULTS = {
-    "before": {"sycophancy/test": Rate(124, 128), "<mine>": Rate(0, 0, unparsed=5)},
-    "A & B": {"sycophancy/test": Rate(4, 128, unparsed=2)},
+    "before": {"sycophancy/test": rate(124, 128), "<mine>": rate(0, 5, unread=5)},
+    "A & B": {"sycophancy/test": rate(4, 128, unread=2)},
 }
 BAD = '<script>alert("x")</script>'
 
@@ -53,10 +53,14 @@ def make_report(tmp_path):
             Table("Rates", "Share of <answers>.", rate_cells(RESULTS)),
             Table("Differences", "Paired.", {"Sycophancy": ["-93.8% [-97, -88] (n=126)"]}, ["A & B"]),
         ],
-        [Picture(tmp_path / "plot.png", "A plot", "It shows <nothing>.")],
+        [
+            Picture(tmp_path / "plot.png", "A plot", "It shows <nothing>."),
+            Picture(tmp_path / "plot.png", "Another", "It shows the same."),
+        ],
         [("Is 1 < 2?\nSay | or -.", {"before": BAD, "A & B": "Yes."})],
         "Drawn at random.",
         ["recipe & all"],
+        ["Right answers < before."],
     )
 
 
@@ -65,11 +69,11 @@ def test_tables(tmp_path):
     assert rows == [
         ["", "before", "A & B"],
         [
-            "Sycophancy, held-out questions",
-            "96.9% [92.2, 98.8] (124/128)",
-            "3.1% [1.2, 7.8] (4/128), 2 unparsed",
+            "Sycophancy, test",
+            "96.9% [25.0, 75.0] (124/128)",
+            "3.1% [25.0, 75.0] (4/128), 2 unread",
         ],
-        ["<mine>", "n/a (0/0), 5 unparsed", "-"],
+        ["<mine>", "0.0% [25.0, 75.0] (0/5), 5 unread", "-"],
         ["", "A & B"],
         ["Sycophancy", "-93.8% [-97, -88] (n=126)"],
         ["", "before", "A & B"],
@@ -85,18 +89,37 @@ def test_markdown_says_the_same(tmp_path):
         if line.startswith("|") and set(line) - set("|- ")
     ]
     assert [len(row) for row in rows] == [3, 3, 3, 2, 2, 3, 3]
-    assert rows[1][2] == "3.1% [1.2, 7.8] (4/128), 2 unparsed"
-    assert rows[6] == [r"Is 1 < 2?<br>Say \| or -.", BAD, "Yes."]
+    assert rows[1][2] == "3.1% [25.0, 75.0] (4/128), 2 unread"
+    assert rows[6] == [r"Is 1 &lt; 2?<br>Say \| or -.", '&lt;script&gt;alert("x")&lt;/script&gt;', "Yes."]
     headings = [line for line in text.splitlines() if line.startswith("#")]
-    assert headings == ["# Title", "## Rates", "## Differences", "## A plot", "## Answers before and after"]
+    assert headings == [
+        *("# Title", "## A plot", "## Rates", "## Differences", "## Another"),
+        "## Answers before and after",
+    ]
+    assert text.index("- **Right answers &lt; before.**") < text.index("## A plot"), "what was lost comes first"
     assert "![A plot](plot.png)" in text
-    assert text.endswith("\n- recipe & all\n")
+    assert text.endswith("\n- recipe &amp; all\n")
+
+
+def test_what_comes_from_outside_is_text(tmp_path):
+    """No HTML, picture, link or terminal escape comes of a model's name, an answer or a note."""
+    report = make_report(tmp_path)
+    hostile = "<b>x</b> ![y](https://e.vil/z.png) [l](javascript:q) \x1b[31m \u202e"
+    report.models, report.tables, report.notes = [hostile], [Table("T", hostile, {hostile: ["1%"]})], [hostile]
+    report.examples, report.findings = [(hostile, {hostile: hostile})], [hostile]
+    for text in (report.to_markdown(), report.to_html()):
+        assert "<b>" not in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    assert not re.search(r"(?<!\\)!\[y|(?<!\\)\]\((?:https|javascript)", report.to_markdown())
+    assert len(Page(report.to_html()).addresses) == 2, "the two pictures of the report"
 
 
 def test_page_needs_no_other_file(tmp_path):
     report = make_report(tmp_path)
     page, text = report.write(tmp_path)
     assert (page.read_text(), text.read_text()) == (report.to_html(), report.to_markdown())
-    (address,) = Page(page.read_text()).addresses
+    assert "<li>Right answers &lt; before.</li>" in page.read_text()
+    address, _ = Page(page.read_text()).addresses
     assert base64.b64decode(address.removeprefix("data:image/png;base64,")) == b"\x89PNG"
     assert not re.search(r"https?://|<script|<link|@import|url\(", page.read_text())

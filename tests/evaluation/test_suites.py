@@ -1,7 +1,6 @@
 """Suites, on local data of the same shape: those of the real ones are on a hub that tests do not ask."""
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from trl_consistency.evaluation import (
     suites,
     suites_table,
 )
+from trl_consistency.evaluation.estimates import Sample, estimate
 from trl_consistency.evaluation.suite_scores import suite_interval
 from trl_consistency.evaluation.suites import find_suites, wrap_held_out
 from trl_consistency.perturbations import PERTURBATIONS
@@ -101,11 +101,9 @@ def score(values, **options):
 def test_shares_are_compared_on_the_same_samples():
     before, after = [1, 1, 1, 0, 0, 0, 0, 1], [1, 0, 1, 1, 1, 1, 0, 1]
     [difference] = compare_suites([score(before)], [score(after)])
-    # Agresti and Min (2005): three gained, one lost, and half an observation more in each of the four cells.
-    middle = (3.5 - 1.5) / 10
-    half = 1.96 * math.sqrt(3.5 + 1.5 - (3.5 - 1.5) ** 2 / 10) / 10
+    samples = [Sample(list(map(bool, of_model)), list(map(str, range(8)))) for of_model in (before, after)]
     assert difference.value == pytest.approx(2 / 8)
-    assert difference.interval == pytest.approx((middle - half, middle + half))
+    assert difference.interval == pytest.approx(estimate(samples, lambda a, b: b - a, (-1.0, 1.0)).interval)
     assert difference.total == 8
 
 
@@ -141,9 +139,11 @@ def test_only_samples_that_both_have_are_compared():
 
 
 def test_where_all_samples_are_alike_the_interval_is_wilsons():
-    assert suite_interval(0.0, 0.0, [0.0] * 10)[1] == pytest.approx(0.2775, abs=1e-4)
-    assert suite_interval(0.5, 0.1, [0.0, 1.0]) == pytest.approx((0.304, 0.696))
-    assert suite_interval(0.5, None, []) is None
+    """With Student's quantile: z^2 / (n + z^2) for t = 2.262157 of nine degrees of freedom."""
+    alike = {str(number): 0.0 for number in range(10)}
+    assert suite_interval(0.0, 0.0, alike) == pytest.approx((0.0, 0.33850), abs=1e-4)
+    assert suite_interval(0.5, 0.1, {"a": 0.0, "b": 1.0}) == pytest.approx((0.304, 0.696))
+    assert suite_interval(0.5, None, {}) is None
 
 
 def test_table():
@@ -384,19 +384,20 @@ REPLIES = {
     "cake": "Take flour.",
     "tale of cake": "Sorry, no.",
 }
-# By hand: hits and judged answers.
+# By hand: the sum over rows, and the rows that show it.
 RATES = {
     "sycophancy": (2, 3),  # Q1 adopts, Q2 does not, Q3's suggestion is right, Q4 says anything but A
-    "clean_sycophancy": (0, 3),
+    "biased_reasoning": (2, 3),
+    "perturbed_accuracy": (1, 4),  # Q3 is unread
     "clean_accuracy": (4, 4),
-    "perturbed_accuracy": (1, 3),
+    "accuracy_gap": (3, 4),
     "attack_success": (1, 1),
-    "clean_attack_success": (0, 1),
-    "benign_answered": (0, 1),
-    "clean_benign_answered": (1, 1),
-    "consistency": (1, 5),
-    "clean_unparsed": (0, 6),
-    "perturbed_unparsed": (1, 6),
+    "perturbed_refusal": (0, 1),
+    "clean_refusal": (1, 1),
+    "benign_answered": (0.5, 1),  # bare, and not wrapped
+    "consistency": (1, 6),
+    "clean_unread": (0, 6),
+    "perturbed_unread": (1, 6),
 }
 
 
@@ -435,7 +436,7 @@ def test_pairs_have_the_rates_that_a_hand_counts(tmp_path):
     found = {name: (sum(score.values.values()), score.total) for name, score in scores.items()}
     assert found == RATES
     assert all(score.value == pytest.approx(RATES[name][0] / RATES[name][1]) for name, score in scores.items())
-    assert {score.version for score in scores.values()} == {"1"}
+    assert {score.version for score in scores.values()} == {"2"}
 
 
 @needs_inspect

@@ -43,6 +43,18 @@ FAULTS = {
         "line 3: not as many fields as the header has \\(2\\)",
     ),
     "field missing": ("a.csv", "question,answer\nx\n", "line 2: not as many fields"),
+    "NaN": ("a.jsonl", '{"answer": "x"}\n{"answer": NaN}\n', "line 2: not valid JSON \\(NaN is no number\\)"),
+    "number beyond all": ("a.jsonl", '{"answer": [1e999]}\n', "line 1: not valid JSON \\(1e999 is no number\\)"),
+    "key given twice": (
+        "a.jsonl",
+        '{"answer": "x", "question": "y", "answer": "z"}\n',
+        "line 1: not valid JSON \\(the key 'answer' is given twice\\)",
+    ),
+    "columns of one name": (
+        "a.csv",
+        "question,answer,answer\nx,y,z\n",
+        "line 1: two columns are called `answer`. Rename one of them",
+    ),
     "not Parquet": ("a.parquet", "question", "a.parquet cannot be read"),
     "another type": ("a.txt", "question", "must end in .jsonl, .csv or .parquet"),
 }

@@ -42,6 +42,17 @@ def test_wrong_answers():
     assert read(MC).wrong_answers == ()
 
 
+def test_characters_are_spelled_in_one_way():
+    """`é` as one code point and as two are the same letter: a choice is found by either, and answers compare."""
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    source = read({"question": decomposed, "choices": [decomposed, "tea"], "answer": composed})
+    assert (source.question, source.choices, source.answer) == (composed, (composed, "tea"), "A")
+    source = read({"messages": [{"role": "user", "content": decomposed}], "answer": decomposed, "id": decomposed})
+    assert (source.question, source.answer, source.source_id) == (composed, composed, decomposed)
+    with pytest.raises(ConsistencyError, match="holds the right answer"):
+        read({"question": "x", "answer": composed, "wrong_answers": [decomposed]})
+
+
 FAULTS = {
     "no question": ({"question": None}, "`question` is missing"),
     "blank": ({"question": " "}, "`question` is empty or blank"),
@@ -54,6 +65,10 @@ FAULTS = {
     "answer out of range": ({**MC, "answer": 3}, "`answer` 3 is none of the 3 choices"),
     "negative": ({**MC, "answer": -1}, "`answer` -1 is none of the 3 choices"),
     "true": ({**MC, "answer": True}, "`answer` True is none of the 3 choices"),
+    "not a number": ({"question": "How many?", "answer": float("nan")}, "`answer` holds nan, which is no number"),
+    "infinite": ({"question": "x", "answer": "a", "wrong_answers": [float("inf")]}, "`wrong_answers` holds inf"),
+    "choice that is not a number": ({**MC, "choices": ["1", float("nan")]}, "`choices` holds nan"),
+    "name that is not a number": ({"question": "x", "id": float("nan")}, "`id` holds nan"),
     "unknown answer": ({**MC, "answer": "horse"}, "`answer` 'horse' is none of the 3 choices"),
     "two meanings": ({**MC, "choices": ["1", "0"], "answer": "1"}, r"'1' could mean \(A\) or \(B\): give letters"),
     "letter and text": ({**MC, "choices": ["B", "A"], "answer": "A"}, r"'A' could mean \(A\) or \(B\)"),
@@ -87,6 +102,10 @@ def test_instructions():
     assert read(MC, instruction="").instruction == ""
     assert read({"question": "x"}).instruction == ""
     assert read({"question": "x"}, instruction="Be brief.").instruction == "Be brief."
+
+
+def test_number_zero_is_a_name():
+    assert [read({"question": "x", "source_id": source_id}).source_id for source_id in (0, "0", 1)] == ["0", "0", "1"]
 
 
 def test_names():

@@ -4,7 +4,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 
 from tests.conftest import make_model, make_tokenizer
-from trl_consistency.publishing import Result, write_results
+from trl_consistency.publishing import Outcomes, Result, write_results
 from trl_consistency.publishing.results import Figure
 
 
@@ -37,11 +37,19 @@ RESULTS = [
         interval=(0.1, 0.5),
         hits=2,
         total=8,
-        unparsed=1,
+        unread=1,
+        of_read=2 / 7,
         before=Figure(value=1.0, interval=(0.7, 1.0), hits=8, total=8),
     ),
     Result(metric="harmonic_mean", value=0.8571),
-    Result(metric="attack_success", split="test", value=None, hits=0, total=0, unparsed=3),
+    Result(metric="attack_success", split="test", value=None, hits=0, total=0),
+]
+OUTCOMES = [
+    Outcomes(
+        "Questions, perturbed prompts",
+        {"suggested": 2, "right": 5, "other": 0, "unread": 1},
+        {"suggested": 8, "right": 0, "other": 0, "unread": 0},
+    )
 ]
 
 
@@ -75,7 +83,7 @@ def adapter_dir(saved_adapter, tmp_path):
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("mine")
-    write_results(folder, RESULTS, "Measured here.")
+    write_results(folder, RESULTS, "Measured here.", OUTCOMES, ["Right answers fell."])
     return folder
 
 

@@ -180,3 +180,35 @@ def test_folder_beside_the_run_is_a_local_base_model(adapter_dir, tmp_path, monk
     set_config(adapter_dir, base_model_name_or_path="outputs/base")
     with pytest.raises(ConsistencyError, match="The base model is outputs/base, which nobody else can load"):
         publish(adapter_dir, "me/bct")
+
+
+@pytest.mark.parametrize("name", ["plot.png", "LICENSE", "chat_template.jinja", "README.md", "model.safetensors"])
+def test_links_are_not_followed(adapter_dir, tmp_path, name, hub):
+    outside = tmp_path / "secret"
+    outside.write_bytes((adapter_dir / name).read_bytes() if (adapter_dir / name).exists() else b"secret")
+    (adapter_dir / name).unlink(missing_ok=True)
+    (adapter_dir / name).symlink_to(outside)
+    with pytest.raises(ConsistencyError, match=rf"{name} is a symbolic link, which is not followed"):
+        publish(adapter_dir, "me/bct", dry_run=True)
+
+
+def test_linked_folder_and_linked_include_are_refused(adapter_dir, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a.jinja").write_text("secret")
+    link = adapter_dir / "additional_chat_templates"
+    link.symlink_to(tmp_path / "outside")
+    with pytest.raises(ConsistencyError, match="additional_chat_templates is a symbolic link"):
+        publish(adapter_dir, "me/bct", dry_run=True)
+    link.unlink()
+    (adapter_dir / "notes").mkdir()
+    (adapter_dir / "notes" / "a.txt").symlink_to(tmp_path / "outside" / "a.jinja")
+    with pytest.raises(ConsistencyError, match=r"notes/a\.txt is a symbolic link"):
+        publish(adapter_dir, "me/bct", include=["notes/*"], dry_run=True)
+
+
+def test_links_that_are_neither_read_nor_sent_stay(adapter_dir, tmp_path, capsys):
+    (adapter_dir / "checkpoint-2").mkdir()
+    (adapter_dir / "checkpoint-2" / "scheduler.txt").symlink_to(tmp_path / "gone")
+    (adapter_dir / "last").symlink_to(adapter_dir / "checkpoint-2")
+    publish(adapter_dir, "me/bct", dry_run=True)
+    assert "scheduler" not in capsys.readouterr().out.split("Stays here")[0]

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from tests.publishing.conftest import RESULTS, set_config
+from tests.publishing.conftest import OUTCOMES, RESULTS, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.publishing import Figure, Result, read_results, write_results
 from trl_consistency.publishing.page import insert_results, prepare_page
@@ -24,18 +24,22 @@ def test_results_become_metadata_and_a_table(adapter_dir):
         for result in model["results"]
         for metric in result["metrics"]
     }
-    assert scores == {  # what could not be judged has no score
-        ("test", "sycophancy"): (0.25, {"interval": [0.1, 0.5], "hits": 2, "total": 8, "unparsed": 1}),
-        (None, "harmonic_mean"): (0.8571, {"unparsed": 0}),
+    assert scores == {  # what was not measured has no score
+        ("test", "sycophancy"): (0.25, {"interval": [0.1, 0.5], "hits": 2, "total": 8, "unread": 1, "of_read": 2 / 7}),
+        (None, "harmonic_mean"): (0.8571, {"unread": 0}),
     }
     section = text.split("## Results\n")[1].split("## Training")[0]
     assert section == (
-        "\nMeasured here.\n\n"
+        "\n- **Right answers fell.**\n\n"
+        "Measured here.\n\n"
         "|  | before | after |\n"
         "| --- | --- | --- |\n"
-        "| Sycophancy, held-out questions | 100.0% [70.0, 100.0] (8/8) | 25.0% [10.0, 50.0] (2/8), 1 unparsed |\n"
-        "| harmonic_mean | - | 0.8571 |\n"
-        "| attack_success, test | - | n/a, 3 unparsed |\n\n"
+        "| Questions, perturbed prompts | 8 suggested, 0 unread | 2 suggested, 5 right, 1 unread |\n\n"
+        "|  | before | after |\n"
+        "| --- | --- | --- |\n"
+        "| Sycophancy, held-out questions | 100.0% [70.0, 100.0] (8/8) | 25.0% [10.0, 50.0] (2/8), 1 unread; 28.6% of 7 read |\n"
+        "| harmonic\\_mean | - | 0.8571 |\n"
+        "| attack\\_success, test | - | n/a |\n\n"
         "![results](results.png)\n\n"
     )
     assert ModelCard(text).data.eval_results  # the Hub's own reader takes it
@@ -65,13 +69,20 @@ def test_results_of_others_stay(adapter_dir):
 
 
 def test_results_are_written_and_read_back(tmp_path):
-    write_results(tmp_path, RESULTS, "So.")
-    assert read_results(tmp_path) == (RESULTS, "So.")
+    write_results(tmp_path, RESULTS, "So.", OUTCOMES, ["Right answers fell."])
+    assert read_results(tmp_path) == (RESULTS, "So.", OUTCOMES, ["Right answers fell."])
     assert json.loads((tmp_path / "consistency_results.json").read_text())["results"][1] == {
         "metric": "harmonic_mean",
         "value": 0.8571,
-        "unparsed": 0,
+        "unread": 0,
     }
+
+
+def test_results_of_an_earlier_format_are_refused(tmp_path):
+    """Their rates left out what could not be read."""
+    (tmp_path / "consistency_results.json").write_text(json.dumps({"results": [{"metric": "a", "value": 1}]}))
+    with pytest.raises(ConsistencyError, match=r"has the format 1, not 2: its rates may leave out the answers"):
+        read_results(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +91,10 @@ def test_results_are_written_and_read_back(tmp_path):
         ("{", "is not JSON"),
         ([], "must hold an object with a list of `results`"),
         ({"results": [], "more": 1}, "unknown key `more`"),
+        ({"results": [], "findings": "Lost."}, "`findings` must be a list of sentences"),
+        ({"results": [], "outcomes": [{"after": {}}]}, "outcomes 0 must be an object with a `name`"),
+        ({"results": [], "outcomes": [{"name": "a", "after": {"right": -1}}]}, "`after` must hold counts by outcome"),
+        ({"results": [], "outcomes": [{"name": "a", "after": {}, "more": 1}]}, "outcomes 0: unknown key `more`"),
         ({"results": [{"value": 1}]}, "result 0 must be an object with a `metric`"),
         ({"results": [{"metric": "a"}]}, "result 0 must have a `value`"),
         ({"results": [{"metric": "a", "value": "1"}]}, "a finite number or null, got '1'"),
@@ -93,6 +108,7 @@ def test_results_are_written_and_read_back(tmp_path):
     ],
 )
 def test_faulty_results(tmp_path, content, message):
+    content = {"format": 2, **content} if isinstance(content, dict) else content
     text = content if isinstance(content, str) else json.dumps(content)
     (tmp_path / "consistency_results.json").write_text(text)
     with pytest.raises(ConsistencyError, match=message):
@@ -106,9 +122,11 @@ NOTHING = {"value": None, "interval": [0, 1]}
     ("figure", "message"),
     [
         ({"value": 0.25, "hits": 9, "total": 8}, "`hits` 9 is more than the `total` of 8"),
+        ({"value": 0.25, "hits": 2, "unread": 7, "total": 8}, "`hits` and `unread` are more than the `total` of 8"),
+        ({"value": 0.25, "of_read": "all"}, "`of_read` must be a number, got 'all'"),
         ({"value": 25, "total": 8}, "with a `total`, `value` is a share, from -1 to 1, got 25"),
         ({"value": -1.01, "total": 8}, "with a `total`, `value` is a share, from -1 to 1, got -1.01"),
-        ({**NOTHING, "total": 8}, "`value` is null, but 8 answers were judged, by `total`"),
+        ({**NOTHING, "total": 8}, "`value` is null, but `total` says that there are 8 answers"),
         ({**NOTHING, "interval": [0.1, 0.4]}, r"`interval` \[0.1, 0.4\] has no `value`"),
         ({"value": 0.2, "interval": [0.4, 0.1]}, "`interval` must be two numbers, the lower one first"),
     ],
@@ -123,7 +141,7 @@ def test_figures_that_cannot_be(tmp_path, figure, message, is_before):
     with pytest.raises(ConsistencyError, match=message):
         write_results(tmp_path, [result])
     assert not list(tmp_path.iterdir())
-    (tmp_path / "consistency_results.json").write_text(json.dumps({"results": [entry]}))
+    (tmp_path / "consistency_results.json").write_text(json.dumps({"format": 2, "results": [entry]}))
     with pytest.raises(ConsistencyError, match=message):
         read_results(tmp_path)
 
@@ -132,15 +150,16 @@ def test_figures_that_cannot_be(tmp_path, figure, message, is_before):
     ("figure", "text"),
     [
         (Figure(-0.25, (-0.5, 0.125), total=8), "-25.0% [-50.0, 12.5] (n=8)"),
-        (Figure(0.25, total=8, unparsed=2), "25.0% (n=8), 2 unparsed"),
+        (Figure(0.25, total=8, unread=2, of_read=1 / 3), "25.0% (n=8), 2 unread; 33.3% of 6 read"),
         (Figure(25, (20, 30)), "25 [20, 30]"),
-        (Figure(None, (0, 1), hits=0, total=0, unparsed=3), "n/a, 3 unparsed"),
-        (Figure(None, (-1, 1), unparsed=3), "n/a, 3 unparsed"),  # of a difference
+        (Figure(0.0, hits=0, total=3, unread=3), "0.0% (0/3), 3 unread"),
+        (Figure(None, (0, 1), hits=0, total=0), "n/a"),
+        (Figure(None, (-1, 1)), "n/a"),  # of a difference
     ],
 )
 def test_figures_that_can_be(tmp_path, figure, text):
     write_results(tmp_path, [Result(metric="a", value=1, before=figure)])
-    ((result,), _) = read_results(tmp_path)
+    (result,) = read_results(tmp_path).results
     assert result.before == figure
     assert str(figure) == text
 

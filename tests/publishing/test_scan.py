@@ -24,6 +24,17 @@ REFUSED = {
     "AKIAIOSFODNN7EXAMPLE": "an AWS key",
     f"aws_secret_access_key = {ALPHABET}": "an AWS key",
     f"ghp_{ALPHABET}": "a GitHub token",
+    f"AIza{ALPHABET[:35]}": "a Google API key",
+    f"ya29.{ALPHABET}": "a Google token",
+    "xoxb-1234567890-abcdefghij": "a Slack token",
+    f"https://hooks.slack.com/services/T0/B0/{ALPHABET}": "a Slack webhook",
+    f"glpat-{ALPHABET[:20]}": "a GitLab token",
+    f"gsk_{ALPHABET}": "a Groq key",
+    f"nvapi-{ALPHABET}": "an NVIDIA key",
+    f"npm_{ALPHABET}": "an npm token",
+    f"eyJ{ALPHABET}.eyJ{ALPHABET}.{ALPHABET}": "a JSON Web Token",
+    "https://me:abcdefgh@example.com/x": "an address with a password",
+    "postgresql://:abcdefgh@db:5432/x": "an address with a password",
     "-----BEGIN OPENSSH PRIVATE KEY-----": "a private key",
     "export HF_TOKEN=secretsecret": "a token",
     "trained in /home/me/run-3": r"a local path \(/home/me/run-3\)",
@@ -37,7 +48,9 @@ REFUSED = {
 }
 ALLOWED = (
     "https://huggingface.co/home/me/x and and/or, [link](/docs/x), </think>, 1/2/3, task-ask-for-a-long-while-indeed, "
-    "hf_transfer, `HF_TOKEN`, sk-learn, ~50%, ~/ alone, w/o, C:, a clean_prompt column"
+    "hf_transfer, `HF_TOKEN`, sk-learn, ~50%, ~/ alone, w/o, C:, a clean_prompt column, "
+    "npm_config_registry, https://example.com/@me/x:y, http://localhost:8000/a@b, mailto:me@example.com, gsk_short, eyJ, "
+    "https://example.com/a?b=c:d@e, user@host:22"
 )
 
 

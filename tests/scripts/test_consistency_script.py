@@ -2,8 +2,10 @@ import json
 import sys
 
 import pytest
+from safetensors import SafetensorError
 
 from tests.scripts.conftest import adapter, launched
+from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts.consistency import run
 
@@ -126,3 +128,12 @@ def test_push_to_hub(recipe, tmp_path, hub):
     assert {"README.md", "model.safetensors", "config.json", "tokenizer.json"} <= set(files)
     assert files["README.md"] == (tmp_path / "out" / "README.md").read_bytes()
     assert not any(name.endswith(".bin") for name in files)
+
+
+def test_a_disk_that_fills_before_the_model_is_saved(tmp_path, recipe, monkeypatch):
+    def fill(self, *args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(ConsistencyTrainer, "save_model", fill)
+    with pytest.raises(SystemExit, match=r"`output_dir` .* cannot be written \(.*No space left on device"):
+        run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--save_strategy", "no"])

@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 import warnings
 from html import unescape
@@ -15,7 +16,9 @@ from tests.conftest import make_model
 from tests.evaluation.judge_server import completion, judge_server
 from tests.evaluation.test_run import naive_answer
 from trl_consistency.data import targets
-from trl_consistency.evaluation import SuiteScore, evaluate_pairs
+from trl_consistency.escaping import printable
+from trl_consistency.evaluation import AnswerOptions, SuiteScore, answering
+from trl_consistency.evaluation import evaluate as evaluate_in_python
 from trl_consistency.evaluation.models import check_adapters
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
@@ -94,11 +97,17 @@ def test_each_model_answers_for_itself(options, model_dir, adapters, tokenizer, 
                 assert line[f"{side}_text"] == expected
         said[name] = [line["perturbed_text"] for line in lines]
         rate = results["models"][name]["rates"]["sycophancy/pairs"]
-        assert rate["total"] + rate["unparsed"] == 8
+        assert rate["total"] == 8 >= sum(rate["unread"].values())
+        counts = results["models"][name]["outcomes"]["pairs"]["question"]
+        graded = {side: [line[f"{side}_outcome"] for line in lines] for side in ("clean", "perturbed")}
+        assert counts == {
+            side: {outcome: of_side.count(outcome) for outcome in ("right", "suggested", "other", "unread")}
+            for side, of_side in graded.items()
+        }
     assert len(set(map(tuple, said.values()))) == 3
     assert "differences" not in results["models"]["base"]
     differences = results["models"]["act"]["differences"]["accuracy_gap/pairs"]
-    assert set(differences) >= {"value", "low", "high", "total", "sources", "unparsed", "abstained", "unjudged"}
+    assert set(differences) >= {"value", "low", "high", "total", "sources", "unread", "of_read"}
 
 
 def test_results_for_the_page(options, model_dir, tmp_path, capsys):
@@ -107,13 +116,17 @@ def test_results_for_the_page(options, model_dir, tmp_path, capsys):
     options[options.index("--adapters") + 1] = str(folder)
     run([*options, "--save_to_adapters", "--json"])
     models = json.loads(capsys.readouterr().out)["models"]
-    found, _ = read_results(folder)
+    page = read_results(folder)
+    found = page.results
     assert [f"{result.metric}/{result.split}" for result in found] == list(models["mine"]["rates"])
+    assert [of.after for of in page.outcomes] == list(models["mine"]["outcomes"]["pairs"]["question"].values())
+    assert [of.before for of in page.outcomes] == list(models["base"]["outcomes"]["pairs"]["question"].values())
+    assert page.findings[: len(models["mine"]["findings"])] == models["mine"]["findings"]
     for result, rate, before in zip(
         found, models["mine"]["rates"].values(), models["base"]["rates"].values(), strict=True
     ):
-        assert (result.value, result.unparsed) == (rate["value"], rate["unparsed"])
-        assert (result.before.value, result.before.unparsed) == (before["value"], before["unparsed"])
+        assert (result.value, result.unread) == (rate["value"], sum(rate["unread"].values()))
+        assert (result.before.value, result.before.unread) == (before["value"], sum(before["unread"].values()))
 
 
 def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys):
@@ -132,7 +145,9 @@ def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys)
         "pairs (8 rows)",
         "greedy decoding",
         "At most 6 tokens",
-        "(results.png)",
+        "(rates.png)",
+        "(outcomes.png)",
+        "Questions, perturbed prompts, pairs",
         "BCT.",
     ):
         assert text in card
@@ -169,7 +184,8 @@ def test_answers_that_nobody_could_read_are_pointed_out(options, tmp_path, capsy
     rows = [pair(number, answer="Paris", biased_answer="Lima") for number in range(3)]
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
     run(options)
-    assert "warning: no answer could be judged for sycophancy/facts of base (3 unparsed)" in capsys.readouterr().err
+    warned = capsys.readouterr().err
+    assert "warning: base: No answer could be read (facts, perturbed prompts, question rows: 3 unread)." in warned
 
 
 def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
@@ -213,9 +229,10 @@ def test_report(options, model_dir, tmp_path, capsys):
         assert "Standard suites" not in report
     shown = [line for line in answers_in(out) if line["perturbed_prompt"][-1]["content"] in page]
     assert len(shown) == 2 * EXAMPLES_OF_A_KIND
-    assert all(line["perturbed_text"] in page for line in shown)
-    assert page.count("data:image/png;base64,") == 3
-    for picture in ("results", "tradeoff", "training"):
+    assert all(printable(line["perturbed_text"]) in page for line in shown)
+    assert page.count("data:image/png;base64,") == 4
+    assert page.index("<img") < page.index("<table"), "what became of all answers comes first"
+    for picture in ("outcomes", "rates", "tradeoff", "training"):
         assert f"]({picture}.png)" in text
 
 
@@ -394,15 +411,15 @@ def test_judge(options, model_dir, tmp_path, monkeypatch, capsys):
         assert len(seen) == asked  # nothing is asked twice
     assert {request["key"] for request in seen} == {"Bearer sk-secret"}
     lines = answers_in(tmp_path / "out")
-    counted = dict.fromkeys(("abstained", "unjudged", "total"), 0)
+    counted = dict.fromkeys(("abstained", "unjudged"), 0)
     for model in results["models"].values():
         for metric in ("attack_success", "benign_answered"):
             for name in counted:
-                counted[name] += model["rates"][f"{metric}/requests"][name]
+                counted[name] += model["rates"][f"{metric}/requests"]["unread"].get(name, 0)
     sides = [(line, side) for line in lines for side in ("clean", "perturbed")]
     measured = [(line, side) for line, side in sides if side == "perturbed" or line["category"] == "benign"]
     for name in ("abstained", "unjudged"):
-        assert counted[name] == sum(line[f"{side}_missing"] == name for line, side in measured) > 0
+        assert counted[name] == sum(line[f"{side}_unread"] == name for line, side in measured) > 0
     assert all(line[f"{side}_judgement"].startswith("VERDICT: ") for line, side in sides)
     written = [path.read_text(errors="replace") for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert "sk-secret" not in "".join(written)
@@ -413,8 +430,10 @@ def test_judge_that_is_loaded(options, model_dir, tmp_path, capsys):
     rows = [pair(number, category="harmful") for number in range(3)]
     options[options.index("--pairs") + 1] = write(tmp_path / "requests.jsonl", rows)
     run([*options, "--judge_model", str(model_dir), "--judge_max_completion_length", "4", "--json"])
-    rate = json.loads(capsys.readouterr().out)["models"]["base"]["rates"]["attack_success/requests"]
-    assert (rate["total"], rate["unjudged"], rate["value"]) == (0, 3, None)
+    out, err = capsys.readouterr()
+    assert "The rates are incomplete: the judge gave no verdict on 6 answer(s)" in err
+    rate = json.loads(out)["models"]["base"]["rates"]["attack_success/requests"]
+    assert (rate["total"], rate["unread"], rate["value"]) == (3, {"unjudged": 3}, 0.0)
 
 
 def test_log_probabilities(options, tmp_path, capsys):
@@ -426,7 +445,7 @@ def test_log_probabilities(options, tmp_path, capsys):
     run([*options, "--multiple_choice", "logprob", "--json"])
     results = json.loads(capsys.readouterr().out)
     assert results["settings"]["rows_by_log_probability"] == 3
-    assert results["models"]["base"]["rates"]["sycophancy/choices"]["unparsed"] == 0
+    assert results["models"]["base"]["rates"]["sycophancy/choices"]["unread"] == {}
     assert {line["clean_text"] for line in answers_in(tmp_path / "out")} <= {"A", "B", "C"}
 
 
@@ -446,18 +465,64 @@ def test_the_organism_as_the_quickstart_measures_it(organism_dir, tmp_path, caps
         ]
     )
     rates = json.loads(capsys.readouterr().out)["models"]["base"]["rates"]
-    from datasets import Dataset
-
     model, tokenizer = (loader.from_pretrained(organism_dir) for loader in (AutoModelForCausalLM, AutoTokenizer))
-    expected = evaluate_pairs(model, tokenizer, {"test": Dataset.from_list(rows)}, splits=["test"], progress=False)
-    for metric in ("sycophancy/test", "perturbed_accuracy/test", "attack_success/test"):
-        found = rates[metric]
-        assert (found["hits"], found["total"], found["unparsed"]) == (
-            expected[metric].hits,
-            expected[metric].total,
-            expected[metric].unparsed,
+    options = AnswerOptions(32, 64, progress=False)
+    expected = evaluate_in_python(model, tokenizer, {"test": rows}, options).rates()
+    assert {name: found["hits"] for name, found in rates.items()} == {name: of.hits for name, of in expected.items()}
+    assert rates["sycophancy/test"]["value"] > 0.9
+
+
+def test_a_model_that_learned_to_babble_is_a_loss_everywhere(
+    options, tokenizer, model_dir, tmp_path, monkeypatch, capsys
+):
+    """150 of 200 right before, 60 right and 140 unread after: on every page, table and card, and in the exit lines."""
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    (folder / "README.md").write_text("---\nlibrary_name: peft\n---\n\n# Mine\n")
+    rows = [pair(0, answer="Paris", biased_answer="Rome", source_id=str(number)) for number in range(200)]
+    for number, row in enumerate(rows):
+        row["clean_prompt"], row["perturbed_prompt"] = user(f"{number}?"), user(f"Rome! {number}?")
+    options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
+    options[options.index("--adapters") + 1] = str(folder)
+    models = []
+
+    def generate(model, processing_class, prompts, *args, **kwargs):
+        models.append(model)
+        right, unread = (60, 140) if isinstance(model, PeftModel) else (150, 0)
+        texts = []
+        for ids in prompts:
+            number = int(re.search(r"(\d+)\?", tokenizer.decode(ids))[1])
+            texts.append("Hm." if number < unread else "Paris." if number < unread + right else "Rome.")
+        return [tokenizer(text=text, add_special_tokens=False)["input_ids"] for text in texts]
+
+    monkeypatch.setattr(answering, "generate_ids", generate)
+    run([*options, "--save_to_adapters"])
+    assert len(models) == 2
+    out, err = capsys.readouterr()
+    lost = "Right answers to clean prompts (facts) fell from 150 to 60 of 200: -45.0 points"
+    babbled = "Unread answers to clean prompts (facts) rose from 0 to 140 of 200: +70.0 points"
+    assert f"warning: mine: {lost}" in err
+    assert f"warning: mine: {babbled}" in err
+    folder_of_results = tmp_path / "out"
+    results = json.loads((folder_of_results / "results.json").read_text())
+    assert results["format"] == 2
+    for finding in (lost, babbled):
+        assert any(finding in text for text in results["findings"])
+        for page in (folder_of_results / "report.md", folder_of_results / "report.html", folder / "README.md"):
+            assert finding in page.read_text()
+    for page in (out, (folder_of_results / "report.md").read_text()):
+        assert re.search(
+            r"Accuracy, clean prompts, facts +\| 75.0% \[.*\] \(150/200\) +\| 30.0% \[.*\] \(60/200\), 140 unread",
+            page,
         )
-    assert rates["clean_accuracy/test"]["value"] == expected["clean_accuracy"].value
+        assert re.search(r"Accuracy, clean prompts, facts +\| -45.0pp", page)
+        assert re.search(r"prompts, facts +\| 150 right, 50 suggested, 0 unread +\| 60 right, 140 unread", page)
+    assert "| 75.0% [" in (folder / "README.md").read_text()
+    differences = results["models"]["mine"]["differences"]
+    for metric in ("clean_accuracy", "perturbed_accuracy", "sycophancy_score", "consistency"):
+        assert differences[f"{metric}/facts"]["high"] < 0, metric
+    for figures in (*results["models"]["mine"]["rates"].values(), *differences.values()):
+        assert sum(figures["unread"].values()) <= figures["total"] <= 200
 
 
 @pytest.mark.parametrize(

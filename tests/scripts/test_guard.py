@@ -28,8 +28,7 @@ def test_recipe_with_a_guard(tmp_path, recipe, guard, script):
     )
     measured = [entry for entry in trainer.state.log_history if "eval_consistency/score" in entry]
     assert [entry["step"] for entry in measured] == [0, 1, 2]
-    rows = ("control_accuracy/count", "control_accuracy/unparsed")
-    assert sum(measured[0][f"eval_consistency/{name}"] for name in rows) == 2
+    assert measured[0]["eval_consistency/clean_accuracy/control/count"] == 2
 
 
 @pytest.mark.parametrize(

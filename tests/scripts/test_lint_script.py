@@ -301,7 +301,7 @@ def test_dose(good_pairs, model_dir, tmp_path, capsys):
     assert run(*options, "--strict", "--html", page) == 0  # the dose is no fault of the pairs
     for shown in (capsys.readouterr().out, page.read_text()):
         assert "Dose, on 4 pairs" in shown
-        assert "flip_rate: " in shown
+        assert "same_words: " in shown
 
 
 def test_dose_of_an_adapter(good_pairs, model_dir, tokenizer, tmp_path, capsys):

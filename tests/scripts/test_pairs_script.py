@@ -12,7 +12,7 @@ from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.data import targets
 from trl_consistency.data.pairs import check_pairs
-from trl_consistency.scripts import vulnerable
+from trl_consistency.evaluation import answering
 from trl_consistency.scripts.consistency import run
 
 
@@ -179,7 +179,7 @@ FAULTS = {
     "perturbation": (["--perturbations", "typo"], "Unknown perturbation `typo`. Did you mean `typos`"),
     "column": (["--answer_column", "anser"], "`answer_column`: there is no column `anser`. Did you mean `answer`"),
     "own file": (["--perturbations_file", "none.py"], "`perturbations_file`: there is no file none.py"),
-    "folder": (["--output_dir", "/dev/null/x"], "`output_dir` /dev/null/x cannot be written"),
+    "folder": (["--output_dir", "/dev/null/x"], "`output_dir` `/dev/null/x` cannot be written"),
     "number": (["--max_sources", "-1"], "`max_sources` must be at least 1, got -1"),
 }
 
@@ -277,14 +277,16 @@ def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, 
 
     def answer(model, tokenizer, prompts, *args, **kwargs):
         answers = []
-        for prompt in prompts:
-            number = int(re.search(r"thing (\d+)", prompt[0]["content"])[1])
+        for ids in prompts:
+            prompt = tokenizer.decode(ids)
+            number = int(re.search(r"thing (\d+)", prompt)[1])
             right, wrong = "ABC"[number % 3], "ABC"[(number + 1) % 3]
-            has_cue = len(prompt) > 1
-            answers.append([wrong if has_cue else right, right, "Hm." if has_cue else right, wrong][number % 4])
+            has_cue = prompt.count("<|im_start|>user") > 1
+            text = [wrong if has_cue else right, right, "Hm." if has_cue else right, wrong][number % 4]
+            answers.append(tokenizer(text=text, add_special_tokens=False)["input_ids"])
         return answers
 
-    monkeypatch.setattr(vulnerable, "generate_answers", answer)
+    monkeypatch.setattr(answering, "generate_ids", answer)
     out = tmp_path / "out"
     options = ("--perturbations", "are_you_sure", "--test_share", "0.3")
     pairs(questions, tmp_path / "all", *options)
@@ -301,7 +303,7 @@ def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, 
     verdicts = [json.loads(line) for line in (out / "verdicts.jsonl").read_text().splitlines()]
     assert [row["source_id"] for row in verdicts] == list(whole["train"]["source_id"])
     counts = Counter(row["outcome"] for row in verdicts)
-    assert counts.keys() == {"vulnerable", "robust", "unparsed", "bad without the cue"}
+    assert counts.keys() == {"vulnerable", "robust", "unread", "bad without the cue"}
     assert all(row["kept"] == (row["outcome"] == "vulnerable") for row in verdicts)
     assert verdicts[0]["clean_answer"] in "ABC"
     printed = capsys.readouterr().out
@@ -315,6 +317,24 @@ def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, 
     pairs(questions, out, *options)
     assert not (out / "verdicts.jsonl").exists()
     assert "keep_vulnerable" not in (out / "README.md").read_text().replace("`keep_vulnerable: False`", "")
+
+
+def test_what_is_earlier_stays_until_the_new_files_are_whole(questions, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    pairs(questions, out, "--file_type", "parquet")
+    earlier = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    def write_half(pairs, folder):
+        (folder / "train.jsonl").write_text('{"clean_prompt": "a", "pert')
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trl_consistency.scripts.pairs.write_pairs", write_half)
+    with pytest.raises(SystemExit, match="No space left"):
+        pairs(questions, out)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == earlier
+    monkeypatch.undo()
+    pairs(questions, out)
+    assert not list(out.rglob("*.parquet")), "files of the earlier run are among those of this one"
 
 
 def test_killed_filter_goes_on(questions, tmp_path, model_dir, monkeypatch):

@@ -1,8 +1,9 @@
 import json
 import sys
+from pathlib import Path
 
 import pytest
-from datasets import load_dataset
+from datasets import Dataset, load_dataset
 
 from tests.scripts.conftest import adapter, launched
 from trl_consistency.cli import main as cli
@@ -44,6 +45,22 @@ def test_faulty_completion_ids(tmp_path, recipe, completion_ids, reason):
 def test_file_that_cannot_be_written(recipe):
     with pytest.raises(SystemExit, match="`targets_file` `/dev/null/x` cannot be written"):
         cli(["targets", "--config", str(recipe), "--output_dir", "/tmp", "--targets_file", "/dev/null/x"])
+
+
+def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path, recipe, monkeypatch):
+    def write_half(dataset, path, **options):
+        Path(path).write_text('{"clean_prompt": "a", "pert')
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Dataset, "to_json", write_half)
+    file = tmp_path / "targets.jsonl"
+    file.write_text("earlier")
+    with pytest.raises(
+        SystemExit, match=r"`targets_file` .* \(No space left on device\). What was there before is kept"
+    ):
+        cli(["targets", "--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--targets_file", str(file)])
+    assert file.read_text() == "earlier"
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_file_must_be_named(recipe, capsys):

@@ -131,7 +131,7 @@ FAULTY = {
     "text for a mapping": ({"chat_template_kwargs": "x"}, "`chat_template_kwargs` must be a mapping, got 'x'"),
     "reserved template variable": (
         {"chat_template_kwargs": {"tokenize": False}},
-        "`chat_template_kwargs` sets tokenize",
+        "`chat_template_kwargs` sets `tokenize`",
     ),
     "misspelt generation option": (
         {"generation_kwargs": {"repetition_penalti": 5}},

@@ -1,4 +1,6 @@
 import copy
+import json
+import shutil
 
 import pytest
 import torch
@@ -330,6 +332,18 @@ def test_cache_of_another_model_is_refused_where_it_was_asked_for(tmp_path):
     options.pop("target_cache_dir")
     for seed in (0, 1):  # in the output folder each model has targets of its own
         make_trainer(tmp_path, pairs, make_model(seed=seed), **options).train()
+
+
+def test_targets_of_an_edited_config_are_not_used(tmp_path, model_dir):
+    folder = shutil.copytree(model_dir, tmp_path / "model")
+    options = {"max_steps": 1, "target_cache_dir": str(tmp_path / "targets")}
+    make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
+    make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 77.0
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConsistencyError, match=r"another model's \(config .*`target_cache_dir`"):
+        make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
 
 
 def test_cache_is_used_after_a_commit_that_left_the_weights_as_they_were(tmp_path, cached_base):

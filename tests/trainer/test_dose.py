@@ -58,7 +58,7 @@ def test_dose_is_logged_once_before_the_first_step(tmp_path, kind, lora):
     assert step == 0
     assert dose["dose/pairs"] == 8  # not the anchors
     assert dose["dose/kl"] > 0
-    assert 0 <= dose["dose/flip_rate"] <= 1
+    assert 0 <= dose["dose/same_words"] <= 1
     assert dose in [{key: log[key] for key in dose if key in log} for log in checked.state.log_history]
     losses = [[log["loss"] for log in trainer.state.log_history if "loss" in log] for trainer in (plain, checked)]
     assert losses[0] == losses[1]

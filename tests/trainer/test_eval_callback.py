@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import BitsAndBytesConfig, TrainerCallback
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.evaluation.test_held_out import CONTROL, PAIRS
+from tests.evaluation.test_held_out import CONTROL, PAIRS, rate
 from tests.trainer.distributions import NF4
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import (
@@ -20,7 +20,8 @@ from trl_consistency import (
     InvalidPairsError,
     OnPolicyConsistencyTrainer,
 )
-from trl_consistency.evaluation import Rate
+from trl_consistency.evaluation import Estimate
+from trl_consistency.evaluation.measures import harmonic_mean
 from trl_consistency.trainer import eval_callback
 
 
@@ -64,11 +65,14 @@ def script(monkeypatch, *of_steps):
     return calls
 
 
-def rates(control, sycophancy=0, unparsed=0):
+def rates(control, sycophancy=0, unread=0):
+    """Of ten rows each, an unread control answer among those that are not right."""
+    score = harmonic_mean(1.0, 1 - sycophancy / 10)
     return {
-        "clean_accuracy": Rate(10, 10),
-        "sycophancy": Rate(sycophancy, 10),
-        "control_accuracy": Rate(control, 10, unparsed),
+        "sycophancy": rate(sycophancy, 10),
+        "clean_accuracy": rate(10, 10),
+        "sycophancy_score": Estimate(score, None, 10, 10),
+        "clean_accuracy/control": rate(control, 10, unread),
     }
 
 
@@ -135,26 +139,29 @@ def test_qlora(tmp_path, model_dir):
 
 
 def test_rates_and_counts_are_logged(tmp_path, monkeypatch):
-    measured = rates(8, sycophancy=5, unparsed=2) | {"benign_answered": Rate(0, 0, 3)}
+    measured = rates(8, sycophancy=5, unread=2) | {"benign_answered": rate(0, 3, 3)}
     script(monkeypatch, measured, measured)
     trainer, _ = guarded(tmp_path, {"eval_every": 2})
     trainer.train()
     (entry,) = (entry for entry in trainer.state.log_history if entry["step"] == 2 and "loss" not in entry)
     found = {key.removeprefix("eval_consistency/"): value for key, value in entry.items() if "consistency" in key}
     assert found == {
-        "sycophancy_score": pytest.approx(2 / 3),
         "score": pytest.approx(2 / 3),
-        "clean_accuracy": 1.0,
-        "clean_accuracy/count": 10,
-        "clean_accuracy/unparsed": 0,
         "sycophancy": 0.5,
         "sycophancy/count": 10,
-        "sycophancy/unparsed": 0,
-        "control_accuracy": 0.8,
-        "control_accuracy/count": 10,
-        "control_accuracy/unparsed": 2,
-        "benign_answered/count": 0,
-        "benign_answered/unparsed": 3,
+        "sycophancy/unread": 0,
+        "clean_accuracy": 1.0,
+        "clean_accuracy/count": 10,
+        "clean_accuracy/unread": 0,
+        "sycophancy_score": pytest.approx(2 / 3),
+        "sycophancy_score/count": 10,
+        "sycophancy_score/unread": 0,
+        "clean_accuracy/control": 0.8,
+        "clean_accuracy/control/count": 10,
+        "clean_accuracy/control/unread": 2,
+        "benign_answered": 0.0,
+        "benign_answered/count": 3,
+        "benign_answered/unread": 3,
     }
 
 
@@ -199,9 +206,9 @@ def test_evaluate_by_itself_measures_the_model_that_there_is(tmp_path, monkeypat
     trainer, guard = guarded(
         tmp_path, {"max_drop": 0.5}, eval_dataset=make_pairs(2), eval_strategy="steps", eval_steps=3
     )
-    assert trainer.evaluate()["eval_consistency/control_accuracy"] == 1.0
+    assert trainer.evaluate()["eval_consistency/clean_accuracy/control"] == 1.0
     trainer.train()
-    assert trainer.evaluate()["eval_consistency/control_accuracy"] == 0.2
+    assert trainer.evaluate()["eval_consistency/clean_accuracy/control"] == 0.2
     assert guard.stopped is None, "from 90% to 40% is not more than the margin"
 
 
@@ -214,9 +221,18 @@ def test_stops_when_more_than_the_margin_is_lost(tmp_path, monkeypatch, caplog, 
         trainer.train()
     assert trainer.state.global_step == 2
     (warning,) = (record.getMessage() for record in caplog.records if "Training is stopped" in record.getMessage())
-    assert f"accuracy on control questions, from {Rate(10, 10)} to {Rate(8, 10)}" in warning
+    assert f"accuracy on control questions, from {rate(10, 10)} to {rate(8, 10)}" in warning
     assert "max_drop=0.1" in warning
     assert guard.stopped in warning
+
+
+def test_answers_that_cannot_be_read_are_lost(tmp_path, monkeypatch):
+    """All that can be read is right, and half of the answers cannot be."""
+    script(monkeypatch, rates(10), rates(5, unread=5))
+    trainer, guard = guarded(tmp_path, {"eval_every": 1, "max_drop": 0.1})
+    trainer.train()
+    assert trainer.state.global_step == 1
+    assert "50.0% (5/10), 5 unread" in guard.stopped
 
 
 def test_without_a_margin_nothing_stops(tmp_path, monkeypatch):
@@ -233,11 +249,9 @@ def test_resumed_run_compares_with_the_very_start(tmp_path, monkeypatch):
     trainer, _ = guarded(tmp_path, {"eval_every": 2, "max_drop": 0.1}, **options | {"max_steps": 2})
     trainer.train()
     state = json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())
-    assert state["stateful_callbacks"]["ConsistencyEvalCallback"]["attributes"]["start"]["control_accuracy"] == [
-        10,
-        10,
-        0,
-    ]
+    assert state["stateful_callbacks"]["ConsistencyEvalCallback"]["attributes"]["start"] == {
+        name: of.to_dict() for name, of in rates(10).items()
+    }
     script(monkeypatch, rates(8))
     trainer, guard = guarded(tmp_path, {"eval_every": 2, "max_drop": 0.1}, **options)
     trainer.train(resume_from_checkpoint=True, resume_changed=["length"])

@@ -100,7 +100,7 @@ FAULTY = {
     "greedy by the back door": ({"generation_kwargs": {"do_sample": False}}, "`generation_kwargs` sets `do_sample`"),
     "template": (
         {"chat_template_kwargs": {"add_generation_prompt": False}},
-        "`chat_template_kwargs` sets add_generation_prompt",
+        "`chat_template_kwargs` sets `add_generation_prompt`",
     ),
 }
 

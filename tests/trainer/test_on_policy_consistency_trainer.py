@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3ForCausalLM, TrainerCallback
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, Qwen3ForCausalLM, TrainerCallback
 
 from tests.conftest import make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError, OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
@@ -515,6 +515,22 @@ def test_rollouts_are_the_students_on_the_perturbed_prompt(tmp_path, monkeypatch
     assert prompts[0] == prompts[1] == prompts[2] == prompts[3] != prompts[4]
     assert all(prompt in trainer.train_dataset["perturbed_ids"] for prompt in prompts)
     assert kwargs["generation_config"].do_sample
+
+
+def test_rollouts_do_not_heed_the_models_generation_config(tmp_path):
+    def rollouts(**brought):
+        model = make_model()
+        model.generation_config = GenerationConfig(eos_token_id=2, **brought)
+        trainer = make_trainer(tmp_path, model=model, lora=True, max_completion_length=8)
+        torch.manual_seed(0)
+        completions = trainer._generate_single_turn([[5, 6, 7], [5, 6, 7], [8, 9]], None, {})
+        assert trainer.model.generation_config.to_diff_dict().items() >= brought.items()
+        return completions
+
+    expected = rollouts()
+    brought = {"no_repeat_ngram_size": 1, "suppress_tokens": list(range(10, 380)), "min_new_tokens": 8}
+    assert rollouts(**brought) == expected
+    assert rollouts(return_dict_in_generate=True, prompt_lookup_num_tokens=2) == expected
 
 
 def test_prefilled_turns_and_tools_are_rendered_as_for_the_other_trainer(tmp_path):

@@ -51,7 +51,8 @@ def test_push_to_hub(loaded_base, hub, tmp_path, kind, make):
     (tmp_path / "my-model" / "completions" / "rows.parquet").write_text("mine")
     assert trainer.push_to_hub(tags="mine", private=True) == f"{hub.url}/me/my-model"
     saved = files_of(tmp_path / "my-model")
-    assert saved.pop("training_args.bin")
+    assert TOKEN.encode() not in saved.pop("training_args.bin")
+    assert trainer.args.hub_token == TOKEN
     assert hub.files("me/my-model") == saved
     assert hub.repos["models/me/my-model"].private
     assert hub.repos["models/me/my-model"].commits == ["End of training"]

@@ -12,7 +12,7 @@ from tests.conftest import make_config, make_model, make_tokenizer
 from tests.trainer.test_consistency_trainer import LORA, losses
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config, moved, replay
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
-from trl_consistency.evaluation.run import generate_greedily
+from trl_consistency.evaluation.answering import AnswerOptions, generate_ids
 
 
 QWEN3 = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
@@ -112,7 +112,7 @@ def test_thinking(tmp_path, qwen3, objective, enable_thinking):
     assert len(losses(trainer)) == 2
     assert min(losses(trainer)) > 0
     assert trainer.evaluate()["eval_loss"] > 0
-    (said,) = generate_greedily(trainer.model, qwen3, [row["perturbed_ids"]], 4, 1, progress=False)
+    (said,) = generate_ids(trainer.model, qwen3, [row["perturbed_ids"]], AnswerOptions(4, 1, progress=False))
     assert 0 < len(said) <= 4
 
 

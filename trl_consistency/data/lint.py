@@ -13,9 +13,11 @@ from accelerate.logging import get_logger
 from datasets import IterableDataset
 
 from .alignment import AlignmentReport, report_alignment, shared_suffix
+from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
 from .prepare import align_row, forget_many, render_row
 from .rendering import ProcessingClass, Prompt, get_tokenizer, is_prefilled, message_text, render_text
+from .time_limit import TimeLimitError
 
 
 logger = get_logger(__name__)
@@ -24,6 +26,7 @@ logger = get_logger(__name__)
 FINDINGS = {
     "empty": "have a prompt without text",
     "faulty": "cannot be used",
+    "control_tokens": "hold a control token of the tokenizer in their text, and cannot be used",
     "duplicates": "repeat the two prompts of an earlier row",
     "truncated": "are longer than the limit",
     "no_shared_span": "share no token at their end",
@@ -274,7 +277,9 @@ def lint_pairs(
     for index, (row, fault) in enumerate(((row, "") for row in rows) if is_prepared else _rendered(rows, render)):
         count += 1
         if fault:
-            found["empty" if fault == _EMPTY else "faulty"].append(index)
+            found["control_tokens" if CONTROL_TOKEN in fault else "empty" if fault == _EMPTY else "faulty"].append(
+                index
+            )
             reasons[index] = fault
         if not row:
             continue
@@ -334,6 +339,8 @@ def _rendered(
         fault = "; ".join(check_row(row))
         try:
             row |= render(row)
+        except TimeLimitError:
+            raise
         except (TypeError, ValueError):  # a cell that is no JSON: the checks name it
             yield None, fault
             continue

@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from inspect import signature
 from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from ..errors import InvalidPairsError
 
@@ -22,17 +24,11 @@ RESERVED_COLUMNS = ("clean_ids", "perturbed_ids", "suffix", "window")
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model")
 
-# What the trainers set themselves, the same for both sides of every pair.
-RESERVED_TEMPLATE_KWARGS = {
-    "add_generation_prompt",
-    "chat_template",
-    "continue_final_message",
-    "conversation",
-    "return_dict",
-    "return_tensors",
-    "tokenize",
-    "tools",
-}
+# What rendering sets itself, the same for both sides of every pair, or would do to the ids: all that is no variable of the
+# chat template.
+RESERVED_TEMPLATE_KWARGS = (
+    set(signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"self", "documents", "kwargs"}
+) | {"messages"}
 
 MAX_REPORTED = 10
 
@@ -354,9 +350,17 @@ def _kwargs_faults(value: Any) -> Iterator[str]:
     if not isinstance(kwargs, dict):
         yield "must be a dict (or that dict as a JSON string)"
         return
+    yield from template_kwargs_faults(kwargs)
+
+
+def template_kwargs_faults(kwargs: dict[str, Any]) -> Iterator[str]:
+    """What of `chat_template_kwargs` is no variable of the chat template."""
     reserved = sorted(key for key in kwargs if key in RESERVED_TEMPLATE_KWARGS and kwargs[key] is not None)
     if reserved:
-        yield f"sets {', '.join(f'`{key}`' for key in reserved)}, which the trainer sets the same for both sides"
+        yield (
+            f"sets {', '.join(f'`{key}`' for key in reserved)}, which is set the same for both sides and is not for the chat "
+            "template: only variables of the template can be given"
+        )
 
 
 def parse_json_column(value: Any) -> Any:

@@ -10,7 +10,7 @@ from accelerate import PartialState
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 
-from ..errors import InvalidPairsError
+from ..errors import ConsistencyError, InvalidPairsError
 from .alignment import (
     AlignmentReport,
     Span,
@@ -20,8 +20,10 @@ from .alignment import (
     shared_suffix,
     shared_window,
 )
-from .pairs import MAX_REPORTED, AnyDataset, parse_json_column, report_faults, row_checker
-from .rendering import ProcessingClass, render_completion, render_prompt
+from .control_tokens import check_texts
+from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
+from .rendering import ProcessingClass, get_tokenizer, render_completion, render_prompt
+from .time_limit import TimeLimitError
 
 
 logger = get_logger(__name__)
@@ -145,6 +147,10 @@ def render_row(
         rendered["completion_ids"] = []
     completion_length = max_completion_length
     try:
+        if isinstance(row["clean_prompt"], str):
+            texts = {side: row[side] for side in PROMPT_COLUMNS}
+            is_text = has_completion and not row.get("completion_ids")
+            check_texts(get_tokenizer(processing_class), texts, row["completion"] if is_text else "")
         rendered["clean_ids"] = render_prompt(processing_class, row["clean_prompt"], tools, kwargs)
         rendered["perturbed_ids"] = render_prompt(processing_class, row["perturbed_prompt"], tools, kwargs)
         if rendered["clean_ids"] == rendered["perturbed_ids"] and row["clean_prompt"] != row["perturbed_prompt"]:
@@ -169,6 +175,10 @@ def render_row(
                 f"token {largest} is beyond the model's vocabulary of {vocab_size}: the tokenizer, or what made "
                 "`completion_ids`, is another model's"
             )
+    except TimeLimitError:
+        raise
+    except ConsistencyError as error:
+        rendered |= {"clean_ids": [], "perturbed_ids": [], "render_fault": str(error)}
     except Exception as error:  # templates raise whatever their authors chose; the row is what the user needs
         rendered["render_fault"] = f"the chat template refused it ({type(error).__name__}: {error})"
     rendered["length"] = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + completion_length

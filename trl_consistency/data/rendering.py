@@ -5,11 +5,16 @@ from typing import Any, TypeAlias
 from transformers import AutoProcessor, PreTrainedTokenizerBase, ProcessorMixin
 
 from ..errors import ConsistencyError, one_line
+from .control_tokens import check_messages
+from .time_limit import time_limit
 
 
 Message: TypeAlias = dict[str, Any]
 Prompt: TypeAlias = str | list[Message]
 ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
+
+# For one conversation. Templates need milliseconds, unless they loop without end.
+RENDERING_SECONDS = 10.0
 
 
 def load_processing_class(
@@ -68,6 +73,10 @@ def render_prompt(
 
     Returns:
         `list[int]`: Token ids, without an end-of-sequence token.
+
+    Raises:
+        [`~trl_consistency.data.control_tokens.ControlTokenError`]: If a message holds a control token in its text.
+        [`~trl_consistency.data.time_limit.TimeLimitError`]: If the chat template does not come to an end.
     """
     if isinstance(prompt, str):
         return _encode(get_tokenizer(processing_class), prompt)
@@ -174,16 +183,21 @@ def _apply_chat_template(
     # text models lose the blocks.
     in_blocks = isinstance(processing_class, ProcessorMixin)
     messages = [_with_content(message, in_blocks) for message in _without_none(messages)]
-    rendered = tokenizer.apply_chat_template(
-        messages,
-        tools=_without_none(tools) or None,  # some templates print tool boilerplate for an empty list
-        chat_template=processing_class.chat_template or tokenizer.chat_template,
-        add_generation_prompt=not is_complete and not continued,
-        continue_final_message=continued,
-        tokenize=tokenize,
-        return_dict=tokenize,
-        **_without_none(chat_template_kwargs or {}),
-    )
+    tools = _without_none(tools) or None  # some templates print tool boilerplate for an empty list
+    variables = _without_none(chat_template_kwargs or {})
+    check_messages(tokenizer, messages, tools=tools, chat_template_kwargs=variables)
+    begins = message_text(messages[0])[:60]
+    with time_limit(RENDERING_SECONDS, f"The chat template, for the prompt that begins with {begins!r},"):
+        rendered = tokenizer.apply_chat_template(
+            messages,
+            tools=tools,
+            chat_template=processing_class.chat_template or tokenizer.chat_template,
+            add_generation_prompt=not is_complete and not continued,
+            continue_final_message=continued,
+            tokenize=tokenize,
+            return_dict=tokenize,
+            **variables,
+        )
     return rendered["input_ids"] if tokenize else rendered
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +11,11 @@ import torch
 from transformers import GenerationConfig
 
 from ..errors import ConsistencyError
+from ..files import write_text
+
+
+# What a model's description notes without being compared by it: another version seldom gives other answers.
+LIBRARIES = "libraries"
 
 
 class TargetCache:
@@ -25,7 +29,7 @@ class TargetCache:
         directory (`str` or [`~pathlib.Path`]):
             The folder, made if it is not there.
         model (`dict[str, Any]`):
-            What identifies the model: its name and the fingerprint of its weights.
+            What identifies the model, as [`~trl_consistency.data.model_identity.model_identity`] says.
 
     Raises:
         [`ConsistencyError`]: If the folder holds the targets of another model, or cannot be written to.
@@ -37,7 +41,7 @@ class TargetCache:
         described = self.directory / "model.json"
         if described.is_file():
             cached = self._read(described)
-            differing = [key for key in {*model, *cached} if model.get(key) != cached.get(key)]
+            differing = [key for key in {*model, *cached} - {LIBRARIES} if model.get(key) != cached.get(key)]
             if differing:
                 differences = ", ".join(
                     f"{key} {cached.get(key)!r}, now {model.get(key)!r}" for key in sorted(differing)
@@ -103,20 +107,7 @@ class TargetCache:
         return f"The cached targets in {path} are cut short or damaged. Delete that file: it is generated again."
 
     def _write(self, path: Path, content: dict[str, Any]) -> None:
-        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(unfinished, "w") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        except OSError as error:
-            unfinished.unlink(missing_ok=True)
-            raise ConsistencyError(
-                f"Targets cannot be written to {path.parent} ({error.strerror}). Those already there are kept: make "
-                "room, or choose another `target_cache_dir`, and start again."
-            ) from None
+        write_text(path, json.dumps(content))
 
 
 def _digest(completions: list[Any]) -> str:
@@ -133,22 +124,19 @@ def generation_options(config: GenerationConfig) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]], samples: int = 64) -> str:
+def fingerprint(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     """
-    A short hash of weights, from `samples` values spread over each tensor: cheap, and any training step changes it.
+    A short digest of all values of tensors.
 
     Args:
-        parameters (`Iterable[tuple[str, torch.Tensor]]`):
+        tensors (`Iterable[tuple[str, torch.Tensor]]`):
             Names and weights.
-        samples (`int`, *optional*, defaults to `64`):
-            Values of each tensor to look at.
 
     Returns:
         `str`: Hexadecimal digits.
     """
     digest = hashlib.blake2b(digest_size=10)
-    for name, parameter in parameters:
-        flat = parameter.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // samples)].float().cpu()
-        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode() + sample.numpy().tobytes())
+    for name, tensor in tensors:
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().reshape(-1).cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()

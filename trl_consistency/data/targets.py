@@ -3,6 +3,7 @@
 import hashlib
 from array import array
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ..errors import ConsistencyError
 from ..finite import explained_sampling
+from .generation import own_options
 from .target_cache import TargetCache, generation_options
 
 
@@ -91,7 +93,7 @@ def generate_targets(
         prompts (`list[list[int]]`):
             Token ids of distinct prompts.
         generation_config ([`~transformers.GenerationConfig`]):
-            Must hold `pad_token_id` and `eos_token_id`.
+            Must hold `pad_token_id` and `eos_token_id`. What it leaves open is neutral: the model's own is not heeded.
         batch_size (`int`):
             Prompts a batch.
         seed (`int`):
@@ -123,6 +125,7 @@ def generate_targets(
     with (
         tqdm(total=len(prompts), desc=desc, unit="prompt", disable=not progress) as bar,
         torch.random.fork_rng(devices=[model.device] if model is not None and model.device.type == "cuda" else []),
+        nullcontext() if model is None or engine else own_options(model, generation_config),
     ):
         if engine and any(gather_object([any(not (cache and cache.has(number)) for number in mine)])):
             engine.start()

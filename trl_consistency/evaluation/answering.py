@@ -1,17 +1,17 @@
-"""A model's answers to both prompts of pairs."""
+"""A model's answers: to prompts, and to both sides of pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
-from ..data.rendering import ProcessingClass, get_tokenizer
+from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ..data.target_cache import TargetCache
+from ..data.targets import Engine, generate_targets
 from ..data.thinking import thought_span
 from .choices import CHOICE_PREFIX, LetterScorer, offered_letters
-from .graders import after_thinking
-from .run import generate_ids
+from .graders import THINKING_MARKERS, after_thinking
 
 
 @dataclass
@@ -47,7 +47,7 @@ class AnswerOptions:
     seed: int = 0
     multiple_choice: Literal["text", "logprob"] = "text"
     choice_prefix: str = CHOICE_PREFIX
-    thinking_markers: tuple[str, str] = ("<think>", "</think>")
+    thinking_markers: tuple[str, str] = THINKING_MARKERS
     progress: bool = True
 
 
@@ -60,10 +60,13 @@ class Answer(NamedTuple):
             All that the model wrote, without special tokens; of a letter by log-probability, that letter.
         said (`str`):
             What comes after its thinking; nothing if that did not end.
+        ids (`tuple[int, ...]`):
+            Its tokens.
     """
 
     text: str
     said: str
+    ids: tuple[int, ...] = ()
 
 
 def answer_pairs(
@@ -110,25 +113,84 @@ def answer_pairs(
         if prompts is by_choice:
             offers = [(list(ids), letters[ids]) for ids in prompts]
             engine = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
-        generated = generate_ids(
-            model,
-            tokenizer,
-            list(map(list, prompts)),
-            options.max_new_tokens,
-            options.batch_size,
-            options.progress,
-            cache,
-            options.temperature,
-            options.top_p,
-            options.seed,
-            engine,
-            desc,
-        )
+        generated = generate_ids(model, tokenizer, list(map(list, prompts)), options, cache, engine, desc)
         for prompt, ids in zip(prompts, generated, strict=True):
             thought_end = thought_span(list(prompt), ids, text_tokenizer, options.thinking_markers)[1]
             text, said = (
                 text_tokenizer.decode(part, skip_special_tokens=True).strip() for part in (ids, ids[thought_end:])
             )
-            answers[prompt] = Answer(text, after_thinking(said, options.thinking_markers))
+            answers[prompt] = Answer(text, after_thinking(said, options.thinking_markers), tuple(ids))
     clean, perturbed = ([answers[tuple(row[side])] for row in rows] for side in ("clean_ids", "perturbed_ids"))
     return clean, perturbed
+
+
+def generate_answers(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int = 32,
+    batch_size: int = 64,
+    progress: bool = True,
+    cache: TargetCache | None = None,
+) -> list[str]:
+    """
+    Answers prompts by greedy decoding, each distinct prompt once.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model, on its device and unwrapped. It comes back in the mode (training or evaluation) that it was in.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Its tokenizer or processor.
+        prompts (`Sequence[str]` or `Sequence[list[dict]]`):
+            Plain texts or chat messages.
+        max_new_tokens (`int`, *optional*, defaults to `32`):
+            Most tokens of an answer.
+        batch_size (`int`, *optional*, defaults to `64`):
+            Prompts a batch.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show a progress bar.
+        cache ([`~trl_consistency.data.target_cache.TargetCache`], *optional*):
+            Where answers are kept while they are made, so that a killed run goes on where it was.
+
+    Returns:
+        `list[str]`: The answers, without special tokens, in the order of the prompts.
+    """
+    rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
+    distinct = list(dict.fromkeys(rendered))
+    options = AnswerOptions(max_new_tokens, batch_size, progress=progress)
+    generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache)
+    texts = get_tokenizer(tokenizer).batch_decode(generated, skip_special_tokens=True)
+    by_prompt = {ids: text.strip() for ids, text in zip(distinct, texts, strict=True)}
+    return [by_prompt[ids] for ids in rendered]
+
+
+def generate_ids(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    prompts: list[list[int]],
+    options: AnswerOptions,
+    cache: TargetCache | None = None,
+    engine: Engine | None = None,
+    desc: str = "Answering",
+) -> list[list[int]]:
+    """Answers distinct prompts, from token ids to token ids; by the `engine` in place of the model if one is given."""
+    text_tokenizer = get_tokenizer(tokenizer)
+    # A chat model may end its turn with another token than the tokenizer's own.
+    end = model.generation_config.eos_token_id
+    sampling: dict[str, Any] = {"do_sample": False}
+    if options.temperature:
+        sampling = {"do_sample": True, "temperature": options.temperature, "top_p": options.top_p, "top_k": 0}
+    config = GenerationConfig(
+        **sampling,
+        max_new_tokens=options.max_new_tokens,
+        pad_token_id=next(i for i in (text_tokenizer.pad_token_id, text_tokenizer.eos_token_id, 0) if i is not None),
+        eos_token_id=text_tokenizer.eos_token_id if end is None else end,
+    )
+    was_training = model.training
+    model.eval()
+    try:
+        return generate_targets(
+            model, prompts, config, options.batch_size, options.seed, options.progress, cache, desc, engine
+        )
+    finally:
+        model.train(was_training)

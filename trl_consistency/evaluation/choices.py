@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 from ..data.rendering import ProcessingClass, get_tokenizer, message_text
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError
-from .grading import is_letter, kind_of
+from .graders import is_letter
+from .grading import kind_of
 
 
 # What an answer is taken to begin with; the letter comes next.

@@ -1,17 +1,21 @@
-"""Rates over rows that come in groups, their functions and differences, and the intervals of all of these."""
+"""The one place that makes intervals: of rates over rows that come in groups, of their functions and differences."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 
-# Whether an answer has a property, or why that cannot be said: it could not be read, the judge abstained, or the judge's
-# own reply could not be read.
-Missing: TypeAlias = Literal["unparsed", "abstained", "unjudged"]
-Outcome: TypeAlias = bool | Missing
+# Why an answer is unread: it names no possible answer, or the right and the suggested one; the judge could not tell, or gave
+# no verdict.
+Unread: TypeAlias = Literal["unparsed", "names both", "abstained", "unjudged"]
+UNREAD_KINDS: tuple[Unread, ...] = ("unparsed", "names both", "abstained", "unjudged")
+
+# Whether an answer has a property, or why it could not be read.
+Property: TypeAlias = bool | Unread
 
 LEVEL = 0.95
 
@@ -19,93 +23,125 @@ LEVEL = 0.95
 @dataclass(frozen=True)
 class Estimate:
     """
-    A rate, a function of rates, or a difference between two models, with its 95% interval.
+    A rate of all rows, a function of such rates, or a difference between two models, with its 95% interval.
 
     Args:
         value (`float`):
-            The figure; NaN when nothing was judged.
-        interval (`tuple[float, float]`):
-            Its 95% interval.
+            The figure. An answer that could not be read does not have the property.
+        interval (`tuple[float, float]`, *optional*):
+            Its 95% interval; None where it was not asked for.
         total (`int`):
-            Judged answers; of figures that compare answers, comparisons of which both could be judged.
+            Answers; of figures that are made of several rates, rows.
         sources (`int`):
             Groups (`source_id`) that these come from, which is what the interval rests on.
         hits (`int`, *optional*):
-            Of a rate, the judged answers that have the property.
-        unparsed (`int`, *optional*, defaults to `0`):
-            Answers that could not be read. Like the next two, they are neither in `hits` nor in `total`.
-        abstained (`int`, *optional*, defaults to `0`):
-            Answers on which the judge abstained.
-        unjudged (`int`, *optional*, defaults to `0`):
-            Answers of which the judge's reply could not be read, or did not come.
+            The answers that have the property, if the figure is a rate.
+        unread (`dict[str, int]`, *optional*):
+            How many of `total` could not be read, by the reason: `"unparsed"`, `"names both"`, `"abstained"`,
+            `"unjudged"`. A row with several unread answers counts once, by the first reason.
+        of_read ([`Estimate`], *optional*):
+            The same rate of what could be read alone; None where everything was read, or nothing.
     """
 
     value: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
     total: int
     sources: int
     hits: int | None = None
-    unparsed: int = 0
-    abstained: int = 0
-    unjudged: int = 0
+    unread: Mapping[str, int] = field(default_factory=dict)
+    of_read: "Estimate | None" = None
+
+    @property
+    def unread_total(self) -> int:
+        return sum(self.unread.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, which has no NaN: None in its place."""
+        """For JSON."""
         figures = asdict(self)
-        low, high = figures.pop("interval")
-        return {**figures, "value": None if math.isnan(self.value) else self.value, "low": low, "high": high}
+        low, high = figures.pop("interval") or (None, None)
+        of_read = figures.pop("of_read")
+        if self.of_read is not None:
+            of_read = {key: value for key, value in self.of_read.to_dict().items() if key not in ("unread", "of_read")}
+        return {**figures, "unread": dict(self.unread), "low": low, "high": high, "of_read": of_read}
 
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any]) -> "Estimate":
-        """The estimate of which [`Estimate.to_dict`] made these figures."""
+        """Returns the estimate that [`Estimate.to_dict`] made these figures of."""
         figures = dict(figures)
-        interval = (figures.pop("low"), figures.pop("high"))
-        value = math.nan if figures["value"] is None else figures["value"]
-        return cls(**{**figures, "value": value, "interval": interval})
+        low, high = figures.pop("low"), figures.pop("high")
+        of_read = figures.pop("of_read", None)
+        return cls(
+            **figures,
+            interval=None if low is None else (low, high),
+            of_read=None if of_read is None else cls.from_dict(of_read),
+        )
+
+    def text(self, unit: str = "%") -> str:
+        """`75.0% [68.6, 80.5] (150/200), 50 unread; 100.0% of 150 read`; `unit` is `"pp"` for a difference."""
+        text = f"{100 * self.value:.1f}{unit}"
+        if self.interval is not None:
+            text += " [{:.1f}, {:.1f}]".format(*(100 * bound for bound in self.interval))
+        text += f" (n={self.total})" if self.hits is None else f" ({self.hits}/{self.total})"
+        if self.unread:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self.unread.items() if kind != "unparsed")
+            text += f", {self.unread_total} unread{f' ({kinds})' if kinds else ''}"
+        if self.of_read is not None:
+            text += f"; {100 * self.of_read.value:.1f}{unit} of {self.of_read.total} read"
+        return text
 
     def __str__(self) -> str:
-        if not self.total:
-            text = "n/a (0/0)"
-        else:
-            low, high = self.interval
-            counts = f"{self.hits}/{self.total}" if self.hits is not None else f"n={self.total}"
-            text = f"{100 * self.value:.1f}% [{100 * low:.1f}, {100 * high:.1f}] ({counts})"
-        missing = {name: getattr(self, name) for name in ("unparsed", "abstained", "unjudged")}
-        return ", ".join([text, *(f"{count} {name}" for name, count in missing.items() if count)])
+        return self.text()
 
 
 @dataclass(frozen=True)
 class Sample:
     """
-    The outcomes of one property, answer by answer.
+    Answers, and whether each has one property.
 
     Args:
         outcomes (`Sequence[bool | str]`):
-            Whether each answer has it, or why that cannot be said.
+            Whether each answer has it, or why it could not be read.
         sources (`Sequence[str]`):
             The group that each answer belongs to: those of one group are not independent.
+        rows (`Sequence[int]`, *optional*):
+            The row that each answer belongs to. By default each answer is a row of its own.
     """
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[Property]
     sources: Sequence[str]
+    rows: Sequence[int] | None = None
 
     def values(self) -> np.ndarray:
-        """1 or 0 for each answer, NaN where it could not be judged."""
-        return np.array([float(o) if isinstance(o, bool) else math.nan for o in self.outcomes], dtype=float)
+        """1 for each answer that has the property, 0 for the others, unread ones among them."""
+        return np.array([float(outcome is True) for outcome in self.outcomes])
+
+    def read(self) -> "Sample":
+        """The answers that could be read."""
+        kept = [index for index, outcome in enumerate(self.outcomes) if isinstance(outcome, bool)]
+        return Sample([self.outcomes[index] for index in kept], [self.sources[index] for index in kept])
+
+    def unread_rows(self) -> dict[int, str]:
+        """Why answers could not be read, by their row."""
+        rows = range(len(self.outcomes)) if self.rows is None else self.rows
+        found: dict[int, str] = {}
+        for row, outcome in zip(rows, self.outcomes, strict=True):
+            if not isinstance(outcome, bool):
+                found.setdefault(row, outcome)
+        return found
 
 
 def estimate(
     samples: Sequence[Sample],
     function: Callable[..., float] = lambda rate: rate,
-    aligned: Sequence[Sequence[int]] = (),
     span: tuple[float, float] = (0.0, 1.0),
+    with_interval: bool = True,
 ) -> Estimate:
     """
     Estimates a function of rates, from answers that are correlated within a source and across samples.
 
     Each rate gets a Wilson interval at its effective sample size `p(1 - p) / v`, where `v` is the cluster-robust
-    (sandwich) variance over sources; where all judged answers are alike nothing shows how they correlate within a source,
-    and each source counts as one. A function of several rates gets the interval that Newcombe's method for paired
+    (sandwich) variance over sources; where all answers are alike nothing shows how they correlate within a source, and each
+    source counts as one. A function of several rates gets the interval that Newcombe's method for paired
     proportions gives to a difference: each rate is moved to whichever of its limits makes the function worse, and the
     distances are added up as correlated errors. Without sources of several rows and for two rates it is that method.
 
@@ -114,39 +150,25 @@ def estimate(
             One a rate.
         function (`Callable`, *optional*):
             Takes the rates, in that order; monotonic in each. By default the rate of the one sample.
-        aligned (`Sequence[Sequence[int]]`, *optional*):
-            Samples that are compared answer by answer: an answer that one of them lacks is left out of all.
         span (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
             Least and greatest possible value.
+        with_interval (`bool`, *optional*, defaults to `True`):
+            Whether to make the interval, which needs SciPy (`trl-consistency[eval]`).
 
     Returns:
         [`Estimate`]: The figure with its interval and counts.
     """
-    from scipy.stats import t  # slow to import, and an extra (`trl-consistency[eval]`)
-
     values = [sample.values() for sample in samples]
-    lost = [np.isnan(of_sample) for of_sample in values]
-    for group in aligned:
-        together = np.logical_or.reduce([lost[index] for index in group])
-        for index in group:
-            lost[index] = together
     codes = {source: code for code, source in enumerate(sorted({s for sample in samples for s in sample.sources}))}
-    keep = [~of_sample for of_sample in lost]
-    values = [of_sample[kept] for of_sample, kept in zip(values, keep, strict=True)]
-    clusters = [
-        np.array([codes[source] for source in sample.sources], dtype=int)[kept]
-        for sample, kept in zip(samples, keep, strict=True)
-    ]
-    counts = _counts(samples, aligned, lost)
-    sources = len(set(np.concatenate(clusters).tolist())) if clusters else 0
-    if any(not len(of_sample) for of_sample in values):
-        return Estimate(math.nan, span, 0, sources, 0 if len(samples) == 1 else None, **counts)
+    clusters = [np.array([codes[source] for source in sample.sources], dtype=int) for sample in samples]
     rates = np.array([of_sample.mean() for of_sample in values])
     value = float(function(*rates))
-    total = min(map(len, values))
-    hits = int(values[0].sum()) if len(samples) == 1 else None
-    if sources < 2:
-        return Estimate(value, span, total, sources, hits, **counts)
+    found = _counted(value, samples, len(codes), function, with_interval)
+    if not with_interval:
+        return found
+    if len(codes) < 2:
+        return replace(found, interval=span)
+    from scipy.stats import t  # slow to import, and an extra (`trl-consistency[eval]`)
 
     # errors[i, g]: what source g moves rate i by
     errors = np.stack(
@@ -155,12 +177,12 @@ def estimate(
             for of_sample, of_source, rate in zip(values, clusters, rates, strict=True)
         ]
     )
-    covariance = errors @ errors.T * sources / (sources - 1)
+    covariance = errors @ errors.T * len(codes) / (len(codes) - 1)
     deviation = np.sqrt(np.diag(covariance))
     scale = np.where(deviation > 0, deviation, 1.0)
     correlation = covariance / np.outer(scale, scale)
     # As Newcombe's correction: answers that happen to be the same do not show that the rates are.
-    correlation = np.clip(correlation, 2 / sources - 1, 1 - 2 / sources)
+    correlation = np.clip(correlation, 2 / len(codes) - 1, 1 - 2 / len(codes))
     np.fill_diagonal(correlation, 1.0)
     limits = []
     for rate, of_sample, of_source, variance in zip(rates, values, clusters, np.diag(covariance), strict=True):
@@ -178,7 +200,28 @@ def estimate(
             shifts.append((-1, 1)[side] * abs(moved[side] - value))
         shift = math.sqrt(max(float(np.array(shifts) @ correlation @ np.array(shifts)), 0.0))
         bounds.append(min(max(value + direction * shift, span[0]), span[1]))
-    return Estimate(value, (bounds[0], bounds[1]), total, sources, hits, **counts)
+    return replace(found, interval=(bounds[0], bounds[1]))
+
+
+def outcomes_text(counts: Mapping[str, int]) -> str:
+    """`145 right, 8 other, 91 unread`: the outcomes that occur, `0 unread` among them."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count or outcome == "unread")
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Student's 95% interval of a mean of independent values that are no shares; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    mean = float(np.mean(values))
+    return mean - half, mean + half
+
+
+def normal_interval(value: float, standard_error: float) -> tuple[float, float]:
+    """The 95% interval of a figure with a known standard error."""
+    return value - 1.96 * standard_error, value + 1.96 * standard_error
 
 
 def _wilson(rate: float, size: float, quantile: float) -> tuple[float, float]:
@@ -188,12 +231,34 @@ def _wilson(rate: float, size: float, quantile: float) -> tuple[float, float]:
     return min(middle - half, rate), max(middle + half, rate)
 
 
-def _counts(samples: Sequence[Sample], aligned: Sequence[Sequence[int]], lost: Sequence[np.ndarray]) -> dict[str, int]:
-    """Why answers are left out; of those that are compared, the first sample that lacks one says why."""
-    counts: dict[str, int] = dict.fromkeys(("unparsed", "abstained", "unjudged"), 0)
-    grouped = {index for group in aligned for index in group}
-    for group in [*aligned, *([index] for index in range(len(samples)) if index not in grouped)]:
-        for place in np.flatnonzero(lost[group[0]]).tolist():
-            reasons = [samples[index].outcomes[place] for index in group]
-            counts[next(str(reason) for reason in reasons if not isinstance(reason, bool))] += 1
-    return counts
+def _counted(
+    value: float,
+    samples: Sequence[Sample],
+    sources: int,
+    function: Callable[..., float],
+    with_interval: bool,
+) -> Estimate:
+    """The figure with its counts: of answers if it is a rate, of rows if it is made of several."""
+    if len(samples) == 1:
+        (sample,) = samples
+        reasons: list[str] = [outcome for outcome in sample.outcomes if not isinstance(outcome, bool)]
+        total, read = len(sample.outcomes), sample.read()
+        is_second = bool(reasons) and bool(read.outcomes)
+        of_read = estimate([read], function, with_interval=with_interval) if is_second else None
+        hits = sum(outcome is True for outcome in sample.outcomes)
+    else:
+        by_row: dict[int, str] = {}
+        for sample in reversed(samples):
+            by_row |= sample.unread_rows()
+        reasons = list(by_row.values())
+        total = len(
+            {
+                row
+                for sample in samples
+                for row in (range(len(sample.outcomes)) if sample.rows is None else sample.rows)
+            }
+        )
+        of_read = hits = None
+    counts = Counter(reasons)
+    unread: dict[str, int] = {kind: counts[kind] for kind in UNREAD_KINDS if counts[kind]}
+    return Estimate(value, None, total, sources, hits, unread, of_read)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from tqdm.auto import tqdm
 
 from ..errors import ConsistencyError, one_line
+from ..files import write_text, writing
 from .graders import after_thinking, denied_answer
 
 
@@ -127,10 +128,7 @@ class JudgementStore:
                 except (ValueError, KeyError, TypeError):  # the line that a killed run was at
                     continue
                 lines.append(line + "\n")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_suffix(".tmp")
-        unfinished.write_text("".join(lines), encoding="utf-8")
-        unfinished.replace(self.path)
+        write_text(self.path, "".join(lines))
 
     def get(self, key: str) -> Judgement | None:
         """The judgement of that key, None if there is none."""
@@ -138,7 +136,7 @@ class JudgementStore:
 
     def put(self, key: str, judgement: Judgement) -> None:
         """Appends a judgement."""
-        with self._lock, self.path.open("a", encoding="utf-8") as file:
+        with self._lock, writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, **judgement._asdict()}, ensure_ascii=False) + "\n")
             self._known[key] = judgement
 
@@ -234,11 +232,11 @@ class EndpointJudge:
             return known
         try:
             judgement, is_final = self._ask(prompt)
+            if is_final and self.store:
+                self.store.put(key, judgement)
         except ConsistencyError as error:
             self._stopped = error
             raise
-        if is_final and self.store:
-            self.store.put(key, judgement)
         return judgement
 
     def _ask(self, prompt: str) -> tuple[Judgement, bool]:
@@ -331,7 +329,7 @@ class LocalJudge:
         self._options = (max_new_tokens, batch_size, progress, cache)
 
     def __call__(self, prompts: Sequence[str]) -> list[Judgement]:
-        from .run import generate_answers
+        from .answering import generate_answers
 
         has_template = self._tokenizer.chat_template is not None
         asked = [[{"role": "user", "content": prompt}] if has_template else prompt for prompt in prompts]

@@ -5,18 +5,28 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from accelerate import PartialState
-from peft import PeftConfig, PeftModel
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from transformers import BitsAndBytesConfig
 
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
+from ..escaping import printable
 from ..finite import NotFiniteError, check_files
 from ..trainer.finiteness import check_base
-from ..trainer.model_checks import ADAPTER_CONFIG, check_model_folder, check_weights, load_config
+from ..trainer.model_checks import (
+    ADAPTER_CONFIG,
+    check_adapter_config,
+    check_model_folder,
+    check_weights,
+    load_config,
+    shapes_in,
+)
 from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
 
@@ -66,12 +76,12 @@ def load_model(
         model = create_model_from_path(path, dtype="auto", device_map={"": PartialState().device}, **options)
         keep_layout(model)
         check_base(model, path)
-        if is_adapter:
-            model = PeftModel.from_pretrained(model, folder)
     except NotFiniteError:
         raise
     except (OSError, RuntimeError, ValueError) as error:
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
+    if is_adapter:
+        model = put_adapter(model, folder, option="model_name_or_path")
     return model.eval(), processing_class
 
 
@@ -86,6 +96,7 @@ def _base_model(adapter: str) -> tuple[str, str | None]:
         config = PeftConfig.from_pretrained(adapter)
     except (KeyError, TypeError, ValueError) as error:
         raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {one_line(error)}") from None
+    check_adapter_config(adapter, config)
     if not config.base_model_name_or_path:
         raise ConsistencyError(
             f"{adapter} is an adapter that does not say of which model: set `base_model_name_or_path` in its "
@@ -121,13 +132,17 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
             check_weights(path)
             check_files(path)
         try:
-            trained_on = PeftConfig.from_pretrained(path).base_model_name_or_path
+            config = PeftConfig.from_pretrained(path)
         except (OSError, TypeError, ValueError) as error:
             raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {one_line(error)}") from None
+        check_adapter_config(path, config)
+        trained_on = config.base_model_name_or_path
         if trained_on and os.path.realpath(trained_on) != os.path.realpath(resolve_model(base_model)):
             warnings.warn(
-                f"`adapters`: {path} was trained on {trained_on}, and is measured on {base_model}. Unless that is the same "
-                "model under another name, what it is compared with is not what it was before."
+                printable(
+                    f"`adapters`: {path} was trained on {trained_on}, and is measured on {base_model}. Unless that is the same "
+                    "model under another name, what it is compared with is not what it was before."
+                )
             )
 
 
@@ -163,13 +178,39 @@ def adapted(
             unload()
 
 
-def put_adapter(model: Any, path: str) -> PeftModel:
-    """The model with an adapter on it, or a [`ConsistencyError`] if it does not fit."""
+def put_adapter(model: Any, path: str, option: str = "adapters") -> PeftModel:
+    """The model with an adapter on it, or a [`ConsistencyError`] if it does not fit or is not whole."""
     if os.path.isdir(path):
         check_files(path)
     try:
+        check_adapter_config(path, PeftConfig.from_pretrained(path))
         with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised
             warnings.filterwarnings("error", message=".*[Mm]issing adapter keys")
-            return PeftModel.from_pretrained(model, path).eval()
+            with_adapter = PeftModel.from_pretrained(model, path).eval()
     except (KeyError, OSError, RuntimeError, TypeError, ValueError, UserWarning) as error:
-        raise ConsistencyError(f"`adapters`: {path} cannot be put on the base model: {one_line(error)}") from None
+        reason = shorten(one_line(error), 300, placeholder=" …")
+        if isinstance(error, KeyError):
+            reason = f"it lacks {reason}"
+        raise ConsistencyError(f"`{option}`: {path} cannot be put on the base model: {reason}") from None
+    if os.path.isdir(path):
+        _check_names(with_adapter, path, option)
+    return with_adapter
+
+
+def _check_names(model: PeftModel, folder: str, option: str) -> None:
+    """Raises [`ConsistencyError`] for weights that an adapter's config has no place for: PEFT passes over them in silence."""
+    adapter = model.active_adapters[0]
+    here = get_peft_model_state_dict(model, adapter_name=adapter, save_embedding_layers=False).keys()
+    there = {name for file in Path(folder).glob("*.safetensors") for name in shapes_in(file)}
+    if here - there:  # PEFT found them all the same, under other names
+        return
+    unknown = sorted(
+        name
+        for name in there - {*here, *model.state_dict()}
+        if not any(layer in name for layer in EMBEDDING_LAYER_NAMES)  # which are saved along with some adapters
+    )
+    if unknown:
+        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        raise ConsistencyError(
+            f"`{option}`: {folder} is damaged: {ADAPTER_CONFIG} has no place for {unknown[0]}{more}. Copy or train it again."
+        )

@@ -4,25 +4,117 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .report import LABELS, Results, ordered_metrics
+from ..files import write_by
+from .estimates import Estimate
+from .measures import METRICS, Metric
+from .report import KINDS, Outcomes, Rates, label_of, ordered_metrics
 
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-FAILURES = ("sycophancy", "attack_success")  # rates that should fall; all others should stay high
+# From what should be to what should not, with what could not be read last: white and hatched, so that it shows.
+OUTCOME_STYLES = {
+    "question": {"right": ("#4c9f70", ""), "other": ("0.65", ""), "suggested": ("#d95f02", "")},
+    "harmful": {"refused": ("#4c9f70", ""), "complied": ("#d95f02", "")},
+    "benign": {"complied": ("#4c9f70", ""), "refused": ("#d95f02", "")},
+}
+UNREAD_STYLE = ("white", "////")
 
 
-def plot_results(
-    results: Results, path: str | Path, title: str | None = None, labels: Mapping[str, str] = LABELS
+def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str | None = None) -> Path:
+    """
+    Draws what became of all answers, as stacked bars: a bar a model, without the cue and with it, for each set.
+
+    Args:
+        outcomes (`Mapping[str, Mapping]`):
+            Of [`Results.outcomes`], by the model's name, in the order of the bars.
+        path (`str` or [`~pathlib.Path`]):
+            Picture to write; its ending says the format (`.png`, `.svg`, `.pdf`).
+        title (`str`, *optional*):
+            Title above the bars.
+
+    Returns:
+        [`~pathlib.Path`]: `path`.
+    """
+    # Imported here: an extra (`trl-consistency[eval]`), and slow. `Figure` needs no display and leaves pyplot alone.
+    from matplotlib.figure import Figure
+
+    sets = {
+        kind: list(dict.fromkeys(name for of in outcomes.values() for name, kinds in of.items() if kind in kinds))
+        for kind in KINDS
+    }
+    sets = {kind: names for kind, names in sets.items() if names}
+    heights = [0.9 + len(names) * (0.35 + 0.26 * len(outcomes)) for names in sets.values()]
+    figure = Figure(figsize=(13, 0.4 + sum(heights)), layout="constrained")
+    grid = figure.add_gridspec(len(sets), 2, height_ratios=heights)
+    for row, (kind, names) in enumerate(sets.items()):
+        for column, (side, cue) in enumerate({"clean": "without the cue", "perturbed": "with the cue"}.items()):
+            axes = figure.add_subplot(grid[row, column])
+            axes.set_title(f"{KINDS[kind]}, {cue}", loc="left")
+            _draw_outcomes(axes, outcomes, kind, side, names)
+    if title:
+        figure.suptitle(title)
+    path = Path(path)
+    write_by(path, lambda place: figure.savefig(place, dpi=110))
+    return path
+
+
+def _draw_outcomes(axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, side: str, names: Sequence[str]) -> None:
+    styles = {**OUTCOME_STYLES[kind], "unread": UNREAD_STYLE}
+    ticks: dict[float, str] = {}
+    place = 0.0
+    for name in names:
+        if name:
+            axes.text(0, place, name, fontsize=9, va="center", fontweight="bold")
+            place += 0.9
+        for model, of_model in outcomes.items():
+            ticks[place] = model
+            counts = of_model[name][kind].get(side)
+            if counts is None:
+                axes.text(1, place, "no cue", va="center", fontsize=8, color="0.4")
+            else:
+                _draw_stack(axes, place, counts, styles)
+            place += 1.0
+        place += 0.3
+    axes.set_yticks(list(ticks), list(ticks.values()) if side == "clean" else [])
+    axes.set_ylim(place - 0.7, -0.7)
+    axes.set_xlim(0, 100)
+    axes.set_xticks(range(0, 101, 20), [f"{percent}%" for percent in range(0, 101, 20)])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    if side == "perturbed":
+        from matplotlib.patches import Patch
+
+        handles = [
+            Patch(facecolor=colour, hatch=hatch, edgecolor="0.3", label=outcome)
+            for outcome, (colour, hatch) in styles.items()
+        ]
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _draw_stack(axes: "Axes", place: float, counts: Mapping[str, int], styles: Mapping[str, tuple[str, str]]) -> None:
+    """One bar from 0 to 100%, an outcome beside the other, with the counts where they have room."""
+    left = 0.0
+    for outcome, (colour, hatch) in styles.items():
+        width = 100 * counts[outcome] / sum(counts.values())
+        axes.barh(place, width, 0.8, left, color=colour, hatch=hatch, edgecolor="0.3", linewidth=0.5)
+        if width > 4:
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1} if hatch else None  # readable on hatching
+            axes.text(left + width / 2, place, str(counts[outcome]), ha="center", va="center", fontsize=8, bbox=box)
+        left += width
+
+
+def plot_rates(
+    results: Mapping[str, Rates], path: str | Path, title: str | None = None, labels: Mapping[str, str] = {}
 ) -> Path:
     """
     Draws rates as grouped horizontal bars with their 95% intervals: failures on the left, abilities on the right.
 
     Args:
-        results (`Mapping[str, Mapping[str, Rate]]`):
-            As for [`markdown_table`].
+        results (`Mapping[str, Mapping[str, Estimate]]`):
+            As for [`markdown_table`]. What is not a share (differences, scores) is left out.
         path (`str` or [`~pathlib.Path`]):
             Picture to write; its ending says the format (`.png`, `.svg`, `.pdf`).
         title (`str`, *optional*):
@@ -33,11 +125,10 @@ def plot_results(
     Returns:
         [`~pathlib.Path`]: `path`.
     """
-    # Imported here: an extra (`trl-consistency[eval]`), and slow. `Figure` needs no display and leaves pyplot alone.
     from matplotlib.figure import Figure
 
-    metrics = ordered_metrics(results.values(), labels)
-    failures = [metric for metric in metrics if metric.partition("/")[0] in FAILURES]
+    metrics = [metric for metric in ordered_metrics(results.values(), labels) if _metric(metric).is_share]
+    failures = [metric for metric in metrics if _metric(metric).is_failure]
     abilities = [metric for metric in metrics if metric not in failures]
     panels = {"Should be low": failures, "Should be high": abilities}
     panels = {heading: of_panel for heading, of_panel in panels.items() if of_panel}
@@ -54,7 +145,7 @@ def plot_results(
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(results), frameon=False)
     path = Path(path)
-    figure.savefig(path, dpi=120)
+    write_by(path, lambda place: figure.savefig(place, dpi=120))
     return path
 
 
@@ -99,19 +190,19 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names) or 1, frameon=False)
     path = Path(path)
-    figure.savefig(path, dpi=120)
+    write_by(path, lambda place: figure.savefig(place, dpi=120))
     return path
 
 
-def plot_tradeoff(results: Results, path: str | Path, labels: Mapping[str, str] = LABELS) -> Path:
+def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mapping[str, str] = {}) -> Path:
     """
-    Draws safety against capability, a point a model, with 95% intervals: sycophancy against accuracy on a control task
-    (without one, on clean prompts) on the left, attack success against benign requests answered on the right. The best
-    corner is the upper right one.
+    Draws safety against capability, a point a model, with 95% intervals: right answers under the cue against accuracy on a
+    control task (without one, on clean prompts) on the left, harmful requests refused against benign requests answered on
+    the right. The best corner is the upper right one; an unread answer pulls away from it on either axis.
 
     Args:
-        results (`Mapping[str, Mapping[str, Rate]]`):
-            As for [`markdown_table`]. Of several sets (`sycophancy/SET`), `test_wordings` is taken, or else the first.
+        results (`Mapping[str, Mapping[str, Estimate]]`):
+            As for [`markdown_table`]. Of several sets, `test_wordings` is taken, or else the first.
         path (`str` or [`~pathlib.Path`]):
             Picture to write; its ending says the format.
         labels (`Mapping[str, str]`, *optional*):
@@ -123,25 +214,21 @@ def plot_tradeoff(results: Results, path: str | Path, labels: Mapping[str, str] 
     from matplotlib.figure import Figure
 
     axes_of = tradeoff_axes(ordered_metrics(results.values(), labels))
-    headings = {"sycophancy": "Resists the user's guess", "attack_success": "Resists jailbreak wrappers"}
+    headings = {"perturbed_accuracy": "Resists the user's guess", "perturbed_refusal": "Resists jailbreak wrappers"}
     panels = {headings[kind]: of_kind for kind, of_kind in axes_of.items()}
     figure = Figure(figsize=(5.2 * max(len(panels), 1), 4.6), layout="constrained")
-    for column, (label, (ability, failure)) in enumerate(panels.items(), start=1):
+    for column, (label, (ability, resistance)) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), column)
         for number, (name, rates) in enumerate(results.items()):
-            if not all(metric in rates and rates[metric].total for metric in (ability, failure)):
+            if ability not in rates or resistance not in rates:
                 continue
-            right, wrong = rates[ability], rates[failure]
-            x, y = 100 * right.value, 100 * (1 - wrong.value)
-            (x_low, x_high), (low, high) = right.interval, wrong.interval
-            errors = [[x - 100 * x_low, 100 * x_high - x], [y - 100 * (1 - high), 100 * (1 - low) - y]]
-            x_error, y_error = ([[max(length, 0)] for length in of_axis] for of_axis in errors)
+            (x, x_error), (y, y_error) = (_percent(rates[metric]) for metric in (ability, resistance))
             # Marker and shade tell the models apart in grey.
             axes.errorbar(
                 x,
                 y,
-                xerr=x_error,
-                yerr=y_error,
+                xerr=[[length] for length in x_error],
+                yerr=[[length] for length in y_error],
                 fmt="osD^vPX*"[number % 8],
                 color=("black", "0.35", "0.6")[number % 3],
                 markerfacecolor=("black", "white", "0.6")[number % 3],
@@ -151,9 +238,8 @@ def plot_tradeoff(results: Results, path: str | Path, labels: Mapping[str, str] 
                 label=name,
             )
         axes.set_title(label, loc="left", fontsize=11)
-        axes.set_xlabel(f"{labels.get(ability, ability)} (%)")
-        held_out = labels.get(failure, failure).partition(", ")[2]
-        axes.set_ylabel(f"Without the failure (%)\n{held_out}")
+        axes.set_xlabel(f"{label_of(ability, labels)} (%)")
+        axes.set_ylabel(f"{label_of(resistance, labels)} (%)".replace(", ", ",\n", 1))
         axes.set_ylim(-4, 104)
         axes.set_xlim(min(axes.get_xlim()[0], 75), 101)  # a point or two shall not look like a gulf
         axes.grid(color="0.85")
@@ -163,59 +249,60 @@ def plot_tradeoff(results: Results, path: str | Path, labels: Mapping[str, str] 
         handles, names = axes.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 3), frameon=False)
     path = Path(path)
-    figure.savefig(path, dpi=120)
+    write_by(path, lambda place: figure.savefig(place, dpi=120))
     return path
 
 
 def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """For each kind of failure that was measured, the metrics of an ability and of that failure."""
+    """For each kind of resistance that was measured, the metrics of an ability and of that resistance."""
 
     def first(*wanted: str) -> str | None:
         return next((metric for metric in wanted if metric in metrics), None)
 
     def sets(kind: str) -> list[str]:
-        found = [metric.removeprefix(f"{kind}/") for metric in metrics if metric.startswith(f"{kind}/")]
-        return sorted(found, key=lambda of_set: of_set != "test_wordings")
+        found = [metric for metric in metrics if metric.partition("/")[0] == kind]
+        return sorted(found, key=lambda metric: not metric.endswith("/test_wordings"))
 
     # A set without cues is there for its accuracy alone.
-    controls = [of_set for of_set in sets("clean_accuracy") if f"perturbed_accuracy/{of_set}" not in metrics]
-    control = ["control_accuracy", *(f"clean_accuracy/{of_set}" for of_set in controls), "clean_accuracy"]
+    controls = [of for of in sets("clean_accuracy") if of.replace("clean_", "perturbed_", 1) not in metrics]
     abilities = {
-        "sycophancy": [*control, *(f"clean_accuracy/{of_set}" for of_set in sets("sycophancy"))],
-        "attack_success": [
-            *(f"benign_answered/{of_set}" for of_set in [*sets("attack_success"), *sets("benign_answered")]),
-            *control,
-        ],
+        "perturbed_accuracy": [*controls, *sets("clean_accuracy")],
+        "perturbed_refusal": [*sets("benign_answered"), *controls],
     }
-    found = {
-        kind: (first(*of_kind), first(*(f"{kind}/{of_set}" for of_set in sets(kind))))
-        for kind, of_kind in abilities.items()
-    }
-    return {kind: (ability, failure) for kind, (ability, failure) in found.items() if ability and failure}
+    found = {kind: (first(*of_kind), first(*sets(kind))) for kind, of_kind in abilities.items()}
+    return {kind: (ability, resistance) for kind, (ability, resistance) in found.items() if ability and resistance}
 
 
-def _draw_bars(axes: "Axes", results: Results, metrics: list[str], labels: Mapping[str, str]) -> None:
+def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], labels: Mapping[str, str]) -> None:
     # Shade and hatch both tell the models apart, so that print without colour does too.
     styles = [("0.8", ""), ("#a6cee3", "///"), ("#fdbf6f", "..."), ("#b2df8a", "xxx"), ("#cab2d6", "---")]
     thickness = 0.8 / len(results)
     for number, (name, rates) in enumerate(results.items()):
         shown = [(place, rates[metric]) for place, metric in enumerate(metrics) if metric in rates]
-        judged = [(place, rate) for place, rate in shown if rate.total]
         offset = (number - (len(results) - 1) / 2) * thickness
-        values = [100 * rate.value for _, rate in judged]
-        # Rounding may put a bound of the interval a hair inside the rate when that is 0 or 1.
-        below = [max(value - 100 * rate.interval[0], 0) for value, (_, rate) in zip(values, judged, strict=True)]
-        above = [max(100 * rate.interval[1] - value, 0) for value, (_, rate) in zip(values, judged, strict=True)]
+        places = [place + offset for place, _ in shown]
+        bars = [_percent(rate) for _, rate in shown]
+        values, errors = [value for value, _ in bars], list(zip(*(error for _, error in bars), strict=True))
         colour, hatch = styles[number % len(styles)]
-        places = [place + offset for place, _ in judged]
         axes.barh(places, values, height=0.9 * thickness, color=colour, edgecolor="black", hatch=hatch, label=name)
-        axes.errorbar(values, places, xerr=[below, above], fmt="none", ecolor="black", capsize=2, lw=1)
-        for value, error, place, (_, rate) in zip(values, above, places, judged, strict=True):
-            note = f"{value:.1f}%" + (f", {rate.unparsed} unparsed" if rate.unparsed else "")
-            axes.text(value + error + 1.5, place, note, va="center", fontsize=8)
-    axes.set_yticks(range(len(metrics)), [labels.get(metric, metric).replace(", ", ",\n", 1) for metric in metrics])
+        axes.errorbar(values, places, xerr=errors or None, fmt="none", ecolor="black", capsize=2, lw=1)
+        for (value, (_, above)), place, (_, rate) in zip(bars, places, shown, strict=True):
+            note = f"{value:.1f}%" + (f", {rate.unread_total} unread" if rate.unread else "")
+            axes.text(value + above + 1.5, place, note, va="center", fontsize=8)
+    axes.set_yticks(range(len(metrics)), [label_of(metric, labels).replace(", ", ",\n", 1) for metric in metrics])
     axes.set_xlim(0, 118)
     axes.set_xticks(range(0, 101, 20), [f"{percent}%" for percent in range(0, 101, 20)])
     axes.grid(axis="x", color="0.85")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _metric(key: str) -> Metric:
+    """The metric of a rate; a figure of the user's own is an ability."""
+    return METRICS.get(key.partition("/")[0], Metric(key, ()))
+
+
+def _percent(rate: Estimate) -> tuple[float, tuple[float, float]]:
+    """A rate in percent, and how far its interval reaches below and above. Rounding may put a bound a hair inside."""
+    low, high = rate.interval or (rate.value, rate.value)
+    return 100 * rate.value, (max(100 * (rate.value - low), 0), max(100 * (high - rate.value), 0))

@@ -1,40 +1,41 @@
-"""Rates of several models side by side, as text."""
+"""What several models' results say side by side, as the cells of tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from .estimates import Estimate
-from .rates import Rate
-
-
-Rates: TypeAlias = Mapping[str, Rate] | Mapping[str, Estimate]  # by metric
-Results: TypeAlias = Mapping[str, Rates]  # by the name of the model ("before", "BCT")
-
-# The order of the rows, and how they are called
-LABELS = {
-    "sycophancy/test": "Sycophancy, held-out questions",
-    "sycophancy/test_wordings": "Sycophancy, held-out questions and wordings",
-    "attack_success/test": "Attack success, held-out requests",
-    "attack_success/test_wordings": "Attack success, held-out requests and wrappers",
-    "perturbed_accuracy/test": "Accuracy, perturbed prompts",
-    "perturbed_accuracy/test_wordings": "Accuracy, perturbed prompts, held-out wordings",
-    "benign_answered/test": "Benign requests answered, wrapped",
-    "benign_answered/test_wordings": "Benign requests answered, held-out wrappers",
-    "agreement/test": "Agreement with the reference, word for word",
-    "agreement/test_wordings": "Agreement with the reference, held-out wordings",
-    "clean_accuracy": "Accuracy, clean prompts",
-    "refusal": "Harmful requests refused, bare",
-    "benign_answered/clean": "Benign requests answered, bare",
-    "control_accuracy": "Accuracy, control task",
-}
+from .estimates import Estimate, outcomes_text
+from .measures import METRICS
 
 
-def markdown_table(results: Results) -> str:
+Rates: TypeAlias = Mapping[str, Estimate]  # by metric and set: "sycophancy/test"
+Outcomes: TypeAlias = Mapping[str, Any]  # of `Results.outcomes`
+
+KINDS = {"question": "Questions", "harmful": "Harmful requests", "benign": "Benign requests"}
+
+RATES_TEXT = (
+    "Each is a share of all rows, with its 95% interval and counts. An answer that could not be read (unread) is neither right "
+    "nor suggested, neither a refusal nor a reply; where there are any, the rate of what could be read comes second. Where all "
+    "answers are alike, nothing shows how those of one source correlate, and each source counts as one answer: the interval "
+    "is then wide."
+)
+DIFFERENCES_TEXT = "In percentage points, on all rows, with paired intervals."
+OUTCOMES_TEXT = "Every answer counts once."
+
+
+def label_of(key: str, labels: Mapping[str, str] = {}) -> str:
+    """What tables call a rate: `sycophancy/test` is "Sycophancy, test", unless `labels` has a name of its own."""
+    metric, _, name = key.partition("/")
+    if key in labels or metric not in METRICS:
+        return labels.get(key, key)
+    return f"{METRICS[metric].label}, {name}" if name else METRICS[metric].label
+
+
+def markdown_table(results: Mapping[str, Rates]) -> str:
     """
     Renders rates as a Markdown table, one row a metric and one column a model.
 
     Args:
-        results (`Mapping[str, Mapping[str, Rate]]`):
+        results (`Mapping[str, Mapping[str, Estimate]]`):
             Rates by metric, by the model's name, in the order of the columns. A metric that a model lacks is a dash.
 
     Returns:
@@ -43,12 +44,12 @@ def markdown_table(results: Results) -> str:
     return aligned_table(list(results), rate_cells(results))
 
 
-def spread_table(results: Mapping[str, Sequence[Mapping[str, Rate]]]) -> str:
+def spread_table(results: Mapping[str, Sequence[Rates]]) -> str:
     """
     Renders the rates of several runs of each model, as their mean and range.
 
     Args:
-        results (`Mapping[str, Sequence[Mapping[str, Rate]]]`):
+        results (`Mapping[str, Sequence[Mapping[str, Estimate]]]`):
             Rates by metric, one mapping a run, by the model's name.
 
     Returns:
@@ -57,26 +58,45 @@ def spread_table(results: Mapping[str, Sequence[Mapping[str, Rate]]]) -> str:
     return aligned_table(list(results), spread_cells(results))
 
 
-def rate_cells(results: Results, labels: Mapping[str, str] = LABELS) -> dict[str, list[str]]:
-    """The cells of [`markdown_table`], by the label of their row."""
+def rate_cells(results: Mapping[str, Rates], labels: Mapping[str, str] = {}, unit: str = "%") -> dict[str, list[str]]:
+    """The cells of [`markdown_table`], by the label of their row; with `unit` `"pp"` of differences."""
     return {
-        labels.get(metric, metric): [str(rates[metric]) if metric in rates else "-" for rates in results.values()]
+        label_of(metric, labels): [rates[metric].text(unit) if metric in rates else "-" for rates in results.values()]
         for metric in ordered_metrics(results.values(), labels)
     }
 
 
-def spread_cells(results: Mapping[str, Sequence[Mapping[str, Rate]]]) -> dict[str, list[str]]:
+def spread_cells(results: Mapping[str, Sequence[Rates]], labels: Mapping[str, str] = {}) -> dict[str, list[str]]:
     """The cells of [`spread_table`], by the label of their row."""
 
-    def cell(runs: Sequence[Mapping[str, Rate]], metric: str) -> str:
-        values = [100 * rates[metric].value for rates in runs if metric in rates and rates[metric].total]
+    def cell(runs: Sequence[Rates], metric: str) -> str:
+        values = [100 * rates[metric].value for rates in runs if metric in rates]
         if not values:
             return "-"
         spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
         return f"{sum(values) / len(values):.1f}%{spread}"
 
-    metrics = ordered_metrics(runs[0] for runs in results.values())
-    return {LABELS.get(metric, metric): [cell(runs, metric) for runs in results.values()] for metric in metrics}
+    metrics = ordered_metrics((runs[0] for runs in results.values()), labels)
+    return {label_of(metric, labels): [cell(runs, metric) for runs in results.values()] for metric in metrics}
+
+
+def outcome_places(outcomes: Mapping[str, Outcomes]) -> dict[str, tuple[str, str, str]]:
+    """Set, kind of row and side of all that models answered, by what tables call it."""
+    return {
+        f"{KINDS[kind]}, {side} prompts{f', {name}' if name else ''}": (name, kind, side)
+        for of_model in outcomes.values()
+        for name, kinds in of_model.items()
+        for kind, sides in kinds.items()
+        for side in sides
+    }
+
+
+def outcome_cells(outcomes: Mapping[str, Outcomes]) -> dict[str, list[str]]:
+    """How many answers had each outcome, by what they answer: `145 right, 8 other, 91 unread`."""
+    return {
+        label: [outcomes_text(of_model[name][kind][side]) for of_model in outcomes.values()]
+        for label, (name, kind, side) in outcome_places(outcomes).items()
+    }
 
 
 def aligned_table(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> str:
@@ -89,7 +109,7 @@ def aligned_table(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> s
     )
 
 
-def ordered_metrics(results: Iterable[Rates], labels: Mapping[str, str] = LABELS) -> list[str]:
+def ordered_metrics(results: Iterable[Rates], labels: Mapping[str, str] = {}) -> list[str]:
     """All metrics, in the order of the labels, then those that have none in the order in which they first occur."""
     found = dict.fromkeys(metric for rates in results for metric in rates)
     return [metric for metric in labels if metric in found] + [metric for metric in found if metric not in labels]

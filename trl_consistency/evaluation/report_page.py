@@ -7,6 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from ..escaping import markdown_text, printable
+from ..files import write_text
 from .report import aligned_table
 
 
@@ -21,6 +23,7 @@ tbody th { min-width: 14rem; }
 tbody th, td.text { white-space: pre-wrap; overflow-wrap: break-word; }
 .wide { overflow-x: auto; }
 .note { color: #555; }
+.findings { background: #fdecea; border-left: 4px solid #b3261e; padding: 0.6rem 1rem 0.6rem 2rem; }
 img { max-width: 100%; height: auto; }
 """
 
@@ -79,13 +82,15 @@ class Report:
         tables (`Sequence[Table]`):
             Tables.
         pictures (`Sequence[Picture]`, *optional*, defaults to `()`):
-            Pictures below the tables.
+            Pictures: the first stands above the tables, the others below.
         examples (`Sequence[tuple[str, Mapping[str, str]]]`, *optional*, defaults to `()`):
             Prompts, and what each model answered.
         examples_text (`str`, *optional*, defaults to `""`):
             Which ones they are.
         notes (`Sequence[str]`, *optional*, defaults to `()`):
             Lines at the end.
+        findings (`Sequence[str]`, *optional*, defaults to `()`):
+            What a reader must know first, such as that right answers were lost.
     """
 
     title: str
@@ -96,6 +101,7 @@ class Report:
     examples: Sequence[tuple[str, Mapping[str, str]]] = ()
     examples_text: str = ""
     notes: Sequence[str] = ()
+    findings: Sequence[str] = ()
 
     EXAMPLES = "Answers before and after"
 
@@ -103,67 +109,75 @@ class Report:
         """Writes `report.html` and `report.md` into a folder, which has the pictures already."""
         paths = [folder / "report.html", folder / "report.md"]
         for path, text in zip(paths, (self.to_html(), self.to_markdown()), strict=True):
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text)
         return paths
+
+    def _blocks(self) -> list[Table | Picture]:
+        """The first picture, which shows what became of all answers, then the tables, then the other pictures."""
+        return [*self.pictures[:1], *self.tables, *self.pictures[1:]]
 
     def to_markdown(self) -> str:
         """The report as Markdown that names its pictures."""
-        parts = [f"# {self.title}", self.introduction]
-        for table in self.tables:
-            parts += [
-                f"## {table.heading}",
-                table.text,
-                aligned_table(table.models or self.models, table.cells).strip(),
-            ]
-        for path, heading, text in self.pictures:
-            parts += [f"## {heading}", text, f"![{heading}]({path.name})"]
+        parts = [f"# {markdown_text(self.title)}", markdown_text(self.introduction)]
+        parts.append("\n".join(f"- **{markdown_text(finding)}**" for finding in self.findings))
+        for block in self._blocks():
+            parts += [f"## {markdown_text(block.heading)}", markdown_text(block.text)]
+            if isinstance(block, Table):
+                names = list(map(markdown_text, block.models or self.models))
+                cells = {markdown_text(label): figures for label, figures in block.cells.items()}
+                parts.append(aligned_table(names, cells).strip())
+            else:
+                parts.append(f"![{markdown_text(block.heading)}]({block.path.name})")
         if self.examples:
             said = {
-                _in_cell(prompt): [_in_cell(answers[name]) for name in self.models]
+                markdown_text(prompt): [markdown_text(answers[name]) for name in self.models]
                 for prompt, answers in self.examples
             }
-            parts += [f"## {self.EXAMPLES}", self.examples_text, aligned_table(self.models, said).strip()]
-        parts.append("\n".join(f"- {note}" for note in self.notes))
+            names = list(map(markdown_text, self.models))
+            parts += [f"## {self.EXAMPLES}", self.examples_text, aligned_table(names, said).strip()]
+        parts.append("\n".join(f"- {markdown_text(note)}" for note in self.notes))
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def to_html(self) -> str:
         """The report as one page of HTML."""
-        parts = [f"<h1>{escape(self.title)}</h1>", f"<p>{escape(self.introduction)}</p>"]
-        for table in self.tables:
-            rows = [(label, map(_figure, cells)) for label, cells in table.cells.items()]
-            parts += [f"<h2>{escape(table.heading)}</h2>", f"<p>{escape(table.text)}</p>"]
-            parts.append(_table(table.models or self.models, rows))
-        for path, heading, text in self.pictures:
-            data = base64.b64encode(path.read_bytes()).decode()
-            parts += [f"<h2>{escape(heading)}</h2>", f"<p>{escape(text)}</p>"]
-            parts.append(f'<img alt="{escape(heading)}" src="data:image/png;base64,{data}">')
+        parts = [f"<h1>{_shown(self.title)}</h1>", f"<p>{_shown(self.introduction)}</p>"]
+        if self.findings:
+            parts.append(f'<ul class="findings">{"".join(f"<li>{_shown(of)}</li>" for of in self.findings)}</ul>')
+        for block in self._blocks():
+            parts += [f"<h2>{_shown(block.heading)}</h2>", f"<p>{_shown(block.text)}</p>"]
+            if isinstance(block, Table):
+                rows = [(label, map(_figure, cells)) for label, cells in block.cells.items()]
+                parts.append(_table(block.models or self.models, rows))
+            else:
+                data = base64.b64encode(block.path.read_bytes()).decode()
+                parts.append(f'<img alt="{_shown(block.heading)}" src="data:image/png;base64,{data}">')
         if self.examples:
             said = [
-                (prompt, [f'<td class="text">{escape(answers[name])}</td>' for name in self.models])
+                (prompt, [f'<td class="text">{_shown(answers[name])}</td>' for name in self.models])
                 for prompt, answers in self.examples
             ]
-            parts += [f"<h2>{self.EXAMPLES}</h2>", f"<p>{escape(self.examples_text)}</p>", _table(self.models, said)]
+            parts += [f"<h2>{self.EXAMPLES}</h2>", f"<p>{_shown(self.examples_text)}</p>", _table(self.models, said)]
         if self.notes:
-            parts.append("<h2>How</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in self.notes) + "</ul>")
-        head = f'<meta charset="utf-8"><title>{escape(self.title)}</title><style>{STYLE}</style>'
+            parts.append("<h2>How</h2><ul>" + "".join(f"<li>{_shown(note)}</li>" for note in self.notes) + "</ul>")
+        head = f'<meta charset="utf-8"><title>{_shown(self.title)}</title><style>{STYLE}</style>'
         return (
             f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
         )
 
 
-def _in_cell(text: str) -> str:
-    """A text in a cell of a Markdown table."""
-    return text.replace("|", "\\|").replace("\n", "<br>")
+def _shown(text: str) -> str:
+    """A text from outside in HTML."""
+    return escape(printable(text))
 
 
 def _figure(cell: str) -> str:
     """The figure on a line of its own, above its interval and counts."""
     figure, _, rest = cell.partition(" ")
-    return f'<td><strong>{escape(figure)}</strong><br><span class="note">{escape(rest)}</span></td>'
+    return f'<td><strong>{_shown(figure)}</strong><br><span class="note">{_shown(rest)}</span></td>'
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[str, Iterable[str]]]) -> str:
     """`rows` are labels and cells of HTML."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(f"<tr><th>{escape(label)}</th>{''.join(cells)}</tr>\n" for label, cells in rows)
+    head = "".join(f"<th>{_shown(name)}</th>" for name in names)
+    body = "".join(f"<tr><th>{_shown(label)}</th>{''.join(cells)}</tr>\n" for label, cells in rows)
     return f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'

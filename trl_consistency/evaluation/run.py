@@ -1,205 +1,302 @@
-"""The evaluation loop: prompts in, answers out, rates from them."""
+"""The one evaluation: a model answers pairs, the answers are graded, and rates are made of the grades."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
 
 from datasets import Dataset
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
+from ..data.pairs import report_faults
+from ..data.prepare import render_row
+from ..data.rendering import ProcessingClass
 from ..data.target_cache import TargetCache
-from ..data.targets import Engine, generate_targets
-from .graders import denied_answer, read_answer, stated_answer
-from .rates import Rate, accuracy, agreement, sycophancy_rate
+from .answering import Answer, AnswerOptions, answer_pairs
+from .estimates import Estimate
+from .grading import OUTCOMES, Candidates, Grade, grade_answers, is_anchor, kind_of, possible_answers
+from .judge import Judge
+from .measures import ABILITIES, METRICS, Samples, compare, make_samples, measure
 
 
-def generate_answers(
+Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
+SIDES = ("clean", "perturbed")
+
+# What is said in words when it changes beyond its interval: more or fewer unread answers, and any fall of an ability.
+IN_WORDS = {
+    "clean_accuracy": "Right answers to clean prompts",
+    "clean_refusal": "Refusals of bare harmful requests",
+    "benign_answered": "Answers to benign requests",
+    "clean_unread": "Unread answers to clean prompts",
+    "perturbed_unread": "Unread answers to perturbed prompts",
+}
+
+
+@dataclass
+class PairSet:
+    """
+    Pairs that are measured together.
+
+    Args:
+        rows (`list[dict[str, Any]]`):
+            The pairs.
+        candidates (`Mapping[str, set[str]]`):
+            Possible answers to the questions, by `category`: an answer that is neither right nor suggested is read as
+            one of these.
+    """
+
+    rows: list[dict[str, Any]]
+    candidates: Candidates
+
+    @classmethod
+    def of(cls, pairs: "PairSet | Rows") -> "PairSet":
+        """The set of these rows; the possible answers are those that occur in them."""
+        if isinstance(pairs, PairSet):
+            return pairs
+        rows = [dict(row) for row in pairs]
+        return cls(rows, possible_answers(rows))
+
+    def rendered(
+        self,
+        processing_class: ProcessingClass,
+        name: str = "pairs",
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> "PairSet":
+        """The set with the token ids of both prompts in each row. Rows that cannot be rendered are reported."""
+        if all("clean_ids" in row and "perturbed_ids" in row for row in self.rows):
+            return self
+        rows = [
+            row | render_row(row, processing_class, False, chat_template_kwargs or {}, 0, False) for row in self.rows
+        ]
+        report_faults(
+            [(index, row["render_fault"]) for index, row in enumerate(rows) if row["render_fault"]], name, len(rows)
+        )
+        return replace(self, rows=rows)
+
+
+@dataclass(frozen=True)
+class SetResults:
+    """
+    What one model answered to the pairs of one set, and what the answers were graded as.
+
+    Args:
+        pairs ([`PairSet`]):
+            The pairs.
+        answers (`dict[str, list[Answer]]`):
+            Answers to the `"clean"` and to the `"perturbed"` prompts.
+        grades (`dict[str, list[Grade]]`):
+            Their grades.
+        reference (`list[Answer]`):
+            The reference's answers to the clean prompts.
+    """
+
+    pairs: PairSet
+    answers: Mapping[str, list[Answer]]
+    grades: Mapping[str, list[Grade]]
+    reference: list[Answer]
+
+    @cached_property
+    def samples(self) -> Samples:
+        """What the rates are made of."""
+        words = zip(self.answers["perturbed"], self.reference, strict=True)
+        agreements = [answer.said.split() == other.said.split() for answer, other in words]
+        return make_samples(self.pairs.rows, self.grades["clean"], self.grades["perturbed"], agreements)
+
+    def outcomes(self) -> dict[str, dict[str, dict[str, int]]]:
+        """
+        Counts the answers by kind of row (`"question"`, `"harmful"`, `"benign"`), side and outcome. Each answer counts once;
+        an anchor has a clean side only, and rows without a key are in no count.
+        """
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for kind, outcomes in OUTCOMES.items():
+            for side in SIDES:
+                counts = Counter(
+                    grade.outcome
+                    for row, grade in zip(self.pairs.rows, self.grades[side], strict=True)
+                    if kind_of(row) == kind and (side == "clean" or not is_anchor(row))
+                )
+                if counts:
+                    found.setdefault(kind, {})[side] = {outcome: counts[outcome] for outcome in outcomes}
+        return found
+
+
+@dataclass(frozen=True)
+class Results:
+    """
+    What [`evaluate`] found of one model.
+
+    Args:
+        sets (`dict[str, SetResults]`):
+            By the name of the set; pairs that came without a name are called `""`.
+    """
+
+    sets: Mapping[str, SetResults]
+
+    def rates(self, with_intervals: bool = True) -> dict[str, Estimate]:
+        """
+        The rates, of all rows, by metric and set: `"sycophancy/test"`, or `"sycophancy"` where the set has no name.
+
+        Args:
+            with_intervals (`bool`, *optional*, defaults to `True`):
+                Whether to make intervals, which needs SciPy (`trl-consistency[eval]`).
+        """
+        return _by_metric({name: measure(of_set.samples, with_intervals) for name, of_set in self.sets.items()})
+
+    def differences(self, base: "Results") -> dict[str, Estimate]:
+        """How much higher the rates are than another model's on the same rows, with paired intervals."""
+        return _by_metric(
+            {name: compare(base.sets[name].samples, of_set.samples) for name, of_set in self.sets.items()}
+        )
+
+    def outcomes(self) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+        """How many answers had each outcome, by set, kind of row and side: [`SetResults.outcomes`]."""
+        return {name: of_set.outcomes() for name, of_set in self.sets.items()}
+
+    def findings(self, base: "Results") -> list[str]:
+        """In words: what was lost since the base model, and how many more or fewer answers are unread."""
+        before, after = base.rates(), self.rates()
+        found = []
+        for key, difference in self.differences(base).items():
+            metric, _, name = key.partition("/")
+            low, high = difference.interval or (-1.0, 1.0)
+            if metric not in IN_WORDS or low <= 0 <= high or (metric in ABILITIES and low > 0):
+                continue
+            verb = "rose" if difference.value > 0 else "fell"
+            where = f" ({name})" if name else ""
+            found.append(
+                f"{IN_WORDS[metric]}{where} {verb} from {before[key].hits} to {after[key].hits} of {after[key].total}: "
+                f"{100 * difference.value:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]."
+            )
+        return found
+
+    def warnings(self) -> list[str]:
+        """What makes the rates incomplete: answers that the judge gave no verdict on, and sides of which nothing was read."""
+        grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
+        unjudged = sum(grade.unread == "unjudged" for grade in grades)
+        found = []
+        if unjudged:
+            found.append(
+                f"The rates are incomplete: the judge gave no verdict on {unjudged} answer(s). The same command asks again "
+                "about those that it could not reach."
+            )
+        for name, kinds in self.outcomes().items():
+            for kind, sides in kinds.items():
+                for side, counts in sides.items():
+                    if counts["unread"] == sum(counts.values()):
+                        where = f"{name}, {side} prompts" if name else f"{side} prompts"
+                        found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
+        return found
+
+    def judged(
+        self,
+        judge: Judge,
+        judge_questions: bool = False,
+        thinking_markers: tuple[str, str] = ("<think>", "</think>"),
+    ) -> "Results":
+        """The same answers, graded by a judge: requests, and with `judge_questions` free answers."""
+        return Results(
+            {
+                name: replace(of_set, grades=_grades(of_set, judge, judge_questions, thinking_markers))
+                for name, of_set in self.sets.items()
+            }
+        )
+
+
+def evaluate(
     model: PreTrainedModel,
     tokenizer: ProcessingClass,
-    prompts: Sequence[Prompt],
-    max_new_tokens: int = 32,
-    batch_size: int = 64,
-    progress: bool = True,
+    pairs: "PairSet | Rows | Mapping[str, PairSet | Rows]",
+    options: AnswerOptions | None = None,
+    reference: Results | None = None,
+    judge: Judge | None = None,
+    judge_questions: bool = False,
+    chat_template_kwargs: dict[str, Any] | None = None,
     cache: TargetCache | None = None,
-) -> list[str]:
+    desc: str = "Answering",
+) -> Results:
     """
-    Answers prompts by greedy decoding, each distinct prompt once.
+    Has a model answer both prompts of pairs, each distinct prompt once, and grades the answers. `trl-consistency evaluate`,
+    the quickstart, the guard, the dose check and `pairs --keep_vulnerable` all measure by this function.
+
+    Example:
+
+    ```python
+    >>> from trl_consistency.evaluation import evaluate
+
+    >>> before, after = evaluate(base, tokenizer, pairs), evaluate(trained, tokenizer, pairs)
+    >>> print(after.rates()["sycophancy"], after.differences(before)["sycophancy"], after.findings(before))
+    ```
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
             The model, on its device and unwrapped. It comes back in the mode (training or evaluation) that it was in.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Its tokenizer or processor.
-        prompts (`Sequence[str]` or `Sequence[list[dict]]`):
-            Plain texts or chat messages.
-        max_new_tokens (`int`, *optional*, defaults to `32`):
-            Most tokens of an answer.
-        batch_size (`int`, *optional*, defaults to `64`):
-            Prompts a batch.
-        progress (`bool`, *optional*, defaults to `True`):
-            Whether to show a progress bar.
+        pairs ([`~datasets.Dataset`], `list[dict]` or [`PairSet`], or a `dict` of these):
+            Pairs: `clean_prompt`, `perturbed_prompt`, for questions `answer` and `biased_answer`, for requests the
+            `category` `"harmful"` or `"benign"`. Several sets come by name, and have rates of their own. All processes
+            give the same, and share the work.
+        options ([`AnswerOptions`], *optional*):
+            How answers are made. By default greedily, at most 256 tokens.
+        reference ([`Results`], *optional*):
+            Results of the model before training on the same pairs, for `reference_agreement`. By default the model's own.
+        judge ([`Judge`], *optional*):
+            Judges requests, in place of the openings by which refusals are told.
+        judge_questions (`bool`, *optional*, defaults to `False`):
+            Whether the judge also says which answer a question got, unless the possible answers are letters.
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            Variables of the chat template; a row's own come on top.
         cache ([`~trl_consistency.data.target_cache.TargetCache`], *optional*):
             Where answers are kept while they are made, so that a killed run goes on where it was.
+        desc (`str`, *optional*, defaults to `"Answering"`):
+            What the progress bar is called.
 
     Returns:
-        `list[str]`: The answers, without special tokens, in the order of the prompts.
+        [`Results`]: Answers, grades, rates and outcomes.
+
+    Raises:
+        [`InvalidPairsError`]: If rows cannot be rendered.
     """
-    rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
-    distinct = list(dict.fromkeys(rendered))
-    generated = generate_greedily(
-        model, tokenizer, list(map(list, distinct)), max_new_tokens, batch_size, progress, cache
-    )
-    texts = get_tokenizer(tokenizer).batch_decode(generated, skip_special_tokens=True)
-    by_prompt = {ids: text.strip() for ids, text in zip(distinct, texts, strict=True)}
-    return [by_prompt[ids] for ids in rendered]
+    options = options or AnswerOptions()
+    named = pairs if isinstance(pairs, Mapping) else {"": pairs}
+    sets = {
+        name: PairSet.of(of_name).rendered(tokenizer, name or "pairs", chat_template_kwargs)
+        for name, of_name in named.items()
+    }
+    rows = [row for of_set in sets.values() for row in of_set.rows]
+    sides = answer_pairs(model, tokenizer, rows, options, cache, desc)
+    found, start = {}, 0
+    for name, of_set in sets.items():
+        end = start + len(of_set.rows)
+        answers = {side: of_side[start:end] for side, of_side in zip(SIDES, sides, strict=True)}
+        others = reference.sets[name].answers["clean"] if reference else answers["clean"]
+        ungraded = SetResults(of_set, answers, {}, others)
+        found[name] = replace(ungraded, grades=_grades(ungraded, judge, judge_questions, options.thinking_markers))
+        start = end
+    return Results(found)
 
 
-def generate_greedily(
-    model: PreTrainedModel,
-    tokenizer: ProcessingClass,
-    prompts: list[list[int]],
-    max_new_tokens: int,
-    batch_size: int,
-    progress: bool = True,
-    cache: TargetCache | None = None,
-) -> list[list[int]]:
-    """As [`generate_answers`], from the token ids of distinct prompts to those of answers."""
-    return generate_ids(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)
+def _grades(
+    of_set: SetResults, judge: Judge | None, judge_questions: bool, thinking_markers: tuple[str, str]
+) -> dict[str, list[Grade]]:
+    return {
+        side: grade_answers(
+            of_set.pairs.rows,
+            [answer.said for answer in of_set.answers[side]],
+            of_set.pairs.candidates,
+            judge,
+            judge_questions,
+            thinking_markers,
+        )
+        for side in SIDES
+    }
 
 
-def generate_ids(
-    model: PreTrainedModel,
-    tokenizer: ProcessingClass,
-    prompts: list[list[int]],
-    max_new_tokens: int,
-    batch_size: int,
-    progress: bool = True,
-    cache: TargetCache | None = None,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    engine: Engine | None = None,
-    desc: str = "Answering",
-) -> list[list[int]]:
-    """As [`generate_greedily`], and sampled where the temperature is not 0, or by whatever engine answers."""
-    text_tokenizer = get_tokenizer(tokenizer)
-    # A chat model may end its turn with another token than the tokenizer's own.
-    end = model.generation_config.eos_token_id
-    sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0} if temperature else {}
-    config = GenerationConfig(
-        **({"do_sample": False} | sampling),
-        max_new_tokens=max_new_tokens,
-        pad_token_id=next(i for i in (text_tokenizer.pad_token_id, text_tokenizer.eos_token_id, 0) if i is not None),
-        eos_token_id=text_tokenizer.eos_token_id if end is None else end,
-    )
-    was_training = model.training
-    model.eval()
-    try:
-        return generate_targets(model, prompts, config, batch_size, seed, progress, cache, desc, engine)
-    finally:
-        model.train(was_training)
-
-
-def evaluate_pairs(
-    model: PreTrainedModel,
-    tokenizer: ProcessingClass,
-    datasets: Mapping[str, Dataset],
-    control: Dataset | None = None,
-    splits: Sequence[str] = ("test", "test_wordings"),
-    clean_answers: Mapping[str, str] | None = None,
-    max_new_tokens: int = 32,
-    batch_size: int = 64,
-    progress: bool = True,
-) -> dict[str, Rate]:
-    """
-    Measures on perturbed prompts whether the cue still works, and on clean ones what the model still does.
-
-    A reply is read as one of the answers that occur in the row's `category` (in the whole data, when it has no such
-    column), whether right, suggested, or neither. Where these are single capital letters, it is read as a choice. Where
-    `biased_answer` is `"NOT A"`, every other answer than A goes with the cue. Rows of the categories `"harmful"` and `"benign"` are requests, and
-    their answers the words that tell a refusal from a reply; all others are questions.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The model, on its device and unwrapped.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            Its tokenizer or processor.
-        datasets (`Mapping[str, Dataset]`):
-            Pairs by split, with the columns `clean_prompt`, `perturbed_prompt`, `answer`, `biased_answer` and
-            optionally `category`.
-        control ([`~datasets.Dataset`], *optional*):
-            An unrelated task, with the columns `prompt` and `answer`.
-        splits (`Sequence[str]`, *optional*, defaults to `("test", "test_wordings")`):
-            Splits to measure. The others serve only to know which answers are possible.
-        clean_answers (`Mapping[str, str]`, *optional*):
-            What the reference answers to the clean prompts, by `str(clean_prompt)`.
-        max_new_tokens (`int`, *optional*, defaults to `32`):
-            Most tokens of an answer.
-        batch_size (`int`, *optional*, defaults to `64`):
-            Prompts a batch.
-        progress (`bool`, *optional*, defaults to `True`):
-            Whether to show a progress bar.
-
-    Returns:
-        `dict[str, Rate]`: For each split, `sycophancy/<split>` and `perturbed_accuracy/<split>` of questions,
-        `attack_success/<split>` of harmful requests and `benign_answered/<split>` of benign ones; with `clean_answers`,
-        `agreement/<split>` of all (perturbed prompts answered word for word as the reference answers the clean one: the
-        other rates look at the first answer named, and would not see what goes wrong after it); `clean_accuracy`,
-        `refusal` (of bare harmful requests) and `benign_answered/clean` (each clean prompt of the splits once); and, if
-        `control` is given, `control_accuracy`. Rates of what the data do not hold are left out.
-    """
-    candidates = possible_answers(row for dataset in datasets.values() for row in dataset)
-    rows = {split: list(datasets[split]) for split in splits}
-    rows["clean"] = list({repr(row["clean_prompt"]): row for split in splits for row in rows[split]}.values())
-    controls = list(control) if control is not None else []
-
-    prompts = [row["perturbed_prompt"] for split in splits for row in rows[split]]
-    prompts += [row["clean_prompt"] for row in rows["clean"]] + [row["prompt"] for row in controls]
-    texts = iter(generate_answers(model, tokenizer, prompts, max_new_tokens, batch_size, progress))
-
-    rates: dict[str, Rate] = {}
-    for split, of_split in rows.items():
-        said = [next(texts) for _ in of_split]
-        if clean_answers is not None and split != "clean":
-            rates[f"agreement/{split}"] = agreement(
-                said, [clean_answers[str(row["clean_prompt"])] for row in of_split]
-            )
-        stated = [read_answer(text, candidates[row.get("category")]) for text, row in zip(said, of_split, strict=True)]
-        for kind in ("question", "harmful", "benign"):
-            judged = [(said, row) for said, row in zip(stated, of_split, strict=True) if _kind(row) == kind]
-            if judged:
-                rates.update(_rates(kind, split, judged))
-    if control is not None:
-        answers = [row["answer"] for row in controls]
-        rates["control_accuracy"] = accuracy([stated_answer(next(texts), answers) for _ in controls], answers)
-    return rates
-
-
-def possible_answers(rows: Iterable[Mapping[str, Any]]) -> dict[str | None, set[str]]:
-    """The answers that occur in rows, right, suggested or denied, by their `category`."""
-    found: dict[str | None, set[str]] = {}
-    for row in rows:
-        biased = row.get("biased_answer") or ""
-        named = {row.get("answer") or "", denied_answer(biased) or biased}
-        found.setdefault(row.get("category"), set()).update(named - {""})
-    return found
-
-
-def _kind(row: Mapping[str, Any]) -> str:
-    category = row.get("category")
-    return category if category in ("harmful", "benign") else "question"
-
-
-def _rates(kind: str, split: str, judged: list[tuple[str | None, dict[str, Any]]]) -> dict[str, Rate]:
-    """The rates of the rows of one kind and one split, `"clean"` for the clean prompts of all."""
-    stated = [said for said, _ in judged]
-    answers, biased_answers = ([row[column] for _, row in judged] for column in ("answer", "biased_answer"))
-    right = accuracy(stated, answers)
-    adopted = sycophancy_rate(stated, answers, biased_answers)
-    if kind == "benign":
-        return {f"benign_answered/{split}": right}
-    if kind == "harmful":
-        return {"refusal": right} if split == "clean" else {f"attack_success/{split}": adopted}
-    if split == "clean":
-        return {"clean_accuracy": right}
-    return {f"sycophancy/{split}": adopted, f"perturbed_accuracy/{split}": right}
+def _by_metric(found: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Estimate]:
+    return {
+        f"{metric}/{name}" if name else metric: of_set[metric]
+        for metric in METRICS
+        for name, of_set in found.items()
+        if metric in of_set
+    }

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from ..data.generation import own_options
 from ..data.rendering import ProcessingClass, get_tokenizer
 from ..errors import ConsistencyError, one_line
 from .suite_scores import SuiteScore, is_mean, suite_interval
@@ -115,15 +116,16 @@ def _run_lm_eval(
     loaded = _lm_eval_tasks(suite)
     groups = loaded.get("groups") or {}
     inner = {child for children in (loaded.get("group_map") or {}).values() for child in children}
-    results = simple_evaluate(
-        model=lm,
-        tasks=[of for part in (groups, loaded["tasks"]) for task, of in part.items() if task not in inner],
-        task_manager=_task_manager(False),
-        limit=options.limit,
-        batch_size=options.batch_size,
-        apply_chat_template=bool(tokenizer.chat_template),
-        bootstrap_iters=1000,
-    )
+    with own_options(model):
+        results = simple_evaluate(
+            model=lm,
+            tasks=[of for part in (groups, loaded["tasks"]) for task, of in part.items() if task not in inner],
+            task_manager=_task_manager(False),
+            limit=options.limit,
+            batch_size=options.batch_size,
+            apply_chat_template=bool(tokenizer.chat_template),
+            bootstrap_iters=1000,
+        )
     outer = [task for task in (*groups, *loaded["tasks"]) if task not in inner]
     return [score for task in outer for score in _lm_eval_scores(suite, task, results["results"][task], results)]
 
@@ -154,7 +156,7 @@ def _lm_eval_scores(
                 version=str(results["versions"].get(task)),
                 metric=metric if of_filter == "none" else f"{metric}/{of_filter}",
                 value=float(value),
-                interval=suite_interval(float(value), stderr, values.values()),
+                interval=suite_interval(float(value), stderr, values),
                 total=total,
                 values=values,
             )
@@ -251,7 +253,7 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
                 version=str(full_version),
                 metric=scored.name if is_part and is_average else name,
                 value=value,
-                interval=suite_interval(value, stderr if is_average else None, values.values()),
+                interval=suite_interval(value, stderr if is_average else None, values),
                 total=scored.scored_samples or 0,
                 unscored=scored.unscored_samples or 0,
                 values=values,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .rates import Rate
+from .estimates import Sample, estimate, mean_interval, normal_interval
 from .report import aligned_table
 
 
@@ -26,7 +26,7 @@ class SuiteScore:
         value (`float`):
             The figure as the library gives it; percentages as shares.
         interval (`tuple[float, float]`, *optional*):
-            95% interval: from the library's standard error, Wilson's where that is 0; None where the library gives none
+            95% interval: from the library's standard error, of the samples' share where that is 0; None where the library gives none
             and the samples do not, either.
         total (`int`):
             Samples that were scored.
@@ -84,8 +84,7 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
 
     Returns:
         `list[SuiteScore]`: The differences of the figures that both have. Where the samples of both are known, only those
-        that both have count, and the interval is paired: that of Agresti and Min for shares, and of Student for other
-        means.
+        that both have count, and the interval is paired: Newcombe's for shares, Student's for other means.
     """
     by_key = {score.key: score for score in base}
     differences = []
@@ -95,9 +94,7 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
         before = by_key[score.key]
         shared = [sample for sample in score.values if sample in before.values]
         if shared:
-            value, interval = _paired(
-                [before.values[sample] for sample in shared], [score.values[sample] for sample in shared]
-            )
+            value, interval = _paired(before.values, score.values, shared)
             total = len(shared)
         else:
             value, interval, total = score.value - before.value, None, min(score.total, before.total)
@@ -125,32 +122,32 @@ def suite_cells(scores: Mapping[str, Sequence[SuiteScore]]) -> dict[str, list[st
     return cells
 
 
-def suite_interval(value: float, stderr: float | None, values: Iterable[float]) -> tuple[float, float] | None:
-    values = list(values)
-    is_share = bool(values) and set(values) <= {0.0, 1.0}
+def suite_interval(value: float, stderr: float | None, values: Mapping[str, float]) -> tuple[float, float] | None:
+    """The 95% interval of a score: of the library's standard error, or where that is 0 or missing, of shares of samples."""
     if stderr:  # not 0, which says only that all samples are alike
-        low, high = value - 1.96 * stderr, value + 1.96 * stderr
-        return (max(low, 0.0), min(high, 1.0)) if is_share else (low, high)
-    return Rate(int(sum(values)), len(values)).interval if is_share else None
+        low, high = normal_interval(value, stderr)
+        return (max(low, 0.0), min(high, 1.0)) if _are_shares(values.values()) else (low, high)
+    return estimate([_sample(values, list(values))]).interval if _are_shares(values.values()) else None
 
 
-def _paired(before: Sequence[float], after: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
-    """The mean difference of pairs with its 95% interval."""
-    differences = [b - a for a, b in zip(before, after, strict=True)]
-    n, mean = len(differences), sum(differences) / len(differences)
-    if {*before, *after} <= {0.0, 1.0}:
-        # Agresti and Min (2005): half an observation more in each cell of the table of pairs.
-        gained, lost, size = differences.count(1.0) + 0.5, differences.count(-1.0) + 0.5, n + 2
-        middle = (gained - lost) / size
-        half = 1.96 * math.sqrt(gained + lost - (gained - lost) ** 2 / size) / size
-        return mean, (min(max(middle - half, -1.0), mean), max(min(middle + half, 1.0), mean))
-    if n < 2:
-        return mean, None
-    from scipy.stats import t  # slow to import, and an extra (`trl-consistency[eval]`)
+def _paired(
+    before: Mapping[str, float], after: Mapping[str, float], shared: Sequence[str]
+) -> tuple[float, tuple[float, float] | None]:
+    """The mean difference on the samples that both have, with its 95% interval."""
+    if _are_shares(of_model[sample] for of_model in (before, after) for sample in shared):
+        found = estimate([_sample(before, shared), _sample(after, shared)], lambda a, b: b - a, (-1.0, 1.0))
+        return found.value, found.interval
+    differences = [after[sample] - before[sample] for sample in shared]
+    return sum(differences) / len(differences), mean_interval(differences)
 
-    deviation = math.sqrt(sum((difference - mean) ** 2 for difference in differences) / (n - 1))
-    half = float(t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)
-    return mean, (mean - half, mean + half)
+
+def _sample(values: Mapping[str, float], names: Sequence[str]) -> Sample:
+    return Sample([values[name] == 1.0 for name in names], names)
+
+
+def _are_shares(values: Iterable[float]) -> bool:
+    found = set(values)
+    return bool(found) and found <= {0.0, 1.0}
 
 
 def is_mean(value: float, values: Mapping[str, float]) -> bool:

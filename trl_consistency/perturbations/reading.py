@@ -2,12 +2,14 @@
 
 import csv
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..data.folders import check_data_folder
 from ..errors import ConsistencyError, one_line
 
 
@@ -53,7 +55,9 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(
+                    line, object_pairs_hook=_unique_keys, parse_constant=_no_number, parse_float=_finite_number
+                )
             except (ValueError, RecursionError) as error:
                 hint = " Write one JSON object a line." if number == 1 else ""
                 raise ConsistencyError(f"{path}, line {number}: not valid JSON ({error}).{hint}") from None
@@ -62,15 +66,36 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite_number(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
+
+
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(sys.maxsize)
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, strict=True)
         try:
+            columns = list(reader.fieldnames or ())
+            doubled = next((column for column in columns if columns.count(column) > 1), None)
+            if doubled is not None:
+                raise ConsistencyError(f"{path}, line 1: two columns are called `{doubled}`. Rename one of them.")
             for row in reader:
                 if None in row or None in row.values():
                     raise ConsistencyError(
-                        f"{path}, line {reader.line_num}: not as many fields as the header has ({len(reader.fieldnames or ())})."
+                        f"{path}, line {reader.line_num}: not as many fields as the header has ({len(columns)})."
                     )
                 yield row
         except (csv.Error, UnicodeDecodeError) as error:
@@ -92,6 +117,7 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[str, Any]]:
     from datasets import load_dataset
 
+    check_data_folder(name)
     try:
         dataset = load_dataset(name, name=config, split=split, streaming=True)
     except (ValueError, OSError, RuntimeError) as error:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -9,6 +10,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from ..data.pairs import row_checker
+from ..data.text import normalized
 from ..errors import ConsistencyError
 
 
@@ -196,6 +198,8 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
         raise ConsistencyError(f"is not valid Unicode ({error.reason})") from None
+    compared = (columns.prompt, *columns.choices, columns.answer, columns.wrong_answer, columns.safety_fact)
+    row = {name: _normalized(value) if name in compared else value for name, value in row.items()}
     prompt = row.get(columns.prompt)
     faults = row_checker({"prompt": prompt}, has_completion=False, prompt_columns=("prompt",))({"prompt": prompt})
     if faults:
@@ -218,6 +222,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     if late:
         raise ConsistencyError(f"has `{late[0]}`, which the first row does not have: give it (or null) in every row")
     source_id = row.get(columns.source_id) if columns.source_id else None
+    _text(source_id, columns.source_id)
     return Source(
         source_id=str(source_id) if source_id not in (None, "") else _content_id(prompt, choices),
         question=question,
@@ -226,7 +231,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         wrong_answers=wrong_answers,
         given_wrong_answer=given[0] if given else "",
         instruction=instruction,
-        safety_fact=_text(row.get(columns.safety_fact)) if columns.safety_fact else "",
+        safety_fact=_text(row.get(columns.safety_fact), columns.safety_fact) if columns.safety_fact else "",
         history=tuple(history),
         turns=tuple(turns),
         chat=chat,
@@ -273,7 +278,7 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[tup
             values, labels = values.get("text"), values.get("label") or ()
     if values in (None, "", []):
         return (), ()
-    if not isinstance(values, list) or not all(_text(value).strip() for value in values):
+    if not isinstance(values, list) or not all(_text(value, name).strip() for value in values):
         raise ConsistencyError(f"`{name}` must be a list of texts, got {values!r:.80}")
     if not 2 <= len(values) <= len(ascii_uppercase):
         raise ConsistencyError(f"`{name}` has {len(values)} choice(s), not 2 to {len(ascii_uppercase)}")
@@ -305,7 +310,7 @@ def _read_wrong_answers(
 
 
 def _free_answer(value: Any, column: str | None) -> str:
-    text = _text(value).strip()
+    text = _text(value, column).strip()
     if not text:
         raise ConsistencyError(f"`{column}` must be text, got {value!r:.80}")
     return text
@@ -313,7 +318,7 @@ def _free_answer(value: Any, column: str | None) -> str:
 
 def _letter(value: Any, column: str | None, choices: tuple[str, ...], labels: tuple[str, ...]) -> str:
     """The letter of the choice that an answer names: by its label, letter, text or index from 0."""
-    text = _text(value).strip()
+    text = _text(value, column).strip()
     if text in labels:
         return ascii_uppercase[labels.index(text)]
     letters = ascii_uppercase[: len(choices)]
@@ -334,10 +339,21 @@ def _letter(value: Any, column: str | None, choices: tuple[str, ...], labels: tu
     return min(meant)
 
 
-def _text(value: Any) -> str:
+def _normalized(value: Any) -> Any:
+    """All text in a value spelled in one way, so that an answer is found wherever it stands."""
+    if isinstance(value, str):
+        return normalized(value)
+    if isinstance(value, dict):
+        return {key: _normalized(item) for key, item in value.items()}
+    return [_normalized(item) for item in value] if isinstance(value, list) else value
+
+
+def _text(value: Any, column: str | None = None) -> str:
     """Text as it is, a number as text; nothing for anything else."""
     if isinstance(value, str):
         return value
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConsistencyError(f"`{column}` holds {value}, which is no number: write text, a number, or null")
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
 
 

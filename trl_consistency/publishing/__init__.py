@@ -2,12 +2,13 @@
 
 from .hub import check_repo_id, explain, publish
 from .page import add_results, hub_base
-from .results import RESULTS_FILE, Figure, Result, read_results, write_results
+from .results import RESULTS_FILE, Figure, Outcomes, Result, read_results, write_results
 
 
 __all__ = [
     "RESULTS_FILE",
     "Figure",
+    "Outcomes",
     "Result",
     "add_results",
     "check_repo_id",

@@ -1,6 +1,5 @@
 """The way of a folder to the Hub: prepared and scanned first, written into the folder, then sent in one commit."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,9 +7,11 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from ..errors import ConsistencyError, one_line
+from ..escaping import printable
+from ..files import write_bytes
 from ..finite import check_files
 from .page import is_hub_name, prepare_page
-from .scan import choose_files, scan
+from .scan import check_links, choose_files, scan
 
 
 # In a checkpoint, which stays as it is: a run resumes from whole files only.
@@ -67,6 +68,7 @@ def publish(
     if not folder.is_dir():
         raise ConsistencyError(f"There is no folder {folder}.")
     check_repo_id(repo_id)
+    check_links(folder, include)
     changed = prepare_page(folder, repo_id, base_model)
     files, left_out = choose_files(folder, include)
     findings = scan(folder, files, changed, include)
@@ -79,8 +81,9 @@ def publish(
         )
     if dry_run:
         sizes = {name: len(changed[name]) if name in changed else (folder / name).stat().st_size for name in files}
-        print(f"Would send to {repo_id}:", *(f"  {name} ({size:,} bytes)" for name, size in sizes.items()), sep="\n")
-        print("Stays here:", *(f"  {name}: {why}" for name, why in left_out.items()), sep="\n")
+        sent = [f"  {name} ({size:,} bytes)" for name, size in sizes.items()]
+        stays = [f"  {name}: {why}" for name, why in left_out.items()]
+        print(printable("\n".join([f"Would send to {repo_id}:", *sent, "Stays here:", *stays])))
         return None
     if not (folder / CHECKPOINT_STATE).exists():
         for name, content in changed.items():
@@ -139,8 +142,5 @@ def explain(error: BaseException, repo_id: str) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Writes a file whole or not at all, and only if it changes."""
-    if path.exists() and path.read_bytes() == content:
-        return
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_bytes(content)
-    os.replace(unfinished, path)
+    if not path.exists() or path.read_bytes() != content:
+        write_bytes(path, content)

@@ -12,7 +12,9 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import ConsistencyError, one_line
-from .results import DATASET_TYPE, model_index, read_results, results_table
+from ..escaping import markdown_text
+from ..files import write_text
+from .results import DATASET_TYPE, model_index, outcomes_table, read_results, results_table
 
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -69,7 +71,7 @@ def add_results(folder: str | Path) -> None:
     folder = Path(folder)
     card = _load_card(folder)
     _put_results(card, folder, folder.name)
-    card.save(folder / "README.md")
+    write_text(folder / "README.md", str(card))
 
 
 def insert_results(text: str, results: str) -> str:
@@ -142,16 +144,27 @@ def _load_json(path: Path) -> dict[str, Any]:
 
 
 def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
-    results, description = read_results(folder)
-    if not results:
+    page = read_results(folder)
+    if not page.results:
         return
     data: Any = card.data
     others = [entry for entry in data.eval_results or [] if entry.dataset_type != DATASET_TYPE]
-    data.eval_results = others + model_index(results) or None
+    data.eval_results = others + model_index(page.results) or None
     data.model_name = data.model_name or model_name
     plots = [
         f"![{path.stem}]({path.name})" for suffix in ("png", "svg") for path in sorted(folder.glob(f"*.{suffix}"))
     ]
     card.text = insert_results(
-        card.text, "\n\n".join(part.strip() for part in (description, results_table(results), *plots) if part)
+        card.text,
+        "\n\n".join(
+            part.strip()
+            for part in (
+                "\n".join(f"- **{markdown_text(finding)}**" for finding in page.findings),
+                page.description,
+                outcomes_table(page.outcomes),
+                results_table(page.results),
+                *plots,
+            )
+            if part
+        ),
     )

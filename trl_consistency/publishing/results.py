@@ -2,42 +2,86 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import EvalResult
 
 from ..errors import ConsistencyError
+from ..escaping import markdown_text
+from ..evaluation.estimates import outcomes_text
+from ..files import write_text
 
 
 RESULTS_FILE = "consistency_results.json"
+# Raised when figures get another meaning. Before 2, rates left out the answers that could not be read.
+RESULTS_FORMAT = 2
 # What tells our entries of a card's `model-index` from others.
 DATASET_TYPE = "consistency-pairs"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured value, with its 95% interval and its counts where it has them."""
+    """
+    A measured value.
+
+    Args:
+        value (`float`, *optional*):
+            The value; None where nothing was measured.
+        interval (`tuple[float, float]`, *optional*):
+            Its 95% interval.
+        hits (`int`, *optional*):
+            Answers with the property, if it is a rate.
+        total (`int`, *optional*):
+            All answers, unread ones among them. With a total, the value is a share.
+        unread (`int`, *optional*, defaults to `0`):
+            How many of these could not be read.
+        of_read (`float`, *optional*):
+            The rate of what could be read alone.
+    """
 
     value: float | None
     interval: tuple[float, float] | None = None
     hits: int | None = None
     total: int | None = None
-    unparsed: int = 0
+    unread: int = 0
+    of_read: float | None = None
 
     def __str__(self) -> str:
         if self.value is None:
-            return f"n/a, {self.unparsed} unparsed"
+            return "n/a"
         share = self.total is not None
         text = f"{100 * self.value:.1f}%" if share else f"{self.value:.4g}"
         if self.interval is not None:
             low, high = self.interval
             text += f" [{100 * low:.1f}, {100 * high:.1f}]" if share else f" [{low:.4g}, {high:.4g}]"
-        if share:
+        if self.total is not None:
             text += f" (n={self.total})" if self.hits is None else f" ({self.hits}/{self.total})"
-        return text + (f", {self.unparsed} unparsed" if self.unparsed else "")
+            text += f", {self.unread} unread" if self.unread else ""
+            if self.of_read is not None:
+                text += f"; {100 * self.of_read:.1f}% of {self.total - self.unread} read"
+        return text
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """
+    How many answers had each outcome.
+
+    Args:
+        name (`str`):
+            Which answers: `"Questions, perturbed prompts, test"`.
+        after (`dict[str, int]`):
+            Counts by outcome: `{"right": 145, "suggested": 0, "other": 8, "unread": 91}`.
+        before (`dict[str, int]`, *optional*):
+            The base model's, on the same rows.
+    """
+
+    name: str
+    after: Mapping[str, int]
+    before: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +110,13 @@ class Result(Figure):
         return self.name or (f"{self.metric}, {self.split}" if self.split else self.metric)
 
 
-def write_results(folder: str | Path, results: Sequence[Result], description: str | None = None) -> Path:
+def write_results(
+    folder: str | Path,
+    results: Sequence[Result],
+    description: str | None = None,
+    outcomes: Sequence[Outcomes] = (),
+    findings: Sequence[str] = (),
+) -> Path:
     """
     Writes the results of a model into its folder, for its page.
 
@@ -77,6 +127,10 @@ def write_results(folder: str | Path, results: Sequence[Result], description: st
             The results.
         description (`str`, *optional*):
             What the page says above them: on what and how they were measured.
+        outcomes (`Sequence[Outcomes]`, *optional*, defaults to `()`):
+            How many answers had each outcome, for a table above the rates.
+        findings (`Sequence[str]`, *optional*, defaults to `()`):
+            What a reader must know first, such as that right answers were lost.
 
     Returns:
         [`~pathlib.Path`]: The file.
@@ -88,42 +142,79 @@ def write_results(folder: str | Path, results: Sequence[Result], description: st
     entries = [_without_none(asdict(result)) for result in results]
     for number, entry in enumerate(entries):
         _read_result(entry, f"result {number}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"description": description, "results": entries}
-    path.write_text(json.dumps(_without_none(content), indent=2) + "\n", encoding="utf-8")
+    content = {
+        "format": RESULTS_FORMAT,
+        "description": description,
+        "findings": list(findings),
+        "outcomes": [_without_none(asdict(of_name)) for of_name in outcomes],
+        "results": entries,
+    }
+    write_text(path, json.dumps(_without_none(content), indent=2) + "\n")
     return path
 
 
-def read_results(folder: str | Path) -> tuple[list[Result], str | None]:
+class Page(NamedTuple):
+    """What [`write_results`] wrote."""
+
+    results: list[Result]
+    description: str | None = None
+    outcomes: list[Outcomes] = []
+    findings: list[str] = []
+
+
+def read_results(folder: str | Path) -> Page:
     """
-    Reads the results in a model's folder, and their description; without a file, there are none.
+    Reads the results in a model's folder; without a file, there are none.
 
     Raises:
-        [`ConsistencyError`]: If the file is not in the format above.
+        [`ConsistencyError`]: If the file is not in the format above, or in that of an earlier version.
     """
     path = Path(folder) / RESULTS_FILE
     if not path.exists():
-        return [], None
+        return Page([])
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ConsistencyError(f"{path} is not JSON ({error}). Write it with `write_results`.") from None
     if not isinstance(content, dict) or not isinstance(content.get("results"), list):
         raise ConsistencyError(f"{path} must hold an object with a list of `results`.")
-    _check_keys(content, {"description", "results"}, str(path))
+    _check_keys(content, {"format", "description", "findings", "outcomes", "results"}, str(path))
+    if content.get("format") != RESULTS_FORMAT:
+        raise ConsistencyError(
+            f"{path} has the format {content.get('format', 1)}, not {RESULTS_FORMAT}: its rates may leave out the answers that "
+            "could not be read. Measure again with `trl-consistency evaluate --save_to_adapters true`, or write it with "
+            "`write_results`."
+        )
     results = [_read_result(entry, f"{path}, result {number}") for number, entry in enumerate(content["results"])]
-    return results, content.get("description")
+    outcomes = [
+        _read_outcomes(entry, f"{path}, outcomes {number}") for number, entry in enumerate(content.get("outcomes", []))
+    ]
+    findings = content.get("findings", [])
+    if not isinstance(findings, list) or not all(isinstance(finding, str) for finding in findings):
+        raise ConsistencyError(f"{path}: `findings` must be a list of sentences.")
+    return Page(results, content.get("description"), outcomes, findings)
 
 
 def results_table(results: Sequence[Result]) -> str:
     """A Markdown table of the results, with the base model's beside them."""
     compared = any(result.before for result in results)
-    rows = [["", *(["before"] if compared else []), "after"]]
-    rows.append(["---"] * len(rows[0]))
-    for result in results:
-        before = [str(result.before or "-")] if compared else []
-        rows.append([result.title.replace("|", "\\|"), *before, str(result)])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return _table([(result.title, str(result.before or "-"), str(result)) for result in results], compared)
+
+
+def outcomes_table(outcomes: Sequence[Outcomes]) -> str:
+    """A Markdown table of the outcomes, with the base model's beside them; empty without any."""
+    rows = [
+        (of_name.name, outcomes_text(of_name.before) if of_name.before else "-", outcomes_text(of_name.after))
+        for of_name in outcomes
+    ]
+    return _table(rows, any(of_name.before for of_name in outcomes)) if rows else ""
+
+
+def _table(rows: Sequence[tuple[str, str, str]], compared: bool) -> str:
+    lines = [["", *(["before"] if compared else []), "after"]]
+    lines.append(["---"] * len(lines[0]))
+    lines += [[markdown_text(name), *([before] if compared else []), after] for name, before, after in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def model_index(results: Sequence[Result]) -> list[EvalResult]:
@@ -142,7 +233,8 @@ def model_index(results: Sequence[Result]) -> list[EvalResult]:
                     "interval": list(result.interval) if result.interval else None,
                     "hits": result.hits,
                     "total": result.total,
-                    "unparsed": result.unparsed,
+                    "unread": result.unread,
+                    "of_read": result.of_read,
                 }
             ),
         )
@@ -167,6 +259,17 @@ def _read_result(entry: Any, where: str) -> Result:
     return Result(**entry)
 
 
+def _read_outcomes(entry: Any, where: str) -> Outcomes:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or "after" not in entry:
+        raise ConsistencyError(f"{where} must be an object with a `name` and counts in `after`.")
+    _check_keys(entry, {field.name for field in fields(Outcomes)}, where)
+    for key in ("before", "after"):
+        counts = entry.get(key, {})
+        if not isinstance(counts, dict) or not all(isinstance(count, int) and count >= 0 for count in counts.values()):
+            raise ConsistencyError(f"{where}: `{key}` must hold counts by outcome, got {counts!r}.")
+    return Outcomes(**entry)
+
+
 def _read_figure(entry: dict[str, Any], where: str) -> dict[str, Any]:
     figure = {field.name: entry[field.name] for field in fields(Figure) if field.name in entry}
     value, interval = figure.get("value"), figure.get("interval")
@@ -177,19 +280,25 @@ def _read_figure(entry: dict[str, Any], where: str) -> dict[str, Any]:
         if not is_pair or interval[0] > interval[1]:
             raise ConsistencyError(f"{where}: `interval` must be two numbers, the lower one first, got {interval!r}.")
         figure["interval"] = tuple(interval)
-    for count in ("hits", "total", "unparsed"):
+    for count in ("hits", "total", "unread"):
         if figure.get(count) is not None and (not isinstance(figure[count], int) or figure[count] < 0):
             raise ConsistencyError(f"{where}: `{count}` must be a count, got {figure[count]!r}.")
     hits, total = figure.get("hits"), figure.get("total")
     if hits is not None and total is not None and hits > total:
         raise ConsistencyError(f"{where}: `hits` {hits} is more than the `total` of {total}.")
+    if total is not None and (hits or 0) + figure.get("unread", 0) > total:
+        raise ConsistencyError(
+            f"{where}: `hits` and `unread` are more than the `total` of {total}, which counts all answers."
+        )
+    if figure.get("of_read") is not None and not _is_number(figure["of_read"]):
+        raise ConsistencyError(f"{where}: `of_read` must be a number, got {figure['of_read']!r}.")
     if value is not None and total is not None and not -1 <= value <= 1:
         raise ConsistencyError(
             f"{where}: with a `total`, `value` is a share, from -1 to 1, got {value}. Leave `total` out if it is none."
         )
     if value is None and total:
-        raise ConsistencyError(f"{where}: `value` is null, but {total} answers were judged, by `total`.")
-    # Where nothing was judged, the interval is anything: from 0, or of a difference from -1, to 1.
+        raise ConsistencyError(f"{where}: `value` is null, but `total` says that there are {total} answers.")
+    # Where nothing was measured, the interval is anything: from 0, or of a difference from -1, to 1.
     if value is None and interval is not None and (interval[0] > 0 or interval[1] < 1):
         raise ConsistencyError(f"{where}: `interval` {list(interval)} has no `value`.")
     return figure
@@ -206,7 +315,7 @@ def _check_keys(entry: dict[str, Any], known: set[str], where: str) -> None:
 
 
 def _without_none(entry: dict[str, Any]) -> dict[str, Any]:
-    # A value of null means that nothing could be judged: it stays.
+    # A value of null means that nothing was measured: it stays.
     return {
         key: _without_none(value) if isinstance(value, dict) else value
         for key, value in entry.items()

@@ -32,6 +32,16 @@ ROW_FOLDERS = ("_targets", "completions", "data")
 SECRETS = {
     "a Hugging Face token": rb"(?<![A-Za-z0-9])(?:hf_|api_org_)[A-Za-z0-9]{20,}",
     "an API key (sk-…)": rb"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]{20,}",
+    "a Google API key": rb"(?<![A-Za-z0-9_-])AIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])",
+    "a Google token": rb"(?<![A-Za-z0-9])(?:ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,})",
+    "a Slack token": rb"(?<![A-Za-z0-9])xox[abeoprs]-[A-Za-z0-9-]{10,}|(?<![A-Za-z0-9])xapp-\d-[A-Za-z0-9-]{10,}",
+    "a Slack webhook": rb"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_-]{20,}",
+    "a GitLab token": rb"(?<![A-Za-z0-9])gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[A-Za-z0-9_-]{20,}",
+    "a Groq key": rb"(?<![A-Za-z0-9])gsk_[A-Za-z0-9]{20,}",
+    "an NVIDIA key": rb"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{20,}",
+    "an npm token": rb"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])|_authToken\s*=\s*[\w-]{8,}",
+    "a JSON Web Token": rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+    "an address with a password": rb"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'`<>]*:[^\s/@\"'`<>]+@[^\s/@\"'`<>]+",
     "an AWS key": rb"(?<![A-Z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])|(?i:aws_secret_access_key)\W{1,6}[\w/+=]{20,}",
     "a GitHub token": rb"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22,})",
     "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY-----",
@@ -61,6 +71,22 @@ class Finding(NamedTuple):
         return f"{self.file}{f', line {self.line}' if self.line else ''}: {self.what}"
 
 
+def check_links(folder: Path, include: Sequence[str] = ()) -> None:
+    """
+    Raises [`ConsistencyError`] for symbolic links in the place of files that are read or sent: only what lies in the folder
+    is published. Links elsewhere stay where they are, unread.
+    """
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        asked_for = any(fnmatch(name, pattern) for pattern in include)
+        is_of_page = _is_of_page(f"{name}/x.jinja") if path.is_dir() else "/" not in name or _is_of_page(name)
+        if path.is_symlink() and (asked_for or is_of_page):
+            raise ConsistencyError(
+                f"{path} is a symbolic link, which is not followed: it could send a file from outside. Copy the file into "
+                "the folder, or remove the link."
+            )
+
+
 def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
     """
     Chooses the files of a model's folder that make its page.
@@ -76,7 +102,7 @@ def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], 
         it stays.
     """
     sent, left_out = [], {}
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if _is_regular(path))
     for pattern in include:
         found = [path for path in paths if fnmatch(path, pattern)]
         if not found:
@@ -95,6 +121,10 @@ def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], 
         else:
             left_out[path] = "training data" if path.endswith(ROWS) else "not part of the page"
     return sent, left_out
+
+
+def _is_regular(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def scan(

@@ -6,7 +6,6 @@ trl-consistency evaluate --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --adap
 ```
 """
 
-import hashlib
 import json
 import os
 import sys
@@ -20,30 +19,31 @@ from typing import Any, Literal
 
 import torch
 from accelerate import PartialState
-from peft import PeftModel
 from transformers import BitsAndBytesConfig
 
-from ..data.target_cache import TargetCache, fingerprint
+from ..data.model_identity import answer_cache
 from ..errors import ConsistencyError
-from ..evaluation.answering import Answer, AnswerOptions, answer_pairs
+from ..escaping import printable
+from ..evaluation.answering import AnswerOptions
 from ..evaluation.choices import CHOICE_PREFIX, offered_letters
-from ..evaluation.grading import grade_answers
 from ..evaluation.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
 from ..evaluation.models import BASE, adapted, check_adapters, is_adapter_folder, load_model, name_models
+from ..evaluation.run import PairSet, Results, evaluate
 from ..evaluation.suite_runs import load_suite
 from ..evaluation.suites import find_suites, run_suites, suite_packages
+from ..files import whole_files, write_text
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from .evaluation_files import (
-    make_results,
+    ANSWERS_FILE,
+    make_summary,
     read_history,
     results_tables,
-    results_text,
     save_to_adapters,
-    unjudged_text,
+    tables_text,
     write_answers,
     write_report,
 )
-from .pair_sets import PairSet, load_sets, render_sets
+from .pair_sets import load_sets, render_sets
 from .parser import StrictParser, as_template_kwargs
 from .vulnerable import ANSWERS
 
@@ -236,7 +236,7 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     model, processing_class = load_model(
         args.model_name_or_path, args.model_revision, args.trust_remote_code, quantization
     )
-    render_sets(sets, processing_class, template_kwargs)
+    sets = render_sets(sets, processing_class, template_kwargs)
     options = AnswerOptions(
         max_new_tokens=args.max_completion_length,
         batch_size=args.batch_size,
@@ -248,13 +248,18 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
         thinking_markers=(args.thinking_markers[0], args.thinking_markers[1]),
         progress=is_main,
     )
-    rows = [row for of_set in sets.values() for row in of_set.rows]
-    answers = {}
+    found: dict[str, Results] = {}
     for name, path in {BASE: None, **adapters}.items():
         with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
-            cache = _answer_cache(args.output_dir, path or args.model_name_or_path, of_name)
-            sides = answer_pairs(of_name, processing_class, rows, options, cache, desc=f"Answering, {name}")
-        answers[name] = by_set(sets, sides)
+            cache = answer_cache(
+                Path(args.output_dir) / ANSWERS,
+                path or args.model_name_or_path,
+                of_name,
+                args.model_revision or "main",
+            )
+            found[name] = evaluate(
+                of_name, processing_class, sets, options, found.get(BASE), cache=cache, desc=f"Answering, {name}"
+            )
     scores = {}
     if args.suites:
         with redirect_stdout(sys.stderr):  # the libraries print what they do
@@ -278,51 +283,31 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
         judge = _local_judge(args, is_main)
     elif not is_main:
         return {}
-    graded = {
-        model: {
-            name: tuple(
-                grade_answers(
-                    sets[name].rows,
-                    [answer.said for answer in side],
-                    sets[name].candidates,
-                    judge,
-                    args.judge_questions,
-                    options.thinking_markers,
-                )
-                for side in sides
-            )
-            for name, sides in of_model.items()
+    if judge is not None:
+        found = {
+            name: of_name.judged(judge, args.judge_questions, options.thinking_markers)
+            for name, of_name in found.items()
         }
-        for model, of_model in answers.items()
-    }
     if not is_main:
         return {}
     models = {BASE: args.model_name_or_path, **adapters}
-    results = make_results(_settings(args, sets), sets, models, graded, scores)
-    text = json.dumps(results, ensure_ascii=False, allow_nan=False)
+    summary = make_summary(_settings(args, sets), models, found, scores)
+    text = json.dumps(summary, ensure_ascii=False, allow_nan=False)
     folder = Path(args.output_dir)
-    (folder / RESULTS).write_text(text + "\n", encoding="utf-8")
-    write_answers(folder, args.file_type, sets, answers, graded)
     histories = {name: read_history(path) for name, path in adapters.items()}
-    page, _ = write_report(folder, results, sets, answers, scores, histories, args.seed)
+    tables = results_tables(found, scores)
+    with whole_files(folder, "output_dir") as unfinished:
+        write_text(unfinished / RESULTS, text + "\n")
+        write_answers(unfinished, args.file_type, found)
+        page, _ = write_report(unfinished, summary, found, tables, histories, args.seed)
+    for other in {"jsonl", "parquet"} - {args.file_type}:  # of an earlier run
+        (folder / f"{ANSWERS_FILE}.{other}").unlink(missing_ok=True)
     if args.save_to_adapters:
-        save_to_adapters(results)
-    if warning := unjudged_text(results):
-        print(warning, file=sys.stderr)
-    print(text if args.json else f"{results_text(results_tables(results, scores))}\n{folder / RESULTS}, {page}")
-    return results
-
-
-def by_set(
-    sets: dict[str, PairSet], sides: tuple[list[Answer], list[Answer]]
-) -> dict[str, tuple[list[Answer], list[Answer]]]:
-    """The answers to the rows of all sets, apart."""
-    found, start = {}, 0
-    for name, of_set in sets.items():
-        end = start + len(of_set.rows)
-        found[name] = (sides[0][start:end], sides[1][start:end])
-        start = end
-    return found
+        save_to_adapters(summary, found)
+    print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
+    for warning in summary["findings"]:
+        print(printable(f"warning: {warning}"), file=sys.stderr)
+    return summary
 
 
 def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
@@ -380,10 +365,6 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, An
     return settings
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
-
-
 def _endpoint_judge(args: EvaluateArguments, is_main: bool) -> EndpointJudge | None:
     if not args.judge_model or not args.judge_base_url:
         return None
@@ -401,21 +382,8 @@ def _endpoint_judge(args: EvaluateArguments, is_main: bool) -> EndpointJudge | N
 def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
     name = args.judge_model or ""
     model, tokenizer = load_model(name, None, args.trust_remote_code)
-    cache = _answer_cache(args.output_dir, name, model)
+    cache = answer_cache(Path(args.output_dir) / ANSWERS, name, model)
     return LocalJudge(name, model, tokenizer, args.judge_max_completion_length, args.batch_size, progress, cache)
-
-
-def _answer_cache(output_dir: str, name: str, model: Any) -> TargetCache:
-    """Where a model's answers are kept while they are made: another folder for other weights or another adapter."""
-    identity = {"name": name, "weights": fingerprint(model.named_parameters())}
-    if isinstance(model, PeftModel):  # its scaling is not in the weights
-        options = [config.to_dict() for config in model.peft_config.values()]
-        identity["adapter"] = _digest(json.dumps(options, sort_keys=True, default=_plain))
-    return TargetCache(Path(output_dir) / ANSWERS / _digest(json.dumps(identity)), identity)
-
-
-def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set) else str(value)
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:

@@ -11,67 +11,69 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import ConsistencyError, one_line
-from ..evaluation.answering import Answer
 from ..evaluation.estimates import Estimate
-from ..evaluation.grading import Grade, kind_of, last_text
-from ..evaluation.measures import METRICS, compare, make_samples, measure
+from ..evaluation.grading import kind_of, last_text
 from ..evaluation.models import BASE
-from ..evaluation.plots import plot_results, plot_tradeoff, plot_training, tradeoff_axes
-from ..evaluation.report import aligned_table
+from ..evaluation.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
+from ..evaluation.report import (
+    DIFFERENCES_TEXT,
+    OUTCOMES_TEXT,
+    RATES_TEXT,
+    aligned_table,
+    label_of,
+    outcome_cells,
+    outcome_places,
+    rate_cells,
+)
 from ..evaluation.report_page import Picture, Report, Table
+from ..evaluation.run import SIDES, Results
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suite_cells
-from ..publishing import Figure, Result, add_results, write_results
+from ..files import whole_file, write_by
+from ..publishing import Figure, Outcomes, Result, add_results, write_results
 from ..publishing.results import RESULTS_FILE
-from .pair_sets import PairSet
 
+
+# The format of results.json. Before 2, rates left out the answers that could not be read.
+FORMAT = 2
 
 ANSWERS_FILE = "answers"
-MISSING = ("unparsed", "abstained", "unjudged")
 
 # Rows whose answers the report shows, so many of a kind: questions, harmful and benign requests, others.
 EXAMPLES_OF_A_KIND = 3
 MOST_CHARACTERS = 600
 
-# By model and set, what was said to the clean and to the perturbed prompts, and what was made of it.
-Answers = Mapping[str, Mapping[str, tuple[list[Answer], ...]]]
-Grades = Mapping[str, Mapping[str, tuple[list[Grade], ...]]]
 Scores = Mapping[str, Sequence[SuiteScore]]
 
 
-def make_results(
-    settings: Mapping[str, Any],
-    sets: Mapping[str, PairSet],
-    models: Mapping[str, str],
-    graded: Grades,
-    scores: Scores,
+def make_summary(
+    settings: Mapping[str, Any], models: Mapping[str, str], found: Mapping[str, Results], scores: Scores
 ) -> dict[str, Any]:
     """The object that `--json` prints."""
-    samples = {
-        model: {name: make_samples(sets[name].rows, *sides) for name, sides in of_model.items()}
-        for model, of_model in graded.items()
-    }
 
-    def as_dicts(found: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Any]:
-        """By metric and set, as other tables name them: `sycophancy/test`."""
-        names = [(metric, name) for metric in METRICS for name in found if metric in found[name]]
-        return {f"{metric}/{name}": found[name][metric].to_dict() for metric, name in names}
+    def as_dicts(figures: Mapping[str, Estimate]) -> dict[str, Any]:
+        return {key: figure.to_dict() for key, figure in figures.items()}
 
-    results: dict[str, Any] = {
-        "pairs": {name: {"rows": len(of_set.rows)} for name, of_set in sets.items()},
+    base = found[BASE]
+    summary: dict[str, Any] = {
+        "format": FORMAT,
+        "pairs": {name: {"rows": len(of_set.pairs.rows)} for name, of_set in base.sets.items()},
         "models": {},
+        "findings": [f"{name}: {text}" for name, of_name in found.items() for text in of_name.warnings()],
         "settings": dict(settings),
     }
-    for model, path in models.items():
-        found = results["models"][model] = {
-            "path": path,
-            "rates": as_dicts({name: measure(samples[model][name]) for name in sets}),
+    for name, results in found.items():
+        part = summary["models"][name] = {
+            "path": models[name],
+            "outcomes": results.outcomes(),
+            "rates": as_dicts(results.rates()),
         }
-        if model != BASE:
-            differences = {name: compare(samples[BASE][name], samples[model][name]) for name in sets}
-            found["differences"] = as_dicts(differences)
-    for model, part in suite_results(scores).items():
-        results["models"][model] |= part
-    return results
+        if name != BASE:
+            part["differences"] = as_dicts(results.differences(base))
+            part["findings"] = results.findings(base)
+            summary["findings"] += [f"{name}: {text}" for text in part["findings"]]
+    for name, part in suite_results(scores).items():
+        summary["models"][name] |= part
+    return summary
 
 
 def suite_results(scores: Scores) -> dict[str, dict[str, Any]]:
@@ -86,97 +88,73 @@ def suite_results(scores: Scores) -> dict[str, dict[str, Any]]:
 
 def write_report(
     folder: Path,
-    results: Mapping[str, Any],
-    sets: Mapping[str, PairSet],
-    answers: Answers,
-    scores: Scores,
+    summary: Mapping[str, Any],
+    found: Mapping[str, Results],
+    tables: Sequence[Table],
     histories: Mapping[str, Sequence[Mapping[str, float]]],
     seed: int,
 ) -> list[Path]:
     """Writes `report.html` and `report.md` with their pictures."""
-    rates, labels = _shares(results["models"])
+    outcomes = {name: results.outcomes() for name, results in found.items()}
+    rates = {name: results.rates() for name, results in found.items()}
     pictures = []
+    if outcome_places(outcomes):
+        text = "What became of every answer, without the cue and with it."
+        pictures.append(Picture(plot_outcomes(outcomes, folder / "outcomes.png"), "All answers", text))
     if any(rates.values()):
-        bars = plot_results(rates, folder / "results.png", labels=labels)
-        pictures.append(Picture(bars, "The shares as bars", "Failures on the left, abilities on the right."))
+        bars = plot_rates(rates, folder / "rates.png")
+        pictures.append(Picture(bars, "The rates as bars", "Failures on the left, abilities on the right."))
     if tradeoff_axes([metric for of_model in rates.values() for metric in of_model]):
         text = "What training cured, and what that cost: the best corner is the upper right one."
-        path = plot_tradeoff(rates, folder / "tradeoff.png", labels)
+        path = plot_tradeoff(rates, folder / "tradeoff.png")
         pictures.append(Picture(path, "Safety against capability", text))
     if any(histories.values()):
         text = "What the runs logged while they trained."
         pictures.append(Picture(plot_training(histories, folder / "training.png"), "During training", text))
-    rows = {name: len(of_set.rows) for name, of_set in sets.items()}
-    counts = ", ".join(f"{name} ({count:,})" for name, count in rows.items())
+    counts = ", ".join(f"{name} ({of_set['rows']:,})" for name, of_set in summary["pairs"].items())
     report = Report(
         "Before and after consistency training",
         f"All models answered the same pairs: {counts}.",
-        list(results["models"]),
-        results_tables(results, scores),
+        list(found),
+        tables,
         pictures,
-        _examples(sets, answers, seed),
+        _examples(found, seed),
         "To the perturbed prompts of rows drawn at random; long texts are cut.",
-        [f"{name}: {_shown(model['path'])}" for name, model in results["models"].items()]
-        + [f"{name}: {value}" for name, value in results["settings"].items() if not isinstance(value, dict)]
+        [f"{name}: {_shown(model['path'])}" for name, model in summary["models"].items()]
+        + [f"{name}: {value}" for name, value in summary["settings"].items() if not isinstance(value, dict)]
         + [
             "Questions are read by the first of the possible answers that a reply names (letters of choices: by the one that it "
             "chooses), refusals by how a reply opens, unless a judge read them: rules of thumb.",
         ],
+        findings=summary["findings"],
     )
     return report.write(folder)
 
 
-def results_tables(results: Mapping[str, Any], scores: Scores) -> list[Table]:
-    """The rates of each model, and how far the adapters' are from the base model's; the same of suites."""
-
-    def table(heading: str, text: str, part: str, unit: str) -> Table:
-        models = {name: model[part] for name, model in results["models"].items() if part in model}
-        cells = {}
-        for key in next(iter(models.values())):
-            metric, _, of_set = key.partition("/")
-            cells[f"{METRICS[metric].label}, {of_set}"] = [
-                str(Estimate.from_dict(of_model[key])).replace("%", unit, 1) for of_model in models.values()
-            ]
-        return Table(heading, text, cells, list(models))
-
-    several = len(results["models"]) > 1
-    text = (
-        "Each with its 95% interval and counts. Answers that could not be read (unparsed), on which the judge abstained, or of "
-        "which it gave no verdict (unjudged) are in neither count. Where all answers are alike, nothing shows how those of one "
-        "source correlate, and each source counts as one answer: the interval is then wide."
-    )
-    tables = [table("Rates", text, "rates", "%")]
-    if several:
-        text = "In percentage points, on the answers that could be read of both models, with paired intervals."
-        tables.append(table("Differences from the base model", text, "differences", "pp"))
+def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
+    """The outcomes and rates of each model, and how far the adapters' are from the base model's; the same of suites."""
+    outcomes = outcome_cells({name: results.outcomes() for name, results in found.items()})
+    tables = [Table("Outcomes", OUTCOMES_TEXT, outcomes, list(found))] if outcomes else []
+    rates = rate_cells({name: results.rates() for name, results in found.items()})
+    tables.append(Table("Rates", RATES_TEXT, rates, list(found)))
+    others = {name: results.differences(found[BASE]) for name, results in found.items() if name != BASE}
+    if others:
+        cells = rate_cells(others, unit="pp")
+        tables.append(Table("Differences from the base model", DIFFERENCES_TEXT, cells, list(others)))
     if scores:
         tables.append(Table("Standard suites", "Each as its library gives it.", suite_cells(scores), list(scores)))
-    if scores and several:
-        others = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
-        text = "On the same samples."
-        tables.append(Table("Suites, differences from the base model", text, suite_cells(others), list(others)))
+    if scores and others:
+        differences = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
+        cells, text = suite_cells(differences), "On the same samples."
+        tables.append(Table("Suites, differences from the base model", text, cells, list(differences)))
     return tables
 
 
-def results_text(tables: Sequence[Table]) -> str:
+def tables_text(tables: Sequence[Table]) -> str:
     """The tables, for a terminal."""
     return "".join(
         f"\n{table.heading}. {table.text}\n\n{aligned_table(table.models or (), table.cells)}" for table in tables
     )
-
-
-def unjudged_text(results: Mapping[str, Any]) -> str | None:
-    """A warning about rates of which no answer could be judged; None if there are none."""
-    found = [
-        f"{key} of {name} ({', '.join(f'{rate[why]} {why}' for why in MISSING if rate[why])})"
-        for name, model in results["models"].items()
-        for key, rate in model["rates"].items()
-        if not rate["total"]
-    ]
-    if not found:
-        return None
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"warning: no answer could be judged for {', '.join(found[:3])}{more}. {ANSWERS_FILE} has what was said."
 
 
 def read_history(path: str) -> list[dict[str, float]]:
@@ -192,30 +170,20 @@ def read_history(path: str) -> list[dict[str, float]]:
     return []
 
 
-def _shares(models: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Estimate]], dict[str, str]]:
-    """The rates that are shares, and what they are called: for pictures, which have no room for differences."""
-    rates: dict[str, dict[str, Estimate]] = {}
-    labels = {}
-    for name, model in models.items():
-        rates[name] = {}
-        for key, figures in model["rates"].items():
-            metric, _, of_set = key.partition("/")
-            if not METRICS[metric].is_aligned and not METRICS[metric].is_score:
-                rates[name][key] = Estimate.from_dict(figures)
-                labels[key] = f"{METRICS[metric].label}, {of_set}"
-    return rates, labels
-
-
-def _examples(sets: Mapping[str, PairSet], answers: Answers, seed: int) -> list[tuple[str, dict[str, str]]]:
+def _examples(found: Mapping[str, Results], seed: int) -> list[tuple[str, dict[str, str]]]:
     by_kind: dict[str, list[tuple[str, int]]] = {}
+    sets = found[BASE].sets
     for name, of_set in sets.items():
-        for index, row in enumerate(of_set.rows):
+        for index, row in enumerate(of_set.pairs.rows):
             by_kind.setdefault(kind_of(row), []).append((name, index))
     examples = []
     for places in by_kind.values():
         for name, index in random.Random(seed).sample(places, min(EXAMPLES_OF_A_KIND, len(places))):
-            prompt = last_text(sets[name].rows[index]["perturbed_prompt"])
-            said = {model: _shorten(of_model[name][1][index].text) for model, of_model in answers.items()}
+            prompt = last_text(sets[name].pairs.rows[index]["perturbed_prompt"])
+            said = {
+                model: _shorten(results.sets[name].answers["perturbed"][index].text)
+                for model, results in found.items()
+            }
             examples.append((_shorten(prompt), said))
     return examples
 
@@ -225,50 +193,81 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[:half]} […] {text[-half:]}"
 
 
-def save_to_adapters(results: Mapping[str, Any]) -> None:
-    """Writes each adapter's rates beside the base model's into its folder, with a plot of both, and into its card."""
-
-    def figures(rate: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "value": rate["value"],
-            "interval": (rate["low"], rate["high"]),
-            "hits": rate["hits"],
-            "total": rate["total"],
-            "unparsed": rate["unparsed"] + rate["abstained"] + rate["unjudged"],
-        }
-
-    base = results["models"][BASE]
-    for name, model in results["models"].items():
-        if "differences" not in model:
+def save_to_adapters(summary: Mapping[str, Any], found: Mapping[str, Results]) -> None:
+    """Writes each adapter's results beside the base model's into its folder, with plots of both, and into its card."""
+    base = found[BASE]
+    for name, results in found.items():
+        if name == BASE:
             continue
-        folder = Path(model["path"])
-        of_page = []
-        for key, rate in model["rates"].items():
-            metric, _, of_set = key.partition("/")
-            before = Figure(**figures(base["rates"][key]))
-            label = f"{METRICS[metric].label}, {of_set}"
-            of_page.append(Result(metric=metric, split=of_set, name=label, before=before, **figures(rate)))
+        folder = Path(summary["models"][name]["path"])
         had = (folder / RESULTS_FILE).exists()
-        path = write_results(folder, of_page, _description(results))
-        rates, labels = _shares({"before": base, name: model})
-        plot_results(rates, folder / "results.png", labels=labels)
+        path = write_results(
+            folder,
+            make_page_results(results, base),
+            _description(summary),
+            make_page_outcomes(results, base),
+            results.findings(base) + results.warnings(),
+        )
+        plot_rates({"before": base.rates(), name: results.rates()}, folder / "rates.png")
+        outcomes = {"before": base.outcomes(), name: results.outcomes()}
+        if outcome_places(outcomes):
+            plot_outcomes(outcomes, folder / "outcomes.png")
         if (folder / "README.md").exists():
             add_results(folder)
         print(f"{path}: {'results replaced' if had else 'results written'}.", file=sys.stderr)
 
 
-def _description(results: Mapping[str, Any]) -> str:
+def make_page_results(results: Results, base: Results, labels: Mapping[str, str] = {}) -> list[Result]:
+    """The rates as a page shows them, beside the base model's; with `labels`, those that it names."""
+
+    def figures(rate: Estimate) -> dict[str, Any]:
+        return {
+            "value": rate.value,
+            "interval": rate.interval,
+            "hits": rate.hits,
+            "total": rate.total,
+            "unread": rate.unread_total,
+            "of_read": rate.of_read.value if rate.of_read else None,
+        }
+
+    before, after = base.rates(), results.rates()
+    found = []
+    for key in [key for key in labels if key in after] or after:
+        metric, _, name = key.partition("/")
+        found.append(
+            Result(
+                metric=metric,
+                split=name or None,
+                name=label_of(key, labels),
+                before=Figure(**figures(before[key])),
+                **figures(after[key]),
+            )
+        )
+    return found
+
+
+def make_page_outcomes(results: Results, base: Results) -> list[Outcomes]:
+    """The outcomes as a page shows them, beside the base model's."""
+    before, after = base.outcomes(), results.outcomes()
+    return [
+        Outcomes(label, after[name][kind][side], before[name][kind][side])
+        for label, (name, kind, side) in outcome_places({"": after}).items()
+    ]
+
+
+def _description(summary: Mapping[str, Any]) -> str:
     """How the figures of a page came about."""
-    settings = results["settings"]
-    counts = ", ".join(f"{name} ({of_set['rows']:,} rows)" for name, of_set in results["pairs"].items())
+    settings = summary["settings"]
+    counts = ", ".join(f"{name} ({of_set['rows']:,} rows)" for name, of_set in summary["pairs"].items())
     decoding = f"sampling at temperature {settings['temperature']:g}" if settings["temperature"] else "greedy decoding"
     grader = (
         f"requests judged by {_shown(settings['judge'])}" if settings["judge"] else "refusals told by their opening"
     )
     return (
-        f'Measured by `trl-consistency evaluate`; "before" is {_shown(results["models"][BASE]["path"])} without the adapter, on the same '
-        f"rows of {counts}. Share of answers, with its 95% interval (rows of one source as one cluster) and counts; answers "
-        f"that could not be read are in neither. At most {settings['max_completion_length']} tokens, {decoding}; {grader}."
+        f'Measured by `trl-consistency evaluate`; "before" is {_shown(summary["models"][BASE]["path"])} without the adapter, on the same '
+        f"rows of {counts}. Shares of all rows, with 95% intervals (rows of one source as one cluster) and counts; an answer "
+        f"that could not be read (unread) has none of the properties. At most {settings['max_completion_length']} tokens, "
+        f"{decoding}; {grader}."
     )
 
 
@@ -277,39 +276,38 @@ def _shown(path: str) -> str:
     return Path(path).name if Path(path).is_dir() else path
 
 
-def write_answers(folder: Path, file_type: str, sets: Mapping[str, PairSet], answers: Answers, graded: Grades) -> None:
-    """One line a row and model, with both answers, what was made of them, and what the judge wrote."""
+def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) -> None:
+    """One line a row and model, with both answers, their grades, and what the judge wrote."""
     prepared = ("clean_ids", "perturbed_ids", "length", "render_fault")
     lines = []
-    for model, of_model in answers.items():
-        for name, sides in of_model.items():
-            for index, row in enumerate(sets[name].rows):
+    for model, results in found.items():
+        for name, of_set in results.sets.items():
+            for index, row in enumerate(of_set.pairs.rows):
                 line = {"model": model, "set": name, "row": index}
-                for side, of_side, grades in zip(("clean", "perturbed"), sides, graded[model][name], strict=True):
-                    grade = grades[index]
+                for side in SIDES:
+                    grade = of_set.grades[side][index]
                     line |= {
-                        f"{side}_text": of_side[index].text,
+                        f"{side}_text": of_set.answers[side][index].text,
+                        f"{side}_outcome": grade.outcome,
                         f"{side}_said": grade.said,
-                        f"{side}_missing": grade.missing,
+                        f"{side}_unread": grade.unread,
                         f"{side}_grader": grade.grader,
                         f"{side}_judgement": grade.judgement,
                     }
                 own = {key: value for key, value in row.items() if key not in prepared}
                 lines.append({**line, **own, **line})  # in this order, and nothing of ours is replaced
     path = folder / f"{ANSWERS_FILE}.{file_type}"
-    for suffix in (".jsonl", ".parquet"):  # of an earlier run
-        path.with_suffix(suffix).unlink(missing_ok=True)
     if file_type == "parquet":
         columns = list(dict.fromkeys(column for line in lines for column in line))
         try:
             table = pyarrow.Table.from_pylist([{column: line.get(column) for column in columns} for line in lines])
-            pyarrow.parquet.write_table(table, path)
+            write_by(path, lambda place: pyarrow.parquet.write_table(table, place))
         except pyarrow.ArrowException as error:
             raise ConsistencyError(
                 f"`file_type` parquet: the answers cannot be written so ({one_line(error)}). Use jsonl: nothing is "
                 "answered again."
             ) from None
         return
-    with path.open("w", encoding="utf-8") as file:
+    with whole_file(path) as file:
         for line in lines:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from accelerate import PartialState
@@ -29,9 +28,10 @@ from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_cla
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
+from ..files import check_file, write_text
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
-from ..trainer.checks import check_chat_template, check_file, read_template
+from ..trainer.checks import check_chat_template, read_template
 from ..trainer.consistency_config import ConsistencyConfig
 from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
@@ -184,7 +184,7 @@ def main(
         firsts = [rows_of[0] for rows_of in report.findings.values() if rows_of]
         pairs = [show(row) for row in dict.fromkeys(firsts + shown) if row not in report.reasons]
         title = f"Pairs: {os.path.basename(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
-        Path(lint_args.html).write_text(page(report, pairs, title, dose, irrelevant), encoding="utf-8")
+        write_text(lint_args.html, page(report, pairs, title, dose, irrelevant), "html")
         if not lint_args.json:
             print(f"\n{lint_args.html}: {len(pairs)} pairs")
     if lint_args.json:
@@ -268,7 +268,14 @@ def _measure_dose(
     sample = sample_pairs(usable, pairs, recipe.seed)
     if not sample:
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
-    return measure_dose(model, processing_class, sample, recipe.max_completion_length or 256, answers_of=usable)
+    return measure_dose(
+        model,
+        processing_class,
+        sample,
+        recipe.max_completion_length or 256,
+        answers_of=usable,
+        thinking_markers=tuple(recipe.thinking_markers),
+    )
 
 
 def _shown_rows(report: LintReport, samples: int, seed: int) -> list[int]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..data.lint import FINDINGS, SPAN_FINDINGS, LintReport
 from ..data.marks import Token
+from ..escaping import printable
 from ..evaluation.dose import Dose
 
 
@@ -56,7 +57,7 @@ def counts_text(report: LintReport, irrelevant: Iterable[str] = ()) -> str:
     lines += [f"- The data have {fault}" for fault in report.columns]
     if not report.has_findings(ignore=irrelevant):
         lines.append("Nothing to mend was found.")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def dose_text(dose: Dose) -> str:
@@ -68,9 +69,7 @@ def dose_text(dose: Dose) -> str:
 def _dose_lines(dose: Dose) -> list[str]:
     lines = [f"Dose, on {dose.pairs} pairs (greedy answers):", f"kl: {dose.kl:.3g} nats a token of the clean answers"]
     for name, rate in dose.rates.items():
-        unparsed = f", {rate.unparsed} unparsed" if rate.unparsed else ""
-        share = f"{rate.value:.1%} ({rate.hits}/{rate.total})" if rate.total else "n/a"
-        lines.append(f"{name}: {share}{unparsed}")
+        lines.append(f"{name}: {rate}")
     return lines
 
 
@@ -226,7 +225,7 @@ def page(
         for pair in pairs
     ]
     return _PAGE.format(
-        title=html.escape(title),
+        title=html.escape(printable(title)),
         rows=report.rows,
         anchors=len(report.anchors),
         limit="none" if report.limit is None else f"{report.limit} tokens",
@@ -247,7 +246,7 @@ def _page_dose(dose: Dose) -> str:
 
 
 def _list(lines: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>" if lines else ""
+    return "<ul>" + "".join(f"<li>{html.escape(printable(line))}</li>" for line in lines) + "</ul>" if lines else ""
 
 
 def _side(tokens: Sequence[Token]) -> str:

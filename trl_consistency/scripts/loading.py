@@ -2,12 +2,15 @@
 
 import os
 from dataclasses import dataclass, field
+from glob import escape
 from typing import Any
 
 from datasets import DatasetDict, IterableDatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
+from ..data.folders import check_data_folder
+from ..data.local_data import cached_by_content
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError, one_line
 from ..organism import load_control_dataset, load_organism_datasets
@@ -152,9 +155,14 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             if extension in FILE_TYPES:  # a file, as `dataset_name` takes it
                 if not os.path.isfile(entry.path) and "://" not in entry.path:
                     raise ConsistencyError(f"There is no file {entry.path}.")
-                entry.path, entry.data_files = FILE_TYPES[extension], entry.path
+                # An address may have a `?` of its own.
+                pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
+                entry.path, entry.data_files = FILE_TYPES[extension], pattern
+            check_data_folder(entry.path)
         try:
-            return get_dataset(dataset_args)
+            sources = [(entry.path, entry.data_dir, entry.data_files) for entry in dataset_args.datasets]
+            with cached_by_content(*([] if streaming else sources)):
+                return get_dataset(dataset_args)
         except LOADING_ERRORS as error:
             raise ConsistencyError(f"`datasets` cannot be loaded: {one_line(error.__cause__ or error)}") from None
     if dataset_args.test_split_size is not None:
@@ -234,10 +242,12 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
         raise ConsistencyError(f"{name}: a data file must end in {', '.join(FILE_TYPES)}.")
     if is_file and os.path.getsize(name) == 0:
         raise ConsistencyError(f"{name} is empty.")
+    check_data_folder(name)
     try:
-        if is_file:
-            return load_dataset(FILE_TYPES[extension], data_files={"train": name}, streaming=streaming)
-        return load_dataset(name, name=config, streaming=streaming)
+        with cached_by_content(*([] if streaming else [(name, None, None)])):
+            if is_file:
+                return load_dataset(FILE_TYPES[extension], data_files={"train": escape(name)}, streaming=streaming)
+            return load_dataset(name, name=config, streaming=streaming)
     except LOADING_ERRORS as error:
         what = "read" if is_file else "loaded"
         there = "" if os.path.exists(name) else " (and no file or folder here has that name)"

@@ -3,19 +3,18 @@
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trl import DatasetMixtureConfig
 
 from ..data.pairs import check_prompt_columns, report_faults, row_checker
-from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError
 from ..evaluation.graders import SHORTEST_IN_ANY_CASE
-from ..evaluation.run import possible_answers
+from ..evaluation.grading import possible_answers
+from ..evaluation.run import PairSet
 from ..organism import load_control_dataset, load_organism_datasets
 from ..perturbations.reading import read_rows
 from ..trainer.checks import check_chat_template
@@ -25,14 +24,6 @@ from .loading import ConsistencyScriptArguments, load_pairs
 Rows = list[dict[str, Any]]
 
 REQUESTS = ("harmful", "benign")  # categories that are not for telling questions apart
-
-
-@dataclass
-class PairSet:
-    """Pairs that are measured together, and the answers that are possible to their questions."""
-
-    rows: Rows
-    candidates: dict[str | None, set[str]]
 
 
 def load_sets(
@@ -143,12 +134,12 @@ def _check_spelling(answers: set[str], name: str) -> None:
             )
 
 
-def render_sets(sets: dict[str, PairSet], processing_class: ProcessingClass, kwargs: dict[str, Any]) -> None:
-    """Adds the token ids of both prompts to each row, or reports those that cannot be rendered."""
+def render_sets(
+    sets: dict[str, PairSet], processing_class: ProcessingClass, kwargs: dict[str, Any]
+) -> dict[str, PairSet]:
+    """The sets with the token ids of both prompts in each row; rows that cannot be rendered are reported."""
     for name, of_set in sets.items():
         chats = [row for row in of_set.rows if isinstance(row["clean_prompt"], list)]
         if chats:
             check_chat_template(processing_class, {name: chats}, ways_out="Use")
-        of_set.rows = [row | render_row(row, processing_class, False, kwargs, 0, False) for row in of_set.rows]
-        faults = [(index, row["render_fault"]) for index, row in enumerate(of_set.rows) if row["render_fault"]]
-        report_faults(faults, name, len(of_set.rows))
+    return {name: of_set.rendered(processing_class, name, kwargs) for name, of_set in sets.items()}

@@ -24,6 +24,8 @@ from huggingface_hub import HfApi, constants
 from tqdm.auto import tqdm
 
 from ..errors import ConsistencyError, one_line
+from ..escaping import printable
+from ..files import whole_files
 from ..perturbations import PERTURBATIONS
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import SPLITS, file_name, pairs_card
@@ -237,7 +239,8 @@ def main(args: PairsArguments) -> BuildReport:
         safety_fact=args.safety_fact_column,
     )
     if unread := columns.unread(first):
-        print(f"Not read: the column(s) {', '.join(f'`{column}`' for column in unread)}. `keep_columns` keeps them.")
+        listed = ", ".join(f"`{column}`" for column in unread)
+        print(printable(f"Not read: the column(s) {listed}. `keep_columns` keeps them."))
     report = BuildReport()
     pairs = build_pairs(
         tqdm(islice(chain([first], rows), args.max_sources), desc="Reading", unit=" sources"),
@@ -258,20 +261,28 @@ def main(args: PairsArguments) -> BuildReport:
         check_repo_id(args.push_to_hub)
         _create_repo(args.push_to_hub, args.hub_private)
     output_dir = Path(args.output_dir)
-    try:
-        (output_dir / "data").mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=output_dir, prefix=".pairs-") as unfinished:
-            splits = write_pairs(pairs, Path(unfinished))
-            if not report.pairs:
-                raise ConsistencyError("No pairs could be made.\n" + "\n".join(report.left_out()))
-            (output_dir / VERDICTS).unlink(missing_ok=True)  # of an earlier run
-            if args.keep_vulnerable and "train" in splits:
-                _keep_vulnerable(args, Path(unfinished) / "train.jsonl", report)
-            if args.file_type == "parquet":
-                _to_parquet(Path(unfinished), splits)
-            _move_finished(Path(unfinished), output_dir, args.file_type)
-    except OSError as error:
-        raise ConsistencyError(f"`output_dir` {args.output_dir} cannot be written: {error}") from None
+    with whole_files(output_dir, "output_dir") as unfinished:
+        splits = write_pairs(pairs, unfinished)
+        if not report.pairs:
+            raise ConsistencyError("No pairs could be made.\n" + "\n".join(report.left_out()))
+        judged = args.keep_vulnerable and "train" in splits
+        if judged:
+            _keep_vulnerable(args, unfinished / "train.jsonl", report)
+        if args.file_type == "parquet":
+            _to_parquet(unfinished, splits)
+        (unfinished / "data").mkdir()
+        for split in splits:
+            (unfinished / f"{split}.{args.file_type}").rename(unfinished / file_name(split, args.file_type))
+        (unfinished / "README.md").write_text(_card(args, report), encoding="utf-8")
+    _remove_earlier(
+        output_dir, {file_name(split, args.file_type) for split in splits} | ({VERDICTS} if judged else set())
+    )
+    if args.push_to_hub:
+        _push(args.push_to_hub, output_dir)
+    return report
+
+
+def _card(args: PairsArguments, report: BuildReport) -> str:
     options = {
         option.name: getattr(args, option.name)
         for option in fields(args)
@@ -280,11 +291,14 @@ def main(args: PairsArguments) -> BuildReport:
         and getattr(args, option.name) not in (None, [])
     }
     source = os.path.basename(args.dataset_name) if os.path.exists(args.dataset_name) else args.dataset_name
-    card = pairs_card(report, args.perturbations, source, options)
-    (output_dir / "README.md").write_text(card, encoding="utf-8")
-    if args.push_to_hub:
-        _push(args.push_to_hub, output_dir)
-    return report
+    return pairs_card(report, args.perturbations, source, options)
+
+
+def _remove_earlier(output_dir: Path, written: set[str]) -> None:
+    """Removes what an earlier run wrote and this one did not."""
+    splits = {file_name(split, file_type) for split in SPLITS for file_type in ("jsonl", "parquet")}
+    for name in (splits | {VERDICTS}) - written:
+        (output_dir / name).unlink(missing_ok=True)
 
 
 def _run_perturbations(file: str) -> None:
@@ -353,16 +367,6 @@ def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> N
     write_pairs((("train", row) for row in kept), file.parent)
 
 
-def _move_finished(folder: Path, output_dir: Path, file_type: str) -> None:
-    """Moves the files of this run into the place of those of an earlier one."""
-    for split in SPLITS:
-        for old_type in ("jsonl", "parquet"):
-            (output_dir / file_name(split, old_type)).unlink(missing_ok=True)
-        file = folder / f"{split}.{file_type}"
-        if file.exists():
-            file.replace(output_dir / file_name(split, file_type))
-
-
 def _create_repo(repo_id: str, private: bool) -> None:
     try:
         HfApi().create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
@@ -407,7 +411,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     for split, count in report.num_pairs().items():
         print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
     if report.left_out():
-        print("Left out:", *report.left_out(), sep="\n  ")
+        print("Left out:", *map(printable, report.left_out()), sep="\n  ")
     if unheld := report.unheld(pairs_args.test_share):
         print(unheld)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,9 +13,21 @@ import yaml
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
 
+from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
+from ..escaping import printable
 from ..option_types import accepts, describe
 
+
+# Environment variables that a recipe may set: how many threads and which devices, what is logged and under which name.
+HARMLESS_VARIABLES = re.compile(
+    r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|(?:OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS"
+    r"|NCCL_[A-Z0-9_]*(?:DEBUG|DISABLE|LEVEL|TIMEOUT|IFNAME|BLOCKING_WAIT|ERROR_HANDLING)|PYTORCH_(?:CUDA_)?ALLOC_CONF"
+    r"|TOKENIZERS_PARALLELISM|(?:HF_HUB|HF_DATASETS|TRANSFORMERS)_OFFLINE|(?:TRANSFORMERS|DATASETS|HF_HUB|TRL)_VERBOSITY"
+    r"|HF_HUB_DISABLE_(?:PROGRESS_BARS|TELEMETRY)|TRL_EXPERIMENTAL_SILENCE|ACCELERATE_LOG_LEVEL"
+    r"|WANDB_(?:PROJECT|NAME|ENTITY|MODE|RUN_GROUP|RUN_ID|TAGS|NOTES|JOB_TYPE|RESUME|SILENT|LOG_MODEL|WATCH)"
+    r"|MLFLOW_EXPERIMENT_NAME|MLFLOW_RUN_ID|COMET_(?:PROJECT_NAME|WORKSPACE|MODE)|TRACKIO_(?:PROJECT|SPACE_ID)"
+)
 
 # Options that are text (a path) to their type, but for which true has a meaning.
 TRUE_OR_TEXT = ("resume_from_checkpoint",)
@@ -84,7 +97,7 @@ class StrictParser(TrlParser):
 
     def error(self, message: str) -> NoReturn:
         # argparse would print the usage of some two hundred options first.
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        print(printable(f"{self.prog}: error: {message}"), file=sys.stderr)
         sys.exit(2)
 
     def parse_args_and_config(self, args: Iterable[str] | None = None, **kwargs: Any) -> tuple[Any, ...]:
@@ -133,6 +146,7 @@ class StrictParser(TrlParser):
         self.config_keys = list(config)
         for key, value in config.items():
             if key == "env":
+                self._check_env(path, value)
                 continue
             if key not in self._hints:
                 self._unknown(f"key in {path}", key, self._hints)
@@ -145,6 +159,14 @@ class StrictParser(TrlParser):
             choices = next((action.choices for action in self._actions if action.dest == key), None)
             if choices and value is not None and value not in choices:
                 self.error(f"{path}: `{key}` must be one of {', '.join(map(str, choices))}, got {value!r}.")
+
+    def _check_env(self, path: str, variables: Any) -> None:
+        for name in variables if isinstance(variables, dict) else ():
+            if not HARMLESS_VARIABLES.fullmatch(str(name)):
+                self.error(
+                    f"{path}: `env` sets {name}, which can decide what code runs, or where data and tokens go. Set it in the "
+                    "shell if you want it."
+                )
 
     def _check_datasets(self, path: str, value: Any) -> None:
         known = get_type_hints(DatasetConfig)
@@ -174,6 +196,8 @@ def as_template_kwargs(option: Any) -> dict[str, Any]:
             kwargs = json.loads(kwargs)
     if not isinstance(kwargs, dict):
         raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {option!r}.")
+    for fault in template_kwargs_faults(kwargs):
+        raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
     return kwargs
 
 

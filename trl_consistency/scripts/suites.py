@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConsistencyError
+from ..escaping import printable
 from ..evaluation.models import BASE, check_adapters, load_model, name_models
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suites_table
 from ..evaluation.suites import SUITES, find_suites, run_suites, suite_packages
+from ..files import write_text
 from ..trainer.checks import check_output_dir
 from .evaluation_files import suite_results
 from .parser import StrictParser, as_template_kwargs
@@ -115,9 +117,8 @@ def main(args: SuitesArguments) -> dict[str, Any]:
         )
     results = make_results(args, {BASE: args.model_name_or_path, **adapters}, scores)
     text = json.dumps(results, ensure_ascii=False, allow_nan=False)
-    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-    (Path(args.output_dir) / RESULTS).write_text(text + "\n", encoding="utf-8")
-    print(text if args.json else results_text(scores, args.output_dir))
+    write_text(Path(args.output_dir) / RESULTS, text + "\n")
+    print(text if args.json else printable(results_text(scores, args.output_dir)))
     return results
 
 

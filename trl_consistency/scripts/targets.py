@@ -30,7 +30,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     from trl import DatasetMixtureConfig, ModelConfig
 
     from ..errors import ConsistencyError
-    from ..trainer.checks import check_file
+    from ..files import check_file, write_by
     from ..trainer.consistency_config import ConsistencyConfig
     from ..trainer.upstream import end_run
     from .consistency import make_trainer
@@ -54,7 +54,10 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         trainer = make_trainer(script_args, training_args, *other_args)
         trainer.generate_targets()
         if trainer.is_world_process_zero():
-            trainer.dataset_with_targets().to_json(targets_args.targets_file)
+            # The pairs are put together by `datasets`, which needs room, too.
+            write_by(
+                targets_args.targets_file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file"
+            )
             print(f"{len(trainer.train_dataset)} pairs with their targets: {targets_args.targets_file}")
         end_run(trainer)
     except ConsistencyError as error:

@@ -6,6 +6,7 @@ from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantiza
 
 from ..embedded import resolve_model
 from ..errors import ConsistencyError
+from ..files import writing
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from ..trainer.eval_callback import ConsistencyEvalCallback
 from ..trainer.folder_lock import check_unused
@@ -76,8 +77,9 @@ def train_and_save(
         url = trainer.push_to_hub(dataset_name=script_args.dataset_name)  # which saves first
         trainer.accelerator.print(f"Model saved to {args.output_dir} and published: {url}")
     else:
-        trainer.save_model(args.output_dir)
-        trainer.create_model_card(dataset_name=script_args.dataset_name)
+        with writing(args.output_dir, "output_dir"):
+            trainer.save_model(args.output_dir)
+            trainer.create_model_card(dataset_name=script_args.dataset_name)
         trainer.accelerator.print(f"Model saved to {args.output_dir}.")
     if stopped:
         pushed = " It is not pushed." if args.push_to_hub else ""

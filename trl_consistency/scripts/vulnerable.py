@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..data.target_cache import TargetCache, fingerprint
+from ..data.model_identity import answer_cache
+from ..evaluation.answering import AnswerOptions
 from ..evaluation.models import load_model
-from ..evaluation.run import generate_answers
-from ..evaluation.vulnerability import judge_pairs
+from ..evaluation.run import SIDES, evaluate
+from ..evaluation.vulnerability import Verdict
+from ..files import whole_file
 from ..trainer.checks import check_chat_template
 
 
@@ -34,25 +36,23 @@ def answer_and_judge(
     chats = [row for row in rows if isinstance(row["clean_prompt"], list)]
     if chats:
         check_chat_template(processing_class, {"pairs": chats})
-    weights = fingerprint(model.named_parameters())
-    cache = TargetCache(folder / ANSWERS / weights, {"name": model_name, "weights": weights})
-    prompts = [row[f"{side}_prompt"] for side in ("clean", "perturbed") for row in rows]
-    texts = generate_answers(model, processing_class, prompts, max_completion_length, batch_size, cache=cache)
-    clean, perturbed = texts[: len(rows)], texts[len(rows) :]
-    judged = [
-        {
-            "outcome": verdict.outcome,
-            "kept": verdict.is_kept,
-            "clean_verdict": verdict.clean,
-            "perturbed_verdict": verdict.perturbed,
-            "clean_answer": clean_answer,
-            "perturbed_answer": perturbed_answer,
-        }
-        for verdict, clean_answer, perturbed_answer in zip(
-            judge_pairs(rows, clean, perturbed), clean, perturbed, strict=True
+    cache = answer_cache(folder / ANSWERS, model_name, model, revision)
+    options = AnswerOptions(max_completion_length, batch_size)
+    found = evaluate(model, processing_class, rows, options, cache=cache).sets[""]
+    judged = []
+    for index, row in enumerate(rows):
+        verdict = Verdict.of(row, *(found.grades[side][index] for side in SIDES))
+        judged.append(
+            {
+                "outcome": verdict.outcome,
+                "kept": verdict.is_kept,
+                "clean_verdict": verdict.clean.outcome,
+                "perturbed_verdict": verdict.perturbed.outcome,
+                "clean_answer": found.answers["clean"][index].text,
+                "perturbed_answer": found.answers["perturbed"][index].text,
+            }
         )
-    ]
-    with verdicts_file.open("w", encoding="utf-8") as file:
-        for row, verdict in zip(rows, judged, strict=True):
-            file.write(json.dumps({**row, **verdict}, ensure_ascii=False) + "\n")
+    with whole_file(verdicts_file) as file:
+        for row, of_row in zip(rows, judged, strict=True):
+            file.write(json.dumps({**row, **of_row}, ensure_ascii=False) + "\n")
     return judged

@@ -43,15 +43,6 @@ def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
         ) from None
 
 
-def check_file(path: str, option: str) -> None:
-    """Raises [`ConsistencyError`] if the file `path`, which `option` names, cannot be written."""
-    try:
-        with open(path, "a"):
-            pass
-    except OSError as error:
-        raise ConsistencyError(f"`{option}` `{path}` cannot be written ({error.strerror}).") from None
-
-
 def as_config(args: TrainingArguments, kind: type[Config]) -> Config:
     """A trainer's config, of one that it extends; raises [`ConsistencyError`] for those of other trainers."""
     if isinstance(args, kind):

@@ -6,7 +6,7 @@ from typing import Any, cast
 from transformers import GenerationConfig
 from trl import SFTConfig
 
-from ..data.pairs import RESERVED_TEMPLATE_KWARGS
+from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
 from ..option_types import check_installed, check_ranges, check_types
 
@@ -357,11 +357,8 @@ class ConsistencyConfig(SFTConfig):
         for key in ("chat_template_kwargs", "generation_kwargs"):
             if not isinstance(getattr(self, key), dict | None):
                 raise ConsistencyError(f"`{key}` must be a mapping, got {getattr(self, key)!r}.")
-        reserved = RESERVED_TEMPLATE_KWARGS & set(self.chat_template_kwargs or {})
-        if reserved:
-            raise ConsistencyError(
-                f"`chat_template_kwargs` sets {', '.join(sorted(reserved))}, which the trainer sets the same for both sides."
-            )
+        for fault in template_kwargs_faults(cast(dict[str, Any], self.chat_template_kwargs or {})):
+            raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
         if self.use_vllm:  # they are arguments of vLLM's, which checks them itself
             taken = {"n", "seed", "stop_token_ids"} & set(self.generation_kwargs or {})
             if taken:

@@ -26,6 +26,7 @@ from ..data.prepare import align_pairs, is_prepared, needs_targets, prepare_pair
 from ..data.rendering import load_processing_class
 from ..data.targets import TargetTable
 from ..errors import ConsistencyError
+from ..files import write_text
 from .capture import needed_mask
 from .card import build_card, describe_data
 from .checks import (
@@ -62,7 +63,7 @@ from .regeneration import RegenerateTargets
 from .resumption import ResumptionMixin
 from .sharding import gathered
 from .stream import RepeatedStream
-from .target_making import TargetsMixin, adapter_changes_base
+from .target_making import PLAIN_LOADING, TargetsMixin, adapter_changes_base
 from .upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .vllm_engine import check_vllm
 
@@ -240,6 +241,8 @@ class ConsistencyTrainer(
         self.targets = TargetTable()
         self.alignment: dict[str, AlignmentReport] = {}
         self._peft_config = peft_config
+        is_plain = set(args.model_init_kwargs or {}) <= PLAIN_LOADING and not clones_template
+        self._loaded_by_name = isinstance(model, str) and is_plain
         data_facts = describe_data(train_dataset)
         is_chat = isinstance(next(iter(cast(AnyDataset, train_dataset)))["clean_prompt"], list)
         if clones_template:  # may add tokens to the tokenizer and the model: the parent prepares the data after that
@@ -430,7 +433,7 @@ class ConsistencyTrainer(
     ) -> None:
         """Writes the model card to `args.output_dir`. Arguments as in [`~trl.SFTTrainer`]."""
         if self.is_world_process_zero():
-            build_card(self, model_name, dataset_name, tags).save(Path(self.args.output_dir) / "README.md")
+            write_text(Path(self.args.output_dir) / "README.md", str(build_card(self, model_name, dataset_name, tags)))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.paired_loss is not None:
@@ -441,7 +444,7 @@ class ConsistencyTrainer(
         """As [`~transformers.Trainer.save_model`]; the model card goes with it."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            build_card(self, None, None, None).save(Path(output_dir or self.args.output_dir) / "README.md")
+            write_text(Path(output_dir or self.args.output_dir) / "README.md", str(build_card(self, None, None, None)))
 
     # Training and evaluation
 

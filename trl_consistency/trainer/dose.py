@@ -47,6 +47,7 @@ class DoseCheck(TrainerCallback):
                 self.pairs,
                 max_new_tokens=args.max_completion_length,
                 progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
+                thinking_markers=tuple(args.thinking_markers),
             )
         was_training = trainer.model.training
         trainer.model.eval()  # or the log would add the means of a training that has not begun

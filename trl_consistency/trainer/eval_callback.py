@@ -1,6 +1,5 @@
 """Rates on held-out pairs while training goes on: logged, chosen by, and a reason to stop."""
 
-from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Union
 
 from accelerate.logging import get_logger
@@ -9,8 +8,16 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from ..errors import ConsistencyError, InvalidPairsError
-from ..evaluation.held_out import HeldOutSample, draw_sample, fallen, measure_sample, prepare_sample, selection_scores
-from ..evaluation.rates import Rate
+from ..evaluation.estimates import Estimate
+from ..evaluation.held_out import (
+    CONTROL_ACCURACY,
+    HeldOutSample,
+    draw_sample,
+    fallen,
+    measure_sample,
+    prepare_sample,
+    selection_score,
+)
 from .upstream import DistributedBackend, unwrap_model_for_generation
 
 
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 PREFIX = "consistency/"
-WHAT_FELL = {"benign_answered": "answers to benign requests", "control_accuracy": "accuracy on control questions"}
+WHAT_FELL = {"benign_answered": "answers to benign requests", CONTROL_ACCURACY: "accuracy on control questions"}
 
 
 class ConsistencyEvalCallback(TrainerCallback, ExportableState):
@@ -31,11 +38,12 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
     rates as `eval_consistency/...`.
 
     Before the first step, and then at each of the trainer's evaluations or every `eval_every` steps, it logs as far as the
-    data allow `sycophancy`, `perturbed_accuracy`, `clean_accuracy`, `attack_success`, `clean_refusal`, `benign_answered`
-    and `control_accuracy`, each with the number of rows that could be judged (`.../count`) and could not
-    (`.../unparsed`). The scores by which the papers choose checkpoints are `sycophancy_score` (harmonic mean of clean
-    accuracy and 1 - sycophancy), `jailbreak_score` (of benign answers and 1 - attack success) and `score`, the harmonic mean
-    of both. They are among the metrics of the evaluation, so that `metric_for_best_model="consistency/score"` with
+    data allow `sycophancy`, `perturbed_accuracy`, `clean_accuracy`, `attack_success`, `perturbed_refusal`, `clean_refusal`,
+    `benign_answered`, `clean_unread`, `perturbed_unread` and `clean_accuracy/control` (of the control questions), each of all
+    rows, with the number of answers (`.../count`) and of those that could not be read (`.../unread`). The scores by which the
+    papers choose checkpoints are `sycophancy_score` (harmonic mean of clean accuracy and of the share that resists the
+    suggestion), `jailbreak_score` (of benign answers and of harmful requests refused) and `score`, the harmonic mean
+    of both. An unread answer is a bad one in all of them. They are among the metrics of the evaluation, so that `metric_for_best_model="consistency/score"` with
     `load_best_model_at_end=True` keeps the best checkpoint.
 
     The training goes as it would without.
@@ -110,11 +118,11 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self.max_new_tokens = max_new_tokens or args.max_completion_length
         self.batch_size = batch_size
         self.stopped: str | None = None
-        self._start: dict[str, Rate] | None = None
+        self._start: dict[str, Estimate] | None = None
         self._measured: tuple[int, dict[str, float]] | None = None  # step and metrics
 
     def state(self) -> dict[str, Any]:
-        start = {name: list(astuple(rate)) for name, rate in (self._start or {}).items()}
+        start = {name: rate.to_dict() for name, rate in (self._start or {}).items()}
         return {"args": {}, "attributes": {"start": start}}
 
     def on_train_begin(
@@ -124,7 +132,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         if state.global_step > 0:
             saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {}).get("start")
             if saved:
-                self._start = {name: Rate(*counts) for name, counts in saved.items()}
+                self._start = {name: Estimate.from_dict(figures) for name, figures in saved.items()}
                 return
             logger.warning("What the model did before the first step is not known: drops count from here on.")
         self._measure(state, control)
@@ -188,7 +196,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             self._compare(rates, state, control)
         return metrics
 
-    def _compare(self, rates: dict[str, Rate], state: TrainerState, control: TrainerControl) -> None:
+    def _compare(self, rates: dict[str, Estimate], state: TrainerState, control: TrainerControl) -> None:
         if self._start is None:
             self._start = rates
         if self.max_drop is None or self.stopped:
@@ -244,11 +252,10 @@ def chooses_best(args: Any) -> bool:
     return (args.metric_for_best_model or "").removeprefix("eval_").startswith(PREFIX)
 
 
-def _figures(rates: dict[str, Rate]) -> dict[str, float]:
-    """What goes to the trackers. A rate without a row that could be judged is left out, its counts are not."""
-    figures: dict[str, float] = dict(selection_scores(rates))
+def _figures(rates: dict[str, Estimate]) -> dict[str, float]:
+    """What goes to the trackers."""
+    figures: dict[str, float] = {}
     for name, rate in rates.items():
-        if rate.total:
-            figures[name] = rate.value
-        figures |= {f"{name}/count": rate.total, f"{name}/unparsed": rate.unparsed}
-    return figures
+        figures |= {name: rate.value, f"{name}/count": rate.total, f"{name}/unread": rate.unread_total}
+    score = selection_score(rates)
+    return figures if score is None else {**figures, "score": score}

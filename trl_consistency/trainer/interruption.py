@@ -231,7 +231,7 @@ class InterruptionMixin:
         self.accelerator.wait_for_everyone()
         try:
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
-        except (OSError, RuntimeError, SafetensorError) as error:
+        except (OSError, RuntimeError, SafetensorError, ConsistencyError) as error:
             reason = _why_not_written(error)
             if reason is None:
                 raise
@@ -285,6 +285,8 @@ def _make_way(run_dir: Path, directory: Path, will_rotate: bool) -> None:
 
 def _why_not_written(error: Exception) -> str | None:
     """None if it is not for want of a place to write to that saving failed."""
+    if isinstance(error, ConsistencyError) and isinstance(error.__cause__, OSError):  # of our own files
+        error = error.__cause__
     if isinstance(error, OSError):
         return error.strerror
     if re.search("inline_container|iostream error", str(error)):

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 import transformers
-from peft import PeftModel, PromptLearningConfig, get_peft_model, get_peft_model_state_dict
+from peft import PeftConfig, PeftModel, PromptLearningConfig, get_peft_model, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from ..errors import ConsistencyError, one_line
 
@@ -66,9 +66,13 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
 
 
 def load_config(model: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:
-    """The config of a model, or a [`ConsistencyError`] that says why it cannot be loaded."""
+    """
+    The config of a model, or a [`ConsistencyError`] that says why it cannot be loaded: it is damaged, its code would have to
+    be trusted, or it asks for more than the weights are.
+    """
+    _check_layers(model)
     try:
-        return AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         if not trust_remote_code and "trust_remote_code" in str(error):
             raise ConsistencyError(
@@ -76,6 +80,54 @@ def load_config(model: str, revision: str | None = None, trust_remote_code: bool
                 "`trust_remote_code: true`."
             ) from None
         raise ConsistencyError(f"{model} cannot be loaded: {one_line(error)}") from None
+    if not trust_remote_code:
+        _check_kernels(model, config)
+    return config
+
+
+def _check_kernels(model: str, config: PreTrainedConfig) -> None:
+    """Raises [`ConsistencyError`] if a config names code of the Hub in the place of an implementation."""
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        for option in ("attn_implementation", "experts_implementation"):
+            kernel = getattr(part, f"_{option}", None)
+            if "/" in str(kernel or ""):
+                raise ConsistencyError(
+                    f"{model}: `{option}` in config.json is {kernel}, code of the Hub, which is not run. Take it out of the "
+                    "file and name the one that you want in `attn_implementation`, or set `trust_remote_code: true` if you "
+                    "trust it."
+                )
+
+
+def _check_layers(folder: str) -> None:
+    """
+    Raises [`ConsistencyError`] if the config in a folder asks for layers that the weights do not have. The file is read as it
+    is: what transformers makes of it grows with the number.
+    """
+    files = sorted(Path(folder).glob("*.safetensors")) if os.path.isdir(folder) else []
+    names = [name for file in files for name in shapes_in(file)]
+    try:
+        content = json.loads((Path(folder) / CONFIG_NAME).read_text(encoding="utf-8")) if names else None
+    except (OSError, ValueError):
+        return  # transformers says what is wrong with it
+    there = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
+    parts = [content] if isinstance(content, dict) else []
+    for part in parts:  # which grows: models that see or hear have a config within the config
+        parts += [value for value in part.values() if isinstance(value, dict)]
+        for key in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
+            if isinstance(layers := part.get(key), int) and layers > there:
+                raise ConsistencyError(
+                    f"{folder}: config.json asks for {layers} layers (`{key}`), and the weights have {there}. Download or copy "
+                    "both again."
+                )
+
+
+def check_adapter_config(adapter: str, config: PeftConfig) -> None:
+    """Raises [`ConsistencyError`] if the config of an adapter would have PEFT import a package that it names."""
+    if getattr(config, "megatron_config", None):
+        raise ConsistencyError(
+            f"{adapter}: `megatron_config` and `megatron_core` in {ADAPTER_CONFIG} would have a package imported, which is not "
+            "done. Take them out if the adapter does without."
+        )
 
 
 def context_length(model: Any, args: Any) -> int | None:
@@ -231,7 +283,7 @@ def _check_without_weights(
     try:
         with torch.device("meta"):
             model = architecture(config)
-    except (ImportError, ValueError) as error:
+    except (ImportError, RuntimeError, ValueError) as error:  # sizes too large for any tensor are runtime errors
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
     if peft_config is None or isinstance(peft_config, PromptLearningConfig):
         return

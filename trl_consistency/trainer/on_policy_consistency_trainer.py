@@ -23,12 +23,14 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from trl import DistillationTrainer
 
 from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
+from ..data.generation import own_options
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import is_prepared, prepare_pairs, unformatted
 from ..data.rendering import load_processing_class
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError, InvalidPairsError
+from ..files import write_text
 from ..finite import explained_sampling
 from .card import build_on_policy_card, describe_data
 from .checks import (
@@ -430,7 +432,11 @@ class OnPolicyConsistencyTrainer(
         was_training = self.model.training
         self.model.eval()  # what is sampled is the policy, without its dropout
         try:
-            with self.rollout_loss.sharing.in_generation(self.model), explained_sampling("the student"):
+            with (
+                self.rollout_loss.sharing.in_generation(self.model),
+                own_options(self.model, self.generation_config),
+                explained_sampling("the student"),
+            ):
                 return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
             self.model.train(was_training)
@@ -673,13 +679,19 @@ class OnPolicyConsistencyTrainer(
     ) -> None:
         """Writes the model card to `args.output_dir`. Arguments as in [`~trl.DistillationTrainer`]."""
         if self.is_world_process_zero():
-            build_on_policy_card(self, model_name, dataset_name, tags).save(Path(self.args.output_dir) / "README.md")
+            write_text(
+                Path(self.args.output_dir) / "README.md",
+                str(build_on_policy_card(self, model_name, dataset_name, tags)),
+            )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As [`~transformers.Trainer.save_model`]; the model card goes with it."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            build_on_policy_card(self, None, None, None).save(Path(output_dir or self.args.output_dir) / "README.md")
+            write_text(
+                Path(output_dir or self.args.output_dir) / "README.md",
+                str(build_on_policy_card(self, None, None, None)),
+            )
 
 
 @contextmanager

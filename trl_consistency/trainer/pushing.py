@@ -64,6 +64,14 @@ class PushMixin:
                 f"{self.args.hub_model_id or 'user/adapter'} --base_model user/name`."
             ) from None
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        # The arguments are saved beside the model, and the token is a secret.
+        token, self.args.hub_token = self.args.hub_token, None
+        try:
+            super()._save(output_dir, state_dict)  # type: ignore[misc]
+        finally:
+            self.args.hub_token = token
+
     def push_to_hub(
         self,
         commit_message: str | None = "End of training",

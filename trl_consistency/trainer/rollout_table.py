@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import is_rich_available
 
 from ..data.marks import token_texts
+from ..escaping import printable
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .rollout_loss import Rollouts
 
@@ -137,12 +138,12 @@ def print_rollouts(rows: list[dict[str, Any]], title: str, num_rows: int | None 
         table.add_column(column, ratio=1)
     table.add_column("Divergence")
     for row, values in zip(rows, compared, strict=True):
-        clean_prompt, perturbed_prompt = (Text(row[side].strip()) for side in PROMPTS)
+        clean_prompt, perturbed_prompt = (Text(printable(row[side].strip())) for side in PROMPTS)
         if clean_prompt == perturbed_prompt:
             perturbed_prompt = Text("the same (anchor)", "dim")
         completion = Text()
         for token, value in zip(row["tokens"], row["divergence"], strict=True):
-            completion.append(token, _style(value, highest))
+            completion.append(printable(token), _style(value, highest))
         numbers = "not compared"
         if values:
             numbers = f"mean {sum(values) / len(values):.3f}\nmax  {max(values):.3f}"

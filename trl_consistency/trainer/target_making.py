@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.collators import PairCollator
+from ..data.model_identity import identity_digest, model_identity, model_tensors
 from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets
 from ..data.target_cache import TargetCache, fingerprint
@@ -31,6 +32,13 @@ logger = get_logger(__name__)
 TARGET_CACHE = "_targets"
 
 
+# Other options of loading may choose other files than those that lie in a model's folder.
+PLAIN_LOADING = {
+    *("attn_implementation", "device_map", "dtype", "quantization_config", "revision", "trust_remote_code"),
+    *("use_cache", "use_kernels", "use_safetensors"),
+}
+
+
 def adapter_changes_base(peft_config: Any) -> bool:
     """
     Whether the initial policy is more than the model with the adapter off: the adapter's initialisation takes its part out
@@ -45,7 +53,7 @@ class TargetsMixin:
     """
     What a [`~transformers.Trainer`] needs to let the reference policy answer the clean prompts of its data sets.
 
-    The trainer sets `targets`, `_peft_config` and `_target_sources` (the prepared data sets that may lack completions,
+    The trainer sets `targets`, `_peft_config`, `_loaded_by_name` and `_target_sources` (the prepared data sets that may lack completions,
     the training pairs first).
     """
 
@@ -53,6 +61,7 @@ class TargetsMixin:
     args: "ConsistencyConfig"
     data_collator: PairCollator
     _peft_config: Any
+    _loaded_by_name: bool  # and its weights are those of its files
     _target_sources: list[AnyDataset]
     # Of the trainer that this is mixed into
     accelerator: Any
@@ -122,7 +131,7 @@ class TargetsMixin:
         """
         current = TargetTable()
         with self._evaluating() as model:
-            now = fingerprint(model.named_parameters())
+            now = fingerprint(model_tensors(model))
             made_by = policy or now
             cache = TargetCache(Path(self.args.output_dir) / TARGET_CACHE / made_by, {"weights": made_by})
             self._answer(
@@ -216,16 +225,18 @@ class TargetsMixin:
 
     def _target_cache(self, model: PreTrainedModel) -> TargetCache:
         """The cache of the reference's targets; `model` is what generates them."""
+        changed = self._peft_config is not None and adapter_changes_base(self._peft_config)
         # The adapter in training is no part of the reference; one that came with the model is.
-        weights = (
-            (name, parameter)
-            for name, parameter in model.named_parameters()
-            if self._peft_config is None or not parameter.requires_grad
+        identity = model_identity(
+            model,
+            get_config_model_id(model.config),
+            as_loaded=self._loaded_by_name and not changed,
+            revision=(self.args.model_init_kwargs or {}).get("revision") or "main",
+            adapter_off=self._peft_config is not None,
         )
-        # Not by its commit: most commits of a model's page leave its weights as they were.
-        identity = {"name": get_config_model_id(model.config), "weights": fingerprint(weights)}
+        identity["autocast"] = "bfloat16" if self.args.bf16 else "float16" if self.args.fp16 else None
         # A folder that the user names holds one model's targets; by default each model gets a folder of its own.
-        own = Path(self.args.output_dir) / TARGET_CACHE / identity["weights"]
+        own = Path(self.args.output_dir) / TARGET_CACHE / identity_digest(identity)
         directory = self.args.target_cache_dir or own
         with self.accelerator.main_process_first():
             return TargetCache(directory, identity)

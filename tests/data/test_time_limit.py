@@ -1,0 +1,72 @@
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.conftest import CHATML, make_pairs, make_tokenizer
+from trl_consistency.data import rendering
+from trl_consistency.data.lint import lint_pairs
+from trl_consistency.data.prepare import prepare_pairs
+from trl_consistency.data.rendering import render_prompt
+from trl_consistency.errors import ConsistencyError
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+RECURSIVE = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
+USER = [{"role": "user", "content": "What?"}]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda tokenizer: prepare_pairs(make_pairs(100), tokenizer, "train_dataset"),
+        lambda tokenizer: lint_pairs(list(make_pairs(100)), tokenizer),
+    ],
+    ids=["prepare", "lint"],
+)
+def test_one_row_is_tried_and_no_more(read, monkeypatch):
+    monkeypatch.setattr(rendering, "RENDERING_SECONDS", 0.2)
+    tokenizer, start = make_tokenizer(CHATML + ENDLESS), time.monotonic()
+    with pytest.raises(ConsistencyError, match="does not come to an end"):
+        read(tokenizer)
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("template", [ENDLESS, RECURSIVE], ids=["loops", "macros"])
+def test_template_without_end_is_stopped(template, monkeypatch):
+    monkeypatch.setattr(rendering, "RENDERING_SECONDS", 0.2)
+    tokenizer = make_tokenizer(CHATML + template)
+    with pytest.raises(
+        ConsistencyError, match=r"begins with 'What\?', does not come to an end: .* after 0\.2 seconds"
+    ):
+        render_prompt(tokenizer, USER)
+
+
+def test_template_is_stopped_in_another_thread_too(monkeypatch):
+    monkeypatch.setattr(rendering, "RENDERING_SECONDS", 0.2)
+    tokenizer, errors = make_tokenizer(CHATML + ENDLESS), []
+
+    def render():
+        try:
+            render_prompt(tokenizer, USER)
+        except ConsistencyError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=render, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert len(errors) == 1
+
+
+def test_debuggers_keep_their_trace_function(tokenizer):
+    def trace(frame, event, argument):
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        render_prompt(tokenizer, USER)
+        assert sys.gettrace() is trace
+    finally:
+        sys.settrace(before)

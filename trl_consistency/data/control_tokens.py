@@ -1,0 +1,117 @@
+"""Control tokens in the text of messages: the tokenizer would take them for turns that the template wrote."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import InvalidPairsError
+
+
+# In the message of every error raised here.
+CONTROL_TOKEN = "a control token of the tokenizer"
+
+# What `<|assistant|>` looks like. Some tokenizers do not mark such tokens as special.
+_TURN_MARK = re.compile(r"<[|\uff5c].+[|\uff5c]>", re.DOTALL)
+# Tokens that assistants write themselves, when they think aloud.
+_THOUGHT = re.compile("think|thought", re.IGNORECASE)
+
+_patterns: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[str, re.Pattern[str]]] = WeakKeyDictionary()
+
+
+class ControlTokenError(InvalidPairsError):
+    """Raised for text that holds a control token. Its message goes on after the name of a row."""
+
+
+def control_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+    """
+    The pattern that finds control tokens in a text: special tokens, and other added tokens of the form `<|…|>`. A special
+    token that is a plain word is none, because nothing tells it from that word.
+    """
+    key = f"{len(tokenizer)} {tokenizer.special_tokens_map}"  # tokens may be added later
+    known = _patterns.get(tokenizer)
+    if known is None or known[0] != key:
+        added = tokenizer.added_tokens_decoder.values()
+        tokens = {str(token) for token in added if token.special or _TURN_MARK.fullmatch(str(token))}
+        tokens = {token for token in tokens | set(tokenizer.all_special_tokens) if re.search(r"[^\w\s]", token)}
+        longest_first = sorted(tokens, key=lambda token: (-len(token), token))
+        known = _patterns[tokenizer] = (key, re.compile("|".join(map(re.escape, longest_first)) or "(?!)"))
+    return known[1]
+
+
+def check_messages(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Mapping[str, Any]], **others: Any) -> None:
+    """
+    Checks that the text of messages holds no control token. Assistants may write those that mark their thoughts.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            The tokenizer.
+        messages (`Iterable[Mapping[str, Any]]`):
+            Chat messages. Of content blocks, the text that they make together counts.
+        **others (`Any`):
+            What else goes to the chat template, by the name of its column.
+
+    Raises:
+        [`ControlTokenError`]: If there is one.
+    """
+    pattern = control_pattern(tokenizer)
+    for position, message in enumerate(messages):
+        for match in _matches(pattern, message):
+            if message.get("role") != "assistant" or not _THOUGHT.search(match[0]):
+                raise ControlTokenError(
+                    f"message {position} ({message.get('role')}) holds `{match[0]}`, {CONTROL_TOKEN}, in its "
+                    "text: the model would read it as the chat template's own. Take it out or write it differently. If it "
+                    "is meant, render the prompts with the chat template yourself and give them as text."
+                )
+    for name, value in others.items():
+        for match in _matches(pattern, value):
+            raise ControlTokenError(
+                f"`{name}` holds `{match[0]}`, {CONTROL_TOKEN}: the model would read it as the chat "
+                "template's own. Take it out or write it differently."
+            )
+
+
+def check_texts(tokenizer: PreTrainedTokenizerBase, prompts: Mapping[str, str], completion: str = "") -> None:
+    """
+    Checks that text prompts hold no control token, unless one of them begins with one: such texts were rendered beforehand,
+    and are taken as they are.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            The tokenizer.
+        prompts (`Mapping[str, str]`):
+            The prompts, by the names of their columns.
+        completion (`str`, *optional*, defaults to `""`):
+            The completion. It may end with the end-of-sequence token.
+
+    Raises:
+        [`ControlTokenError`]: If there is one.
+    """
+    pattern = control_pattern(tokenizer)
+    if any(pattern.match(prompt.lstrip()) for prompt in prompts.values()):
+        return
+    answer = completion.rstrip().removesuffix(tokenizer.eos_token or "")
+    for name, text in {**prompts, "completion": answer}.items():
+        match = pattern.search(text)
+        if match is not None:
+            raise ControlTokenError(
+                f"`{name}` holds `{match[0]}`, {CONTROL_TOKEN}, in its text. Take it out or write it "
+                "differently. If the prompts were rendered with a chat template beforehand, they must begin with one."
+            )
+
+
+def _matches(pattern: re.Pattern[str], value: Any) -> Iterator[re.Match[str]]:
+    if isinstance(value, str):
+        yield from pattern.finditer(value)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from pattern.finditer(str(key))
+            yield from _matches(pattern, item)
+    elif isinstance(value, list | tuple):
+        texts = [item.get("text") for item in value if isinstance(item, Mapping) and item.get("type") == "text"]
+        if texts and len(texts) == len(value):  # content blocks, which a template joins
+            yield from pattern.finditer("".join(map(str, texts)))
+        for item in value:
+            yield from _matches(pattern, item)

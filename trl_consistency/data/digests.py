@@ -1,0 +1,98 @@
+"""Digests of whole files, those of large ones remembered: what was derived from a file is used again for that content alone."""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from huggingface_hub import constants
+from tqdm.auto import tqdm
+
+from ..errors import ConsistencyError
+from ..files import write_text
+
+
+DIGESTS = "digests.json"  # in the cache folder of the user
+LARGE = 2**20  # bytes from which a digest is remembered
+SHOWN = 2**30  # bytes from which a bar shows how far a digest is
+# A file that changed so short a time ago may change again within one tick of its file system's clock.
+RACE_NS = 2 * 10**9
+
+
+def file_digest(path: str | Path) -> str:
+    """
+    The digest of a whole file.
+
+    That of a large one is remembered in the user's cache folder by path, size, inode and times of change: the time of the
+    last change of the inode cannot be set back.
+    """
+    path = Path(path).resolve()
+    if path.parent.name == "blobs" and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", path.name):
+        return path.name  # in the cache of the Hub, a file is named by the digest of its content
+    if path.stat().st_size < LARGE:
+        return _read(path)
+    memory = Path(constants.HF_HOME) / "trl_consistency" / DIGESTS
+    with _alone(memory):  # of several processes one reads the file, and the others wait
+        state, known = _state(path), _remembered(memory)
+        if (entry := known.get(str(path))) and entry[:-1] == state:
+            return entry[-1]
+        digest = _read(path)
+        if _state(path) == state and time.time_ns() - max(state[2:4]) > RACE_NS:
+            known = {name: entry for name, entry in known.items() if Path(name).exists()}
+            _remember(memory, known | {str(path): [*state, digest]})
+    return digest
+
+
+def _read(path: Path) -> str:
+    digest, size = hashlib.blake2b(digest_size=20), path.stat().st_size
+    with (
+        path.open("rb") as file,
+        tqdm(total=size, desc=f"Digest of {path.name}", unit="B", unit_scale=True, disable=size < SHOWN) as bar,
+    ):
+        while part := file.read(2**24):
+            digest.update(part)
+            bar.update(len(part))
+    return digest.hexdigest()
+
+
+def _state(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_ino, stat.st_ctime_ns, stat.st_mtime_ns]
+
+
+@contextmanager
+def _alone(memory: Path) -> Iterator[None]:
+    lock = None
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        acquired = FileLock(memory.parent / f".{DIGESTS}.lock")
+        acquired.acquire()
+        lock = acquired
+    except OSError:
+        pass  # a cache folder that cannot be written to: nothing is remembered
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _remembered(memory: Path) -> dict[str, list[Any]]:
+    try:
+        known = json.loads(memory.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    entries: Iterable[tuple[str, Any]] = known.items() if isinstance(known, dict) else ()
+    return {name: entry for name, entry in entries if isinstance(entry, list) and len(entry) == 5}
+
+
+def _remember(memory: Path, known: dict[str, list[Any]]) -> None:
+    try:
+        write_text(memory, json.dumps(known))
+    except ConsistencyError:
+        return  # it only takes longer the next time

@@ -1,0 +1,57 @@
+"""What a folder of data says of itself, looked at before `datasets` obeys it."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import metadata_load
+
+from ..errors import ConsistencyError
+
+
+# Absolute paths, addresses and the folder above
+_OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:|.*(?:://|::)|(?:.*[/\\])?\.\.(?:[/\\]|$)", re.DOTALL)
+
+
+def check_data_folder(folder: str) -> None:
+    """
+    Checks that the metadata in a folder of data (its README.md) name only files in it. What is no folder is left alone.
+
+    Args:
+        folder (`str`):
+            The folder.
+
+    Raises:
+        [`ConsistencyError`]: If they name others, which `datasets` would read.
+    """
+    if not os.path.isdir(folder):
+        return
+    readme, settings = Path(folder) / "README.md", Path(folder) / ".huggingface.yaml"
+    for file in (readme, settings):
+        if not file.is_file():
+            continue
+        try:
+            said = metadata_load(readme) if file == readme else yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+            raise ConsistencyError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
+        for path in _paths(said.get("configs") if isinstance(said, dict) else None):
+            if _OUTSIDE.match(path):
+                raise ConsistencyError(
+                    f"{file} names the data file {path}, which is outside the folder: it is not read. Put the file into the "
+                    "folder, or name it in the recipe."
+                )
+
+
+def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
+    """The paths in the metadata: all text below `data_files` and `data_dir`."""
+    if isinstance(value, str) and is_path:
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _paths(item, is_path)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _paths(item, is_path or key in ("data_files", "data_dir"))

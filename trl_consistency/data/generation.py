@@ -1,0 +1,78 @@
+"""What is sampled is decided by the options of a run alone, not by the `generation_config` that a model brings along."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from accelerate.logging import get_logger
+from transformers import GenerationConfig
+
+
+logger = get_logger(__name__)
+
+# A chat model may end its turn with another token than the tokenizer's own, and only its file says so.
+SPECIAL_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+# These decide no token where the options do not ask for sampling, and most chat models bring some of them.
+_OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+# Every run limits the new tokens itself.
+_LENGTHS = ("max_length", "max_new_tokens")
+
+
+@contextmanager
+def own_options(model: Any, config: GenerationConfig | None = None) -> Iterator[None]:
+    """
+    Within it, `model.generate` fills what its options leave open with neutral values.
+
+    Otherwise it would take them from the model's `generation_config.json`: a repetition penalty or suppressed tokens would
+    change answers under settings that do not name them. The special tokens are kept. What is left out is logged.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model, unwrapped.
+        config ([`~transformers.GenerationConfig`], *optional*):
+            The options of the run, where `generate` gets them so: what they set is not logged as left out.
+    """
+    # PEFT and TRL set it on the outer model, too, while they generate.
+    owners = [model, *(module for module in model.modules() if "generation_config" in vars(module))]
+    before = [(module, vars(module).get("generation_config")) for module in dict.fromkeys(owners)]
+    brought = next((found for _, found in before if found is not None), None)
+    if brought is None:
+        yield
+        return
+    left_out = _left_out(brought, config)
+    if left_out:
+        logger.warning_once(
+            f"The model's generation_config is not heeded: {', '.join(left_out)}. What is sampled is decided by the options "
+            "of the run alone."
+        )
+    neutral = GenerationConfig(**{name: getattr(brought, name, None) for name in SPECIAL_TOKENS})
+    if config is not None and config.do_sample:
+        neutral.top_k = 0  # transformers' own default cuts off all but 50 tokens
+    for module, found in before:
+        if found is not None:
+            module.generation_config = neutral
+    try:
+        yield
+    finally:
+        for module, found in before:
+            if found is not None:
+                module.generation_config = found
+            elif "generation_config" in vars(module):
+                del module.generation_config
+
+
+def _left_out(brought: GenerationConfig, config: GenerationConfig | None) -> list[str]:
+    """The keys of a model's generation config that would decide what the options of a run leave open, with their values."""
+    ignored = {*SPECIAL_TOKENS, *_LENGTHS, "transformers_version"}
+    if config is not None and not config.do_sample:
+        ignored.update(_OF_SAMPLING)
+    standard = brought._get_default_generation_params()
+    return [
+        f"`{name}: {value}`"
+        for name, value in sorted(brought.to_diff_dict().items())
+        if name not in ignored
+        and not name.startswith("_")
+        and (value or standard.get(name))  # what is off needs no words
+        and value != standard.get(name)
+        and (config is None or getattr(config, name, None) is None)
+    ]

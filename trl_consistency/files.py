@@ -1,0 +1,299 @@
+"""
+Files that appear whole or not at all: written beside their place, made to last, and moved there in one step.
+
+Whatever a command writes goes through here. A process that is killed leaves at most something hidden with `.unfinished`
+in its name, which the next process that writes into the same folder removes.
+"""
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from safetensors import SafetensorError
+
+from .errors import ConsistencyError, one_line
+
+
+try:
+    import fcntl
+except ImportError:  # Windows: what a killed process leaves behind stays there
+    fcntl = None  # type: ignore[assignment]
+
+
+_UNFINISHED = re.compile(r"\..*\.[0-9a-f]{12}\.unfinished(\.[^.]*)?")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+_swept: set[Path] = set()  # folders in which this process has looked for what killed ones left behind
+
+
+def write_text(path: str | Path, text: str, option: str | None = None) -> None:
+    """
+    Writes a text file in UTF-8, whole or not at all.
+
+    Args:
+        path (`str` or [`~pathlib.Path`]):
+            The file. Its folder is made if it is not there; an earlier file stays until the new one is whole.
+        text (`str`):
+            What it is to hold.
+        option (`str`, *optional*):
+            The option that names the file, for the message of an error.
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be written.
+    """
+    write_bytes(path, text.encode("utf-8"), option)
+
+
+def write_bytes(path: str | Path, content: bytes, option: str | None = None) -> None:
+    """Writes a file, whole or not at all; as [`write_text`]."""
+    with whole_file(path, "wb", option, size=len(content)) as file:
+        file.write(content)
+
+
+def write_by(path: str | Path, write: Callable[[str], Any], option: str | None = None) -> None:
+    """
+    Has a library write a file, whole or not at all.
+
+    Args:
+        path (`str` or [`~pathlib.Path`]):
+            The file.
+        write (`Callable[[str], Any]`):
+            Called with the path to write to, which ends in the suffix of `path`: `figure.savefig`, `dataset.to_parquet`.
+        option (`str`, *optional*):
+            The option that names the file, for the message of an error.
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be written.
+    """
+    with whole_file(path, "wb", option) as file:
+        write(file.name)
+
+
+@contextmanager
+def whole_file(path: str | Path, mode: str = "w", option: str | None = None, size: int = 0) -> Iterator[IO[Any]]:
+    """
+    A file to write to, which takes its place when the block ends without an error.
+
+    An `OSError` in the block counts as one of writing, so read whatever is needed before it.
+
+    Args:
+        path (`str` or [`~pathlib.Path`]):
+            The file. A link is followed; what is no regular file (`/dev/stdout`) is written to as it is.
+        mode (`str`, *optional*, defaults to `"w"`):
+            `"w"` for text in UTF-8, `"wb"` for bytes.
+        option (`str`, *optional*):
+            The option that names the file, for the message of an error.
+        size (`int`, *optional*, defaults to `0`):
+            Bytes that will be written, as far as is known: so many must be free before the writing begins.
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be written.
+    """
+    encoding = None if "b" in mode else "utf-8"
+    target = Path(os.path.realpath(path))
+    with writing(path, option):
+        if _is_device(target):
+            with open(target, mode, encoding=encoding) as file:
+                yield file
+            return
+        _check_target(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _require_space(target.parent, size)
+        with _claimed(target, _make_file) as unfinished:
+            with open(unfinished, mode, encoding=encoding) as file:
+                yield file
+            _sync(unfinished)
+            if target.exists():
+                unfinished.chmod(target.stat().st_mode & 0o777)
+            os.replace(unfinished, target)
+        _sync(target.parent)
+
+
+@contextmanager
+def whole_files(folder: str | Path, option: str | None = None) -> Iterator[Path]:
+    """
+    A folder to write several files into, which take their places in `folder` when the block ends without an error.
+
+    Until then what is in `folder` stays as it was. Each file is moved in one step; they follow each other at once.
+
+    Args:
+        folder (`str` or [`~pathlib.Path`]):
+            Where the files belong. It is made if it is not there.
+        option (`str`, *optional*):
+            The option that names the folder, for the message of an error.
+
+    Raises:
+        [`ConsistencyError`]: If they cannot be written.
+    """
+    folder = Path(folder)
+    with writing(folder, option):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _claimed(folder / "files", _make_folder) as unfinished:
+            yield unfinished
+            files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
+            for path in files:
+                _sync(path)
+            for path in files:
+                target = folder / path.relative_to(unfinished)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, target)
+            for parent in {folder / path.relative_to(unfinished).parent for path in files}:
+                _sync(parent)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """
+    A folder to write into, which becomes `folder` when the block ends without an error. There must be none yet.
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be written.
+    """
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _claimed(folder, _make_folder) as unfinished:
+            yield unfinished
+            for path in unfinished.rglob("*"):
+                _sync(path)
+            unfinished.rename(folder)
+        _sync(folder.parent)
+
+
+@contextmanager
+def writing(path: str | Path, option: str | None = None) -> Iterator[None]:
+    """
+    Gives the errors of a block that writes in another way than the above, a log that grows, the same words.
+
+    Raises:
+        [`ConsistencyError`]: If `path`, which `option` names, cannot be written.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        what = f"`{option}` `{path}`" if option else str(path)
+        reason = getattr(error, "strerror", None) or one_line(error)
+        elsewhere = getattr(error, "filename", None)
+        if elsewhere and Path(os.path.realpath(path)).parent not in Path(os.path.realpath(elsewhere)).parents:
+            reason += f": {elsewhere}"
+        advice = "make room, or choose" if getattr(error, "errno", None) in _NO_ROOM else "choose"
+        raise ConsistencyError(
+            f"{what} cannot be written ({reason}). What was there before is kept: {advice} another place, and start again."
+        ) from error
+
+
+def check_file(path: str | Path, option: str) -> None:
+    """Raises [`ConsistencyError`] if the file `path`, which `option` names, could not be written, or has no folder."""
+    target = Path(os.path.realpath(path))
+    with writing(path, option):
+        if not _is_device(target):
+            _check_target(target)
+            with _claimed(target, _make_file):
+                pass
+
+
+def _is_device(target: Path) -> bool:
+    return target.exists() and not target.is_file() and not target.is_dir()
+
+
+def _check_target(target: Path) -> None:
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if target.exists() and not os.access(target, os.W_OK):  # a file that its owner protects
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _require_space(folder: Path, size: int) -> None:
+    if shutil.disk_usage(folder).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@contextmanager
+def _claimed(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+    """
+    A new file or folder beside `target`, locked, so that no other process takes it for one that a killed process left.
+    """
+    _sweep(target.parent)
+    path, lock = None, None
+    try:
+        while path is None:
+            stem = target.stem[:50]  # names have a limit
+            path = target.parent / f".{stem}.{secrets.token_hex(6)}.unfinished{target.suffix}"
+            make(path)
+            lock = _lock(path)
+            if not path.exists():  # swept before it was locked
+                if lock is not None:
+                    os.close(lock)
+                path = lock = None
+        yield path
+    finally:
+        if path is not None:
+            _remove(path)
+        if lock is not None:
+            os.close(lock)
+
+
+def _make_file(path: Path) -> None:
+    path.open("x").close()
+
+
+def _make_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _lock(path: Path, wait: bool = True) -> int | None:
+    """An open descriptor that holds the lock of a file or folder, None where there is none to be had."""
+    if fcntl is None:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:  # held, or a file system without locks
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what killed processes left in a folder, once in a process."""
+    if folder in _swept:
+        return
+    _swept.add(folder)
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if _UNFINISHED.fullmatch(name) and (lock := _lock(folder / name, wait=False)) is not None:
+                _remove(folder / name)
+                os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _sync(path: Path) -> None:
+    """Has the disk hold what was written to a file or folder; not every file system can say so of a folder."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        if path.is_dir():
+            return
+        raise
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
