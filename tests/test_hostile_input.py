@@ -5,6 +5,7 @@ docs/errors.md is made of this table: `python -m tests.test_hostile_input` write
 """
 
 import json
+import math
 import pickle
 import re
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -26,11 +28,13 @@ from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsis
 from trl_consistency.cli import main as cli
 from trl_consistency.evaluation.models import load_model
 from trl_consistency.scripts.pair_sets import load_sets, render_sets
+from trl_consistency.trainer.folder_lock import alone_in
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 
 PAIR = {"clean_prompt": "What?", "perturbed_prompt": "Lyon? What?"}
+ANSWERED = PAIR | {"completion": "Paris."}
 USER = [{"role": "user", "content": "What?"}]
 CHAT = {"clean_prompt": USER, "perturbed_prompt": [{"role": "user", "content": "Lyon? What?"}]}
 
@@ -156,6 +160,19 @@ def adapter(room: Room, r: int = 4, **config: Any) -> Path:
     return folder
 
 
+def changed_weights(folder: Path, factor: float) -> Path:
+    """An adapter with its weights times `factor`."""
+    file = folder / "adapter_model.safetensors"
+    save_file({name: weight * factor for name, weight in load_file(file).items()}, file)
+    return folder
+
+
+def spoiled_model() -> Any:
+    model = make_model()
+    model.model.embed_tokens.weight.data[7, 3] = math.nan
+    return model
+
+
 def pickled_adapter(room: Room) -> Path:
     folder = adapter(room)
     (folder / "adapter_model.safetensors").unlink()
@@ -192,6 +209,20 @@ def resume(room: Room, checkpoint: Path, model: Any = None, **options: Any) -> N
     lora = LoraConfig(r=4, target_modules="all-linear")
     trainer = room.trainer(model=model or make_model(), processing_class=make_tokenizer(), peft_config=lora)
     trainer.train(resume_from_checkpoint=str(checkpoint))
+
+
+def resume_another(room: Room, options: dict, pairs: Dataset, *changed: str) -> None:
+    """Resumes a run with other options and data."""
+    common = {"processing_class": make_tokenizer(), "peft_config": LoraConfig(r=4, target_modules="all-linear")}
+    saves = {"max_steps": 1, "save_strategy": "steps"}
+    room.trainer(options=saves, model=make_model(), **common).train()
+    trainer = room.trainer(pairs, saves | options, model=make_model(), **common)
+    trainer.train(resume_from_checkpoint=True, resume_changed=changed)
+
+
+def in_use(room: Room) -> None:
+    with alone_in(str(room.path / "out"), Accelerator(cpu=True)):
+        room.train()
 
 
 def without(room: Room, package: str) -> None:
@@ -760,6 +791,31 @@ CASES: dict[str, list[Case]] = {
             "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: say which share it is to have, or leave the data set out.",
             lambda room: room.rollouts(anchor_dataset=Dataset.from_list([{"prompt": "a"}])),
         ),
+        Case(
+            "beyond the context",
+            "A prompt longer than the model's context",
+            "`train_dataset`: 1 of 2 row(s) are longer than the model's context of 512 tokens (`max_position_embeddings`): row 1 (… tokens). A length counts the longer prompt and the completion that comes with it. Shorten those rows, leave them out with `overlong='drop'`, or use a model with a longer context.",
+            lambda room: room.trainer([PAIR, PAIR | {"perturbed_prompt": "Lyon? What? " * 200}]),
+        ),
+        Case(
+            "beyond the context in rollouts",
+            "A prompt longer than the model's context, for on-policy training",
+            "`train_dataset`: 4 of 4 row(s) are longer than the model's context of 512 tokens (`max_position_embeddings`): row 0 (…). `overlong='drop'` would leave no row.",
+            lambda room: room.rollouts([PAIR | {"perturbed_prompt": "Lyon? What? " * 200}] * 4, {"overlong": "drop"}),
+        ),
+        Case(
+            "beyond the context in a stream",
+            "A prompt longer than the model's context, in a stream",
+            "…row 1: has … tokens, more than the model's context of 512…",
+            lambda room: room.trainer(
+                Dataset.from_list(
+                    [ANSWERED, ANSWERED | {"perturbed_prompt": "Lyon? What? " * 200}]
+                ).to_iterable_dataset(),
+                {"max_steps": 2, "per_device_train_batch_size": 1},
+                model=make_model(),
+                processing_class=make_tokenizer(),
+            ).train(),
+        ),
     ],
     "Options": [
         Case(
@@ -1019,6 +1075,20 @@ CASES: dict[str, list[Case]] = {
             "A temperature among them that the option contradicts",
             "`generation_kwargs` sets `temperature` to 0.7, but whether targets are sampled is said by the option `temperature`. Set that one; 0 is greedy.",
             lambda room: room.train(temperature=0.0, generation_kwargs={"temperature": 0.7}),
+        ),
+        Case(
+            "drop_last",
+            "Fewer rows than a batch, where incomplete batches are left out",
+            "`train_dataset` has 2 row(s), fewer than the 8 of one batch, and `dataloader_drop_last` leaves out what fills none: nothing would be trained. Use smaller batches, or leave the option out.",
+            lambda room: room.trainer(options={"dataloader_drop_last": True}),
+        ),
+        Case(
+            "megatron",
+            "An adapter for Megatron, which is not installed",
+            "`peft_config` does not fit the model: No module named 'megatron'",
+            lambda room: room.trainer(
+                peft_config=LoraConfig(target_modules="all-linear", megatron_config={"world_size": 1})
+            ),
         ),
         Case(
             "encoding option as template variable",
@@ -1536,6 +1606,38 @@ CASES: dict[str, list[Case]] = {
             ),
         ),
         Case(
+            "weights that are not finite",
+            "A model with one weight that is NaN",
+            "…: the weights model.embed_tokens.weight hold NaN or infinite values as they were loaded, and the files do not say why. If they were loaded in float16, they may have overflowed: set `dtype: bfloat16` or `float32`.",
+            lambda room: room.trainer(model=spoiled_model(), processing_class=make_tokenizer()),
+        ),
+        Case(
+            "adapter that is not finite",
+            "An adapter with weights that are NaN, to measure",
+            "…adapter_model.safetensors: the weights base_model.model… hold NaN or infinite values. Nothing that such a model does means anything: take an earlier checkpoint, or train or download it again.",
+            lambda room: room.evaluate([CHAT], "--adapters", str(changed_weights(adapter(room), math.nan))),
+        ),
+        Case(
+            "another run",
+            "A checkpoint of a run with other data and options",
+            "`resume_from_checkpoint`: …checkpoint-1 is of another run. Resume with what that run had, or, if the change is meant, with `--resume_changed method learning_rate train_dataset` (in Python `trainer.train(..., resume_changed=['method', 'learning_rate', 'train_dataset'])`), which the model card will say. `method`: bct there, act here `learning_rate`: 0.01 there, 0.1 here `train_dataset`: 2 rows, … there, 3 rows, … here",
+            lambda room: resume_another(room, {"method": "act", "learning_rate": 0.1}, make_pairs(3)),
+        ),
+        Case(
+            "nothing to change",
+            "A change allowed that no checkpoint notes",
+            "`resume_changed` names `lora_alpah`, which is nothing that a checkpoint notes. What differs is listed when a run is resumed without it.",
+            lambda room: resume_another(room, {}, make_pairs(2), "lora_alpah"),
+        ),
+        Case(
+            "change without checkpoint",
+            "A change allowed where no run is resumed",
+            "`resume_changed` needs `resume_from_checkpoint`: no run is resumed.",
+            lambda room: room.trainer(model=make_model(), processing_class=make_tokenizer()).train(
+                resume_changed=["method"]
+            ),
+        ),
+        Case(
             "Megatron's package",
             "An adapter that has a package imported, to measure",
             "…adapter: `megatron_config` and `megatron_core` in adapter_config.json would have a package imported, which is not …",
@@ -1694,6 +1796,12 @@ CASES: dict[str, list[Case]] = {
             "Activations that are to leave an accelerator, where there is none",
             "`activation_offloading` moves activations from an accelerator to the CPU's memory, and the run is on the CPU. Leave it out.",
             lambda room: room.train(activation_offloading=True),
+        ),
+        Case(
+            "folder in use",
+            "A second training in a folder where one goes on",
+            "`output_dir` …out is in use: process … on …, since …, trains there. Wait until it ends, or choose another folder.",
+            lambda room: in_use(room),
         ),
     ],
     "Other commands": [
@@ -2018,6 +2126,18 @@ CASES: dict[str, list[Case]] = {
             "… was not published: HF_HUB_OFFLINE is set, so that nothing is sent: unset it. Nothing is lost: "
             "`trl-consistency push … me/bct` goes on from here.",
             lambda room: push(room),
+        ),
+        Case(
+            "push not finite",
+            "Weights that are NaN",
+            "…adapter_model.safetensors: the weights base_model.model… hold NaN or infinite values. Nothing that such a model does means anything: take an earlier checkpoint, or train or download it again.",
+            lambda room: push(room, damage=lambda folder: changed_weights(folder, math.nan)),
+        ),
+        Case(
+            "push no tensors",
+            "An adapter without a tensor",
+            "…adapter: the safetensors files hold no tensor, so that nothing was trained or saved.",
+            lambda room: push(room, damage=lambda folder: save_file({}, folder / "adapter_model.safetensors")),
         ),
         Case(
             "link in the folder",

@@ -117,3 +117,22 @@ def test_stream_refuses_a_faulty_row_when_it_comes(tokenizer, row, reason):
     next(rows)
     with pytest.raises(InvalidPairsError, match=f"row 1: .*{reason}"):
         next(rows)
+
+
+def test_rows_beyond_the_context_are_left_out_and_counted(tokenizer, caplog):
+    pairs = make_pairs(4, chat=False)
+    longer = pairs.map(
+        lambda row, index: {"perturbed_prompt": row["perturbed_prompt"] * (40 if index == 2 else 1)}, with_indices=True
+    )
+    prepared = prepare_pairs(longer, tokenizer, "pairs", context=200, overlong="drop")
+    assert prepared["clean_prompt"] == [pairs["clean_prompt"][row] for row in (0, 1, 3)]
+    assert "`pairs`: 1 of 4 row(s) are longer than the model's context of 200 tokens" in caplog.text
+    assert prepared.column_names == prepare_pairs(pairs, tokenizer, "pairs").column_names
+
+
+def test_room_for_an_answer_within_the_context(tokenizer, caplog):
+    pairs = make_pairs(4, chat=False, completion=False)
+    prepare_pairs(pairs, tokenizer, "pairs", context=100, max_completion_length=10)
+    assert not caplog.text
+    assert len(prepare_pairs(pairs, tokenizer, "pairs", context=100, max_completion_length=95)) == 4
+    assert "4 of 4 row(s) leave fewer than `max_completion_length` tokens of the model's context of 100" in caplog.text

@@ -3,9 +3,10 @@ from types import SimpleNamespace
 import pytest
 from peft import LoraConfig, get_peft_model
 
-from tests.conftest import make_model
+from tests.conftest import make_config, make_model
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.trainer.checks import check_sharding
+from trl_consistency.trainer.model_checks import context_length
 from trl_consistency.trainer.reference import freeze_initial_policy
 
 
@@ -59,3 +60,17 @@ class TestSharding:
         next(model.parameters()).ds_id = 0
         with pytest.raises(ConsistencyError, match=r"its name or path.*`zero3_init_flag: false`"):
             freeze_initial_policy(make_trainer(model, zero=3), model, adapter_off=False)
+
+
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        ({"rope_type": "default", "rope_theta": 1e4}, 512),
+        ({"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}, 2048),
+        ({"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}, 512),
+    ],
+)
+def test_context_length(tmp_path, rope, length):
+    model = make_model("llama")
+    model.config.rope_parameters = rope
+    assert context_length(model, make_config(tmp_path)) == length

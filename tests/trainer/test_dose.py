@@ -67,7 +67,7 @@ def test_dose_is_logged_once_before_the_first_step(tmp_path, kind, lora):
 
 
 def test_resumed_run_is_past_the_check(tmp_path):
-    trained(tmp_path, "act", dose_check=True, max_steps=1, save_strategy="steps", save_steps=1)
+    trained(tmp_path, "act", dose_check=True, save_strategy="steps", save_steps=1)
     _, logged = trained(tmp_path, "act", dose_check=True, resume=str(tmp_path / "checkpoint-1"))
     assert not any("dose/kl" in logs for _, logs in logged)
 

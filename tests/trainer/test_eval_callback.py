@@ -254,7 +254,7 @@ def test_resumed_run_compares_with_the_very_start(tmp_path, monkeypatch):
     }
     script(monkeypatch, rates(8))
     trainer, guard = guarded(tmp_path, {"eval_every": 2, "max_drop": 0.1}, **options)
-    trainer.train(resume_from_checkpoint=True)
+    trainer.train(resume_from_checkpoint=True, resume_changed=["length"])
     assert guard.stopped is not None, "from 100% to 80%, though only from 90% since the checkpoint"
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import hashlib
 import json
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Timer
 
 import pytest
 import torch
@@ -28,6 +30,7 @@ from transformers.trainer_callback import TrainerState
 
 from tests.trainer.interrupted_run import METHODS, STEPS, Send, make_trainer, stop_one_of_two, train
 from trl_consistency import ConsistencyError
+from trl_consistency.trainer.folder_lock import LOCK
 from trl_consistency.trainer.interruption import _why_not_written, find_checkpoint, read_manifest
 
 
@@ -179,7 +182,7 @@ def test_signal_to_one_of_two_processes_ends_both(processes, tmp_path, caplog):
     manifest = read_manifest(tmp_path / "checkpoint-5")
     assert manifest["processes"] == 2
     assert {"rng_state_0.pth", "rng_state_1.pth"} < set(manifest["files"])
-    make_trainer("act", tmp_path, max_steps=6).train(resume_from_checkpoint=True)
+    make_trainer("act", tmp_path, max_steps=6).train(resume_from_checkpoint=True, resume_changed=["length"])
     assert caplog.text.count("was saved by 2 process(es) and is resumed by 1: the data go on where they were") == 1
     assert "random states (dropout, sampling) cannot go on" in caplog.text
 
@@ -233,6 +236,40 @@ def test_signal_after_the_last_step_is_not_lost(tmp_path):
     assert last_step(tmp_path) == 1
 
 
+def test_said_at_once_though_a_computation_goes_on(tmp_path, capfd):
+    """Python's handler waits until the main thread's call returns."""
+
+    class Compute(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            if state.global_step == 0:
+                Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                Timer(0.3, lambda: said.append(capfd.readouterr().err)).start()
+                start = time.monotonic()
+                hashlib.pbkdf2_hmac("sha256", b"", b"", 1_500_000)  # one call, without the interpreter's lock
+                took.append(time.monotonic() - start)
+
+    said, took = [], []
+    trainer = make_trainer("act", tmp_path)
+    trainer.add_callback(Compute())
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert took[0] > 0.35, "the computation was too short to tell"
+    assert said[0].count("SIGTERM: this step is finished and saved first") == 1
+
+
+def test_signal_that_is_ignored_stays_so(tmp_path):
+    """Ctrl-C is not meant for what a shell runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        trainer = make_trainer("act", tmp_path, max_steps=2)
+        trainer.add_callback(Send(signal.SIGINT, step=1))
+        trainer.train()
+        assert trainer.state.global_step == 2
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_evaluation_is_left_to_the_resumed_run(tmp_path, monkeypatch):
     trainer = make_trainer("act", tmp_path)
     trainer.args.eval_strategy, trainer.args.eval_steps = "steps", 1
@@ -248,6 +285,27 @@ def test_training_in_a_thread(tmp_path):
     with ThreadPoolExecutor() as pool:
         pool.submit(trainer.train).result()
     assert trainer.state.global_step == 1
+
+
+# Two in one folder
+
+
+def test_second_training_in_a_folder(processes, tmp_path):
+    """It is refused, names the first, and leaves it alone; what a killed one leaves behind is in nobody's way."""
+    directory = tmp_path / "run"
+    first = started(processes, "act", directory)
+    while not last_step(directory):
+        time.sleep(0.001)
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ConsistencyError, match=rf"is in use: process {first.pid} on .* trains there"):
+            make_trainer("act", directory).train()
+    finally:
+        first.kill()
+    first.join()
+    assert (directory / LOCK).exists()
+    make_trainer("act", directory).train(resume_from_checkpoint=True)
+    assert last_step(directory) == STEPS
 
 
 # Checkpoints that are not whole
@@ -333,7 +391,12 @@ def test_file_that_is_damaged(two_checkpoints):
     file = two_checkpoints / "checkpoint-4" / "optimizer.pt"
     file.write_bytes(b"\x80" * file.stat().st_size)
     with pytest.raises(ConsistencyError, match=r"The optimizer's state in .*checkpoint-4 cannot be loaded"):
-        make_trainer("bct", two_checkpoints, max_steps=5).train(resume_from_checkpoint=True)
+        resume_shorter(two_checkpoints)
+
+
+def resume_shorter(directory, *changed):
+    trainer = make_trainer("bct", directory, max_steps=5)
+    trainer.train(resume_from_checkpoint=True, resume_changed=["length", *changed])
 
 
 def edit_manifest(checkpoint, **changes):
@@ -425,8 +488,12 @@ def test_errors_of_a_full_disk(error, reason):
 
 
 def test_other_number_of_processes_with_another_batch(two_checkpoints, caplog):
-    edit_manifest(two_checkpoints / "checkpoint-4", processes=2, rows_per_step=8)
-    make_trainer("bct", two_checkpoints, max_steps=5).train(resume_from_checkpoint=True)
+    checkpoint = two_checkpoints / "checkpoint-4"
+    run = read_manifest(checkpoint)["run"] | {"rows_per_step": 8}
+    edit_manifest(checkpoint, processes=2, rows_per_step=8, run=run)
+    with pytest.raises(ConsistencyError, match="`rows_per_step`: 8 there, 4 here"):
+        resume_shorter(two_checkpoints)
+    resume_shorter(two_checkpoints, "rows_per_step")
     assert "a step had 8 rows and has 4 now" in caplog.text
 
 

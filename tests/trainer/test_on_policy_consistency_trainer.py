@@ -668,7 +668,10 @@ def test_resumed_with_another_reference(tmp_path, change):
         "ref_model": {"ref_model": make_model(seed=5)},
     }
     trainer = make_trainer(tmp_path, **options, **others[change])
-    with pytest.raises(ConsistencyError, match="The reference is not the one that the run of the checkpoint had"):
+    message = "`model`: .*The model is to be the one that the run began with, not the checkpoint's"
+    if change == "ref_model":
+        message = "The reference is not the one that the run of the checkpoint had"
+    with pytest.raises(ConsistencyError, match=f"(?s){message}"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 
 

@@ -78,7 +78,9 @@ def test_checkpoint_without_regeneration_is_an_error(tmp_path):
     make_trainer(tmp_path, make_pairs(completion=False), **options).train()
     resumed = make_trainer(tmp_path, make_pairs(completion=False), **OPTIONS)
     with pytest.raises(ConsistencyError, match="saved without `regenerate_targets_every`"):
-        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+        resumed.train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-3"), resume_changed=["regenerate_targets_every"]
+        )
 
 
 def test_anchors_and_evaluation_stay_with_the_reference(tmp_path):

@@ -74,8 +74,10 @@ def make(tmp_path, tokenizer, pairs, objective, **options):
         args, kind = make_on_policy_config(tmp_path, **options), OnPolicyConsistencyTrainer
     else:
         args, kind = make_config(tmp_path, method=objective, **options), ConsistencyTrainer
+    model = make_model()
+    model.config.max_position_embeddings = 1024  # The templates' words about tools are many.
     return kind(
-        model=make_model(), args=args, train_dataset=pairs, eval_dataset=pairs.select([0, 1]),
+        model=model, args=args, train_dataset=pairs, eval_dataset=pairs.select([0, 1]),
         processing_class=tokenizer, peft_config=LoraConfig(**LORA),
     )  # fmt: skip
 

@@ -87,7 +87,7 @@ def test_overridden_methods_of_the_on_policy_trainer_kept_their_signatures():
     ):
         ours, theirs = (getattr(trainer, name) for trainer in (OnPolicyConsistencyTrainer, DistillationTrainer))
         assert parameters(ours) == parameters(theirs), name
-    for name in ("_load_rng_state", "evaluate", "predict"):
+    for name in ("_load_rng_state", "_get_grad_norm", "evaluate", "predict"):
         assert parameters(getattr(OnPolicyConsistencyTrainer, name)) == parameters(getattr(Trainer, name)), name
     theirs = parameters(DistillationTrainer.__init__)
     assert parameters(OnPolicyConsistencyTrainer.__init__) == [*theirs, "ref_model", "anchor_dataset"]

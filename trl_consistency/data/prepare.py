@@ -61,6 +61,7 @@ def prepare_pairs(
     num_proc: int | None = None,
     always_generates: bool = False,
     vocab_size: int | None = None,
+    context: int | None = None,
 ) -> AnyDataset:
     """
     Renders both prompts (and the completion, where the data have one) of every row.
@@ -87,13 +88,16 @@ def prepare_pairs(
             reserved for all.
         vocab_size (`int`, *optional*):
             Tokens that the model knows. Rows with others are refused.
+        context (`int`, *optional*):
+            Most tokens that the model can read and write together. Rows whose longer prompt and given completion are
+            beyond it are treated as those over `max_length`.
 
     Returns:
         The data set with the added columns `clean_ids`, `perturbed_ids`, `completion_ids` (if it has completions), each
         a list of token ids, and `length` in tokens.
 
     Raises:
-        [`InvalidPairsError`]: If the chat template refuses rows, or rows are over `max_length`.
+        [`InvalidPairsError`]: If the chat template refuses rows, or rows are over `max_length` or beyond `context`.
     """
     dataset = unformatted(dataset)
     columns = columns_of(dataset)
@@ -114,11 +118,14 @@ def prepare_pairs(
     if isinstance(dataset, IterableDataset):
         check = row_checker(next(iter(dataset)), has_completion="completion" in columns)
         return dataset.map(
-            partial(_render_streamed, render=render, check=check, name=name, max_length=max_length), with_indices=True
+            partial(_render_streamed, render=render, check=check, name=name, max_length=max_length, context=context),
+            with_indices=True,
         )
     dataset = dataset.map(render, num_proc=num_proc, desc=f"Rendering {name} pairs")
     report_faults([(index, fault) for index, fault in enumerate(dataset["render_fault"]) if fault], name, len(dataset))
     dataset = dataset.remove_columns("render_fault")
+    if context is not None:
+        dataset = _fit_context(dataset, name, context, overlong)
     return dataset if max_length is None else _fit(dataset, name, max_length, overlong)
 
 
@@ -179,11 +186,14 @@ def render_row(
 
 
 def _render_streamed(
-    row: dict[str, Any], index: int, render: Any, check: Any, name: str, max_length: int | None
+    row: dict[str, Any], index: int, render: Any, check: Any, name: str, max_length: int | None, context: int | None
 ) -> dict[str, Any]:
     report_faults([(index, fault) for fault in check(row)], name)
     rendered = render(row)
     fault = rendered.pop("render_fault")
+    needed = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + len(rendered.get("completion_ids", []))
+    if not fault and context is not None and needed > context:
+        fault = f"has {needed} tokens, more than the model's context of {context}"
     if not fault and max_length is not None and rendered["length"] > max_length:
         fault = f"has {rendered['length']} tokens, more than `max_length={max_length}`"
     report_faults([(index, fault)] if fault else [], name)
@@ -191,24 +201,59 @@ def _render_streamed(
 
 
 def _fit(dataset: Dataset, name: str, max_length: int, overlong: str) -> Dataset:
-    lengths = _array(dataset, "length")
-    too_long = np.flatnonzero(lengths > max_length)
+    return _leave_out(
+        dataset,
+        name,
+        _array(dataset, "length") > max_length,
+        _array(dataset, "length"),
+        f"are longer than `max_length={max_length}`",
+        "A length counts the longer prompt and the completion (`max_completion_length` tokens where it is still to be "
+        "generated). Raise `max_length`, lower `max_completion_length`, or leave those rows out with `overlong='drop'`.",
+        overlong,
+    )
+
+
+def _fit_context(dataset: Dataset, name: str, context: int, overlong: str) -> Dataset:
+    clean, perturbed = (_array(dataset, side, pc.list_value_length) for side in ("clean_ids", "perturbed_ids"))
+    lengths = np.maximum(clean, perturbed)
+    if "completion_ids" in dataset.column_names:
+        lengths = lengths + _array(dataset, "completion_ids", pc.list_value_length)
+    dataset = _leave_out(
+        dataset,
+        name,
+        lengths > context,
+        lengths,
+        f"are longer than the model's context of {context} tokens (`max_position_embeddings`)",
+        "A length counts the longer prompt and the completion that comes with it. Shorten those rows, leave them out with "
+        "`overlong='drop'`, or use a model with a longer context.",
+        overlong,
+    )
+    near = int((_array(dataset, "length") > context).sum())
+    if near:
+        PartialState()  # the logger asks it which process this is
+        logger.warning(
+            f"`{name}`: {near} of {len(dataset)} row(s) leave fewer than `max_completion_length` tokens of the model's "
+            f"context of {context} for an answer, and a long one would run over it."
+        )
+    return dataset
+
+
+def _leave_out(
+    dataset: Dataset, name: str, is_too_long: np.ndarray, lengths: np.ndarray, fault: str, advice: str, overlong: str
+) -> Dataset:
+    too_long = np.flatnonzero(is_too_long)
     if not len(too_long):
         return dataset
     listed = ", ".join(f"row {index} ({lengths[index]} tokens)" for index in too_long[:MAX_REPORTED])
     more = f" and {len(too_long) - MAX_REPORTED} more" if len(too_long) > MAX_REPORTED else ""
-    found = f"`{name}`: {len(too_long)} of {len(dataset)} row(s) are longer than `max_length={max_length}`: {listed}{more}."
+    found = f"`{name}`: {len(too_long)} of {len(dataset)} row(s) {fault}: {listed}{more}."
     if overlong == "error":
-        raise InvalidPairsError(
-            f"{found} A length counts the longer prompt and the completion (`max_completion_length` tokens where it is "
-            "still to be generated). Raise `max_length`, lower `max_completion_length`, or leave those rows out with "
-            "`overlong='drop'`."
-        )
+        raise InvalidPairsError(f"{found} {advice}")
     if len(too_long) == len(dataset):
         raise InvalidPairsError(f"{found} `overlong='drop'` would leave no row.")
     PartialState()  # the logger asks it which process this is
     logger.warning(f"{found} They are left out (`overlong='drop'`).")
-    return dataset.select(np.flatnonzero(lengths <= max_length))
+    return dataset.select(np.flatnonzero(~is_too_long))
 
 
 def _array(dataset: Dataset, column: str, of_batch: Callable[[Any], Any] = lambda values: values) -> np.ndarray:

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..errors import ConsistencyError
+from ..finite import explained_sampling
 from .generation import own_options
 from .target_cache import TargetCache, generation_options
 
@@ -164,13 +165,14 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
         input_ids[row, width - len(ids) :] = torch.tensor(ids, device=model.device)
         attention_mask[row, width - len(ids) :] = 1
     # Each process has the whole weights and batches of its own: none may wait for another, as it does under ZeRO-3.
-    output = model.generate(
-        input_ids=input_ids,
-        attention_mask=attention_mask,
-        generation_config=config,
-        synced_gpus=False,
-        **without_router_loss(model),
-    )
+    with explained_sampling("the model"):
+        output = model.generate(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            generation_config=config,
+            synced_gpus=False,
+            **without_router_loss(model),
+        )
     return output[:, width:].tolist()
 
 

@@ -18,7 +18,9 @@ from ..data.targets import without_router_loss
 from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
+from ..finite import NotFiniteError, check_files
 from ..trainer.device import announce_cpu, asks_for_bf16
+from ..trainer.finiteness import check_base
 from ..trainer.model_checks import (
     ADAPTER_CONFIG,
     check_adapter_config,
@@ -65,6 +67,7 @@ def load_model(
     is_adapter = is_adapter_folder(folder)
     if is_adapter:
         check_weights(folder)
+        check_files(folder)
         path, revision = _base_model(folder)
     check_model_folder(path)
     load_config(path, revision, trust_remote_code)
@@ -83,6 +86,9 @@ def load_model(
         keep_layout(model)
         if without_router_loss(model):  # a model that was trained whole, with TRL
             model.config.get_text_config().output_router_logits = False
+        check_base(model, path)
+    except NotFiniteError:
+        raise
     except (OSError, RuntimeError, ValueError) as error:
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
     if is_adapter:
@@ -136,6 +142,7 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
             continue
         if os.path.isdir(path):
             check_weights(path)
+            check_files(path)
         try:
             config = PeftConfig.from_pretrained(path)
         except (OSError, TypeError, ValueError) as error:
@@ -185,6 +192,8 @@ def adapted(
 
 def put_adapter(model: Any, path: str, option: str = "adapters") -> PeftModel:
     """The model with an adapter on it, or a [`ConsistencyError`] if it does not fit or is not whole."""
+    if os.path.isdir(path):
+        check_files(path)
     try:
         check_adapter_config(path, PeftConfig.from_pretrained(path))
         with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised

@@ -9,6 +9,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..files import write_bytes
+from ..finite import check_files
 from .page import is_hub_name, prepare_page
 from .scan import check_links, choose_files, scan
 
@@ -74,6 +75,10 @@ def publish(
     if findings:
         listed = "\n".join(f"  {finding}" for finding in findings)
         raise ConsistencyError(f"Nothing was sent: {folder} holds what must not be published.\n{listed}")
+    if check_files(folder) == 0:
+        raise ConsistencyError(
+            f"{folder}: the safetensors files hold no tensor, so that nothing was trained or saved."
+        )
     if dry_run:
         sizes = {name: len(changed[name]) if name in changed else (folder / name).stat().st_size for name in files}
         sent = [f"  {name} ({size:,} bytes)" for name, size in sizes.items()]

@@ -55,6 +55,9 @@ class ConsistencyScriptArguments(ScriptArguments):
             The callback's `max_drop`.
         guard_rows (`int`, *optional*, defaults to `64`):
             The callback's `num_rows`.
+        resume_changed (`list[str]`, *optional*):
+            What may be other than in the run that `resume_from_checkpoint` goes on with, by the names that the error
+            lists.
     """
 
     anchor_dataset_name: str | None = field(
@@ -102,6 +105,13 @@ class ConsistencyScriptArguments(ScriptArguments):
         },
     )
     guard_rows: int = field(default=64, metadata={"help": "Most rows of each kind to measure on."})
+    resume_changed: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "What may be other than in the run that `resume_from_checkpoint` goes on with, by the names that the "
+            "error lists."
+        },
+    )
 
 
 @dataclass

@@ -9,6 +9,7 @@ from ..errors import ConsistencyError
 from ..files import writing
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from ..trainer.eval_callback import ConsistencyEvalCallback
+from ..trainer.folder_lock import check_unused
 from ..trainer.interruption import find_checkpoint
 from ..trainer.upstream import end_run
 from .loading import ConsistencyScriptArguments, get_split, load_anchors, load_pairs
@@ -23,6 +24,7 @@ def trainer_arguments(
     """The arguments of a trainer that the options stand for; models and data sets are loaded by name."""
     if training_args.should_save:
         check_output_dir(training_args.output_dir)
+        check_unused(training_args.output_dir)
     find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
     if model_args.load_in_4bit or model_args.load_in_8bit:
         option = "`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`"
@@ -63,7 +65,10 @@ def train_and_save(
         trainer.add_callback(guard)
     resume = args.resume_from_checkpoint
     try:
-        trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
+        trainer.train(
+            resume_from_checkpoint=True if str(resume).lower() == "true" else resume,
+            resume_changed=script_args.resume_changed or (),
+        )
     except SystemExit:  # interrupted, in all processes, and saved
         end_run(trainer)
         raise

@@ -20,6 +20,7 @@ from .capture import find_blocks
 from .eval_callback import ConsistencyEvalCallback
 from .interruption import rows_per_step
 from .papers import cite, in_words, name_methods, name_without_paper
+from .resumption import describe_history, past_methods
 from .sharding import shape_of
 from .target_making import adapter_changes_base
 from .upstream import get_config_model_id
@@ -110,6 +111,7 @@ def _build(
     tags: Any,
 ) -> ModelCard:
     args, model = trainer.args, trainer.model
+    methods = list(dict.fromkeys([*past_methods(trainer), *methods]))
     is_adapter = is_peft_model(model)
     base_model = _hub_name(get_config_model_id((model.get_base_model() if is_adapter else model).config))
     model_name = model_name or (args.hub_model_id or os.path.abspath(args.output_dir)).rstrip("/").split("/")[-1]
@@ -237,6 +239,10 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {optim}, learning rate {args.learning_rate:g} ({schedule}), "
         f"seed {args.seed}"
     )
+    if history := describe_history(trainer):
+        facts["History"] = history
+    if trainer.stopped:
+        facts["Stopped"] = trainer.stopped
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, ConsistencyEvalCallback) and callback.stopped:
             facts["Stopped"] = callback.stopped

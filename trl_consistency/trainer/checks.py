@@ -1,12 +1,14 @@
 """What the options alone can tell: checked before any weights load."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from accelerate.logging import get_logger
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, Trainer, TrainingArguments, get_scheduler
@@ -23,6 +25,8 @@ from .model_checks import check_checkpoint, load_config
 from .sharding import is_sharded
 from .upstream import DistributedBackend
 
+
+logger = get_logger(__name__)
 
 Config = TypeVar("Config", bound=TrainingArguments)
 
@@ -93,10 +97,13 @@ def check_bitsandbytes(option: str) -> None:
         raise ConsistencyError(f"{option} needs the package `bitsandbytes`: `pip install bitsandbytes`.")
 
 
-def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> str | None:
+def check_training_options(
+    trainer: Any, resume_from_checkpoint: str | bool | None, resume_changed: Sequence[str] = ()
+) -> str | None:
     """
     The checkpoint to resume from, if any. Raises [`ConsistencyError`] for what would otherwise come to light only after the
-    targets are made: a checkpoint that is not there, an optimizer or schedule that cannot be built.
+    targets are made: a checkpoint that is not there or of another run, but for what `resume_changed` names; an optimizer or
+    schedule that cannot be built.
     """
     args = trainer.args
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
@@ -104,6 +111,7 @@ def check_training_options(trainer: Trainer, resume_from_checkpoint: str | bool 
         check_checkpoint(checkpoint, trainer.model)
     if checkpoint is not None:
         read_manifest(checkpoint)
+    trainer.compare_run(checkpoint, resume_changed)
     try:
         if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
             trainer.get_optimizer_cls_and_kwargs(args, trainer.model)
@@ -262,6 +270,24 @@ def check_steps(dataset: AnyDataset, max_steps: int) -> None:
             "`train_dataset` is streamed, and the steps of an epoch are not known before its end. Set `max_steps`: the "
             "stream begins anew as often as they need. Or load it without streaming."
         )
+
+
+def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
+    """
+    Raises [`InvalidPairsError`] if `dataloader_drop_last` leaves nothing to train on, and warns of what it leaves out of an
+    epoch otherwise.
+    """
+    if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
+        return
+    anchors = round(args.anchor_ratio / (1 - args.anchor_ratio) * len(dataset))
+    rows, batch = len(dataset) + anchors, args.per_device_train_batch_size * args.world_size
+    if rows < batch:
+        raise InvalidPairsError(
+            f"`train_dataset` has {rows} row(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "
+            "out what fills none: nothing would be trained. Use smaller batches, or leave the option out."
+        )
+    if rows % batch:
+        logger.warning(f"Each epoch leaves out {rows % batch} of {rows} rows (`dataloader_drop_last`).")
 
 
 def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:

@@ -1,5 +1,5 @@
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -35,6 +35,7 @@ from .checks import (
     check_chat_template,
     check_evaluation,
     check_extras,
+    check_full_batches,
     check_model_options,
     check_output_dir,
     check_reference_options,
@@ -50,14 +51,17 @@ from .consistency_config import ConsistencyConfig
 from .device import announce_cpu, mixed_precision
 from .dose import DoseCheck
 from .evaluation_by_row import PairEvaluationMixin
+from .finiteness import FinitenessMixin, check_base
+from .folder_lock import alone_in
 from .interruption import InterruptionMixin
 from .loss_meter import LossMeter
-from .model_checks import check_model
+from .model_checks import check_model, context_length
 from .paired_loss import PairedLoss, RowLosses
 from .pushing import PushMixin
 from .quantization import keep_layout
-from .reference import StartReference, freeze_initial_policy
+from .reference import StartReference, checksum_base, freeze_initial_policy
 from .regeneration import RegenerateTargets
+from .resumption import ResumptionMixin
 from .sharding import gathered
 from .stream import RepeatedStream
 from .target_making import PLAIN_LOADING, TargetsMixin, adapter_changes_base
@@ -75,7 +79,9 @@ logger = get_logger(__name__)
 EvalDataset: TypeAlias = AnyDataset | DatasetDict | IterableDatasetDict | dict[str, AnyDataset]
 
 
-class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, PushMixin, SFTTrainer):
+class ConsistencyTrainer(
+    TargetsMixin, PairEvaluationMixin, FinitenessMixin, ResumptionMixin, InterruptionMixin, PushMixin, SFTTrainer
+):
     """
     Trainer for consistency training on pairs of a clean and a perturbed prompt.
 
@@ -202,6 +208,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
         check_model_options(model, model_id, args)
         check_vllm(args, model, quantization_config)
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
+        self._context = context_length(model, args)
         if args.should_save:
             check_output_dir(args.output_dir)
             if args.target_cache_dir is not None:
@@ -250,6 +257,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
                 if name != "anchor_dataset"
             }
             train_dataset, eval_dataset = prepared["train_dataset"], _like(eval_dataset, prepared)
+            check_full_batches(train_dataset, args)
         super().__init__(
             model=model,
             args=args,
@@ -266,6 +274,8 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
         )
         keep_layout(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
+        check_base(self.model, model_id, self.accelerator)
+        self.base_checksum = checksum_base(self.model, has_new_adapter=peft_config is not None)
         # Once more: what was only a name may have brought an adapter along.
         check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
@@ -291,6 +301,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
         self.paired_loss = self._make_paired_loss(model)
         # What `train` makes targets for: the mixture with anchors has them too, but no longer says which rows lack one.
         self._target_sources = [self.train_dataset, *_named(self.eval_dataset).values()]
+        self.noted_data = {"train_dataset": self.train_dataset}
         if args.dose_check:
             self.add_callback(DoseCheck(self, self.train_dataset))
         if args.anchor_ratio > 0:
@@ -347,6 +358,7 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
                 overlong=args.overlong,
                 num_proc=args.dataset_num_proc,
                 vocab_size=self._vocab_size,
+                context=self._context,
             )
             if args.needs_shared_span:
                 dataset = self._align(dataset, processing_class, args, dataset_name)
@@ -409,8 +421,10 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
         else:
             anchors = self._prepare_dataset(anchor_dataset, self.processing_class, args, False, None, "anchor_dataset")
         if isinstance(pairs, IterableDataset):
+            self.noted_data["anchor_dataset"] = anchors
             return mix_anchor_stream(pairs, anchors, args.anchor_ratio, args.seed, args.needs_completions)
         anchors = choose_anchors(anchors, len(pairs), args.anchor_ratio, args.seed)
+        self.noted_data["anchor_dataset"] = anchors
         self._target_sources.append(anchors)
         return mix_anchors(pairs, anchors)
 
@@ -436,14 +450,30 @@ class ConsistencyTrainer(TargetsMixin, PairEvaluationMixin, InterruptionMixin, P
 
     # Training and evaluation
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        *args: Any,
+        resume_changed: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Any:
         """
-        As [`~transformers.Trainer.train`]; generates the targets that the data sets lack first. `True` resumes from the
-        last whole checkpoint, and SIGTERM or Ctrl-C ends the process after a step, with one.
+        As [`~transformers.Trainer.train`]; generates the targets that the data sets lack first. SIGTERM or Ctrl-C ends the
+        process after a step, with a checkpoint.
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                A checkpoint, or `True` for the last one that is whole.
+            resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
+                What may be other than in the checkpoint's run, by the names that the error lists. The model card says so.
+
+        Raises:
+            [`ConsistencyError`]: If the checkpoint is of another run, or numbers are no longer finite.
         """
-        checkpoint = check_training_options(self, resume_from_checkpoint)
-        self.generate_targets()
-        result = super().train(checkpoint, *args, **kwargs)
+        checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
+        with alone_in(self.args.output_dir, self.accelerator):
+            self.generate_targets()
+            result = super().train(checkpoint, *args, **kwargs)
         if self.paired_loss is not None:
             self.paired_loss.reference.check()
         return result

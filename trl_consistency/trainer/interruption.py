@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -109,16 +109,19 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         self.received: int | None = None  # by this process
-        self.is_stopping = False
+        self.is_stopping = self.has_said = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield  # Python lets no other thread listen.
             return
-        before = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        # A shell has the processes that it starts in the background ignore Ctrl-C, which is not meant for them.
+        heard = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._receive) for number in heard}
         try:
-            yield
+            with _told_at_once(self._say):
+                yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -129,8 +132,11 @@ class StopOnSignal(TrainerCallback):
         if number == self.received == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
-        if self.accelerator.is_main_process:
-            # Not `print`, which this may have interrupted
+
+    def _say(self, number: int) -> None:
+        if number in (signal.SIGTERM, signal.SIGINT) and not self.has_said and self.accelerator.is_main_process:
+            self.has_said = True
+            # Not `print`, which the signal may have interrupted
             os.write(2, f"\n{signal.Signals(number).name}: this step is finished and saved first.\n".encode())
 
     def on_step_end(
@@ -154,6 +160,32 @@ class StopOnSignal(TrainerCallback):
         raise SystemExit(128 + (self.received or signal.SIGTERM))
 
 
+@contextmanager
+def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
+    """
+    Has a thread call `tell` with the number of each signal when it arrives. Python's own handlers wait until the main thread
+    comes back from what it computes, and the backward of a step is one call, of minutes for a large model on CPUs.
+    """
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while number := os.read(read_end, 1)[0]:
+            tell(number)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.write(write_end, bytes(1))  # No signal has the number 0. Processes that were forked keep the pipe open.
+        thread.join()
+        os.close(read_end)
+        os.close(write_end)
+
+
 class InterruptionMixin:
     """What a [`~transformers.Trainer`] needs so that a run can be interrupted at any moment, and resumed."""
 
@@ -161,9 +193,11 @@ class InterruptionMixin:
     args: Any
     accelerator: Any
     state: Any
+    optimizer: Any
     add_callback: Any
     remove_callback: Any
     _get_output_dir: Any
+    run_record: Callable[[], dict[str, Any]]
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(resume_from_checkpoint, str):  # `True` was resolved by the trainer, before it did anything else.
@@ -209,8 +243,11 @@ class InterruptionMixin:
             ) from error
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        needed = {name for group in self.optimizer.param_groups for name in group}
         with _readable(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+            if lacking := needed - {name for group in self.optimizer.param_groups for name in group}:
+                raise ValueError(f"it has no {', '.join(sorted(lacking))}, and is another optimizer's")
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)  # type: ignore[misc]
@@ -220,6 +257,7 @@ class InterruptionMixin:
         self.state.stateful_callbacks[MANIFEST] = {
             "processes": self.accelerator.num_processes,
             "rows_per_step": rows_per_step(self),
+            **self.run_record(),
             "files": {str(path.relative_to(output_dir)): path.stat().st_size for path in sorted(files)},
         }
 
@@ -228,7 +266,7 @@ class InterruptionMixin:
 def _readable(checkpoint: str | None) -> Iterator[None]:
     try:
         yield
-    except (EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+    except (EOFError, KeyError, RuntimeError, ValueError, UnpicklingError) as error:
         raise ConsistencyError(
             f"The optimizer's state in {checkpoint} cannot be loaded ({one_line(error)}). Delete that checkpoint and start "
             "again with `--resume_from_checkpoint true`, or resume with the options of the run that saved it."

@@ -144,6 +144,32 @@ def check_adapter_config(adapter: str, config: PeftConfig) -> None:
         )
 
 
+def context_length(model: Any, args: Any) -> int | None:
+    """
+    The most tokens that a model can read and write together, None if its config does not say.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`]):
+            What the trainer was given.
+        args ([`ConsistencyConfig`] or [`OnPolicyConsistencyConfig`]):
+            Options of the run.
+    """
+    if isinstance(model, str):
+        config = load_config(model, (args.model_init_kwargs or {}).get("revision"), args.trust_remote_code)
+    else:
+        config = model.config
+    config = config.get_text_config()
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit <= 0:
+        return None
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Either one set of parameters, or one for each type of layer
+    for part in (rope, *(part for part in rope.values() if isinstance(part, dict))):
+        scaled = (part.get("factor") or 1) * (part.get("original_max_position_embeddings") or 0)
+        limit = max(limit, int(scaled))
+    return limit
+
+
 def check_model_folder(folder: str) -> None:
     """Raises [`ConsistencyError`] if a local folder holds no whole model; what is no folder is left to the Hub."""
     if not os.path.isdir(folder):
@@ -280,7 +306,7 @@ def _check_without_weights(
         peft_config.init_lora_weights = False  # others read the weights
     try:
         adapted = get_peft_model(model, peft_config)
-    except (TypeError, ValueError) as error:
+    except (ImportError, TypeError, ValueError) as error:
         raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         raise ConsistencyError(

@@ -1,6 +1,6 @@
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,7 @@ from ..data.rendering import load_processing_class
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError, InvalidPairsError
 from ..files import write_text
+from ..finite import explained_sampling
 from .card import build_on_policy_card, describe_data
 from .checks import (
     as_config,
@@ -50,15 +51,18 @@ from .consistency_trainer import EvalDataset, _like, _named
 from .device import announce_cpu, mixed_precision
 from .dose import DoseCheck
 from .evaluation_by_row import EvaluationMixin, means_of
+from .finiteness import FinitenessMixin, check_base
+from .folder_lock import alone_in
 from .interruption import InterruptionMixin, read_manifest
 from .load_balancing import router_coefficient
 from .loss_meter import LossMeter
-from .model_checks import check_model, check_model_folder
+from .model_checks import check_model, check_model_folder, context_length
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
 from .pushing import PushMixin
 from .quantization import keep_layout
-from .reference import GivenReference, Reference, StartReference, freeze_initial_policy
+from .reference import GivenReference, Reference, StartReference, checksum_base, freeze_initial_policy
+from .resumption import ResumptionMixin
 from .rollout_engine import RolloutEngine
 from .rollout_loss import RolloutLoss, Rollouts, importance_weights
 from .rollout_metrics import (
@@ -93,7 +97,9 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, DistillationTrainer):
+class OnPolicyConsistencyTrainer(
+    EvaluationMixin, FinitenessMixin, ResumptionMixin, InterruptionMixin, PushMixin, DistillationTrainer
+):
     """
     Trainer for On-Policy Consistency Training (OPCT, [Han et al.,
     2026](https://huggingface.co/papers/2605.21834)) on pairs of a clean and a perturbed prompt.
@@ -236,9 +242,10 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
             "the pairs' own clean prompts" if anchor_dataset is None else "a data set of their own"
         )
         self._peft_config = peft_config
-        self._vocab_size = vocab_size
+        self._vocab_size, self._context = vocab_size, context_length(model, args)
         prepared = {
-            name: _prepare(dataset, processing_class, args, name, vocab_size) for name, dataset in datasets.items()
+            name: _prepare(dataset, processing_class, args, name, vocab_size, self._context)
+            for name, dataset in datasets.items()
         }
         warn_of_findings(
             prepared["train_dataset"],
@@ -248,8 +255,11 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
             args.thinking_markers,
         )
         pairs = prepared["train_dataset"]
+        self.noted_data = {"train_dataset": pairs}
         if args.anchor_ratio > 0:
-            prepared["train_dataset"] = _with_anchors(prepared["train_dataset"], prepared.get("anchor_dataset"), args)
+            anchors = _anchors(pairs, prepared.get("anchor_dataset"), args)
+            self.noted_data["anchor_dataset"] = anchors
+            prepared["train_dataset"] = _with_anchors(pairs, anchors, args)
         _check_size(prepared["train_dataset"], args)
         for name in _named(eval_dataset):
             prepared[name] = _repeated(prepared[name], args)
@@ -267,6 +277,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
             )
         keep_layout(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
+        check_base(self.model, model_id, self.accelerator)
+        self.base_checksum = checksum_base(self.model, has_new_adapter=peft_config is not None)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConsistencyError(
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
@@ -322,6 +334,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
             if self.accelerator.num_processes > 1:
                 options["device_map"] = None  # "auto" would spread it over the other processes' devices.
             self.ref_model = create_model_from_path(self.ref_model, **options)
+        check_base(self.ref_model, get_config_model_id(self.ref_model.config), self.accelerator)
         heads = [model.get_output_embeddings().weight for model in (self.model, self.ref_model)]
         ours, theirs = (shape_of(weight)[0] for weight in heads)
         if ours != theirs:
@@ -429,6 +442,7 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
                 mixed_precision(self.accelerator),
                 self.rollout_loss.sharing.in_generation(self.model),
                 own_options(self.model, self.generation_config),
+                explained_sampling("the student"),
             ):
                 return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
@@ -547,16 +561,31 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
 
     # Training and evaluation
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        *args: Any,
+        resume_changed: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Any:
         """
-        As [`~transformers.Trainer.train`]. `True` resumes from the last whole checkpoint, and SIGTERM or Ctrl-C ends the
-        process after a step, with one.
+        As [`~transformers.Trainer.train`]. SIGTERM or Ctrl-C ends the process after a step, with a checkpoint.
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                A checkpoint, or `True` for the last one that is whole.
+            resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
+                What may be other than in the checkpoint's run, by the names that the error lists. The model card says so.
+
+        Raises:
+            [`ConsistencyError`]: If the checkpoint is of another run, or numbers are no longer finite.
         """
-        checkpoint = check_training_options(self, resume_from_checkpoint)
+        checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         self._step, self._buffered_inputs = 0, None
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
-        result = super().train(checkpoint, *args, **kwargs)
+        with alone_in(self.args.output_dir, self.accelerator):
+            result = super().train(checkpoint, *args, **kwargs)
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
         self.rollout_loss.reference.check()
@@ -619,7 +648,8 @@ class OnPolicyConsistencyTrainer(EvaluationMixin, InterruptionMixin, PushMixin, 
         if is_prepared(dataset):
             return dataset
         check_pairs(dataset, name)
-        return _repeated(_prepare(dataset, self.processing_class, self.args, name, self._vocab_size), self.args)
+        prepared = _prepare(dataset, self.processing_class, self.args, name, self._vocab_size, self._context)
+        return _repeated(prepared, self.args)
 
     def prediction_step(
         self,
@@ -714,6 +744,7 @@ def _prepare(
     args: OnPolicyConsistencyConfig,
     name: str,
     vocab_size: int | None,
+    context: int | None,
 ) -> AnyDataset:
     """Both prompts of every row as token ids, and the completion where one came with them."""
     with global_then_local_main_first():
@@ -727,14 +758,22 @@ def _prepare(
             overlong=args.overlong,
             always_generates=True,
             vocab_size=vocab_size,
+            context=context,
         )
 
 
-def _with_anchors(pairs: AnyDataset, anchors: AnyDataset | None, args: OnPolicyConsistencyConfig) -> AnyDataset:
+def _anchors(pairs: AnyDataset, anchors: AnyDataset | None, args: OnPolicyConsistencyConfig) -> AnyDataset:
+    """Those of an epoch; a stream draws from all of them."""
     anchors = own_anchors(pairs) if anchors is None else anchors
     if isinstance(pairs, IterableDataset):
+        return anchors
+    return choose_anchors(anchors, len(pairs), args.anchor_ratio, args.seed)
+
+
+def _with_anchors(pairs: AnyDataset, anchors: AnyDataset, args: OnPolicyConsistencyConfig) -> AnyDataset:
+    if isinstance(pairs, IterableDataset):
         return mix_anchor_stream(pairs, anchors, args.anchor_ratio, args.seed, with_completions=False)
-    return mix_anchors(pairs, choose_anchors(anchors, len(pairs), args.anchor_ratio, args.seed))
+    return mix_anchors(pairs, anchors)
 
 
 def _repeated(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> AnyDataset:

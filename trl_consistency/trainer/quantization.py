@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def keep_layout(model: nn.Module) -> None:
@@ -20,3 +20,11 @@ def keep_layout(model: nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
+
+
+def scales_of(weight: Any) -> list[Tensor]:
+    """What a 4-bit weight is multiplied by, part by part; nothing for others."""
+    state = getattr(weight, "quant_state", None)
+    if state is None:
+        return []
+    return [state.absmax, *([state.state2.absmax, state.offset] if state.nested else [])]

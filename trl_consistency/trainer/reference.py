@@ -11,11 +11,11 @@ from accelerate.logging import get_logger
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback
 
 from ..errors import ConsistencyError
-from .sharding import is_sharded, prepare_frozen
+from .quantization import scales_of
+from .sharding import is_sharded, prepare_frozen, shard_of
 from .upstream import ForwardRedirection, create_model_from_path, use_adapter
 
 
@@ -144,6 +144,7 @@ class StartReference(TrainerCallback):
 
     def __init__(self, reference: Reference, accelerator: Accelerator):
         self.reference, self.accelerator = reference, accelerator
+        self.may_differ = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
@@ -158,7 +159,9 @@ class StartReference(TrainerCallback):
             "was trained since."
         )
         is_quantized = getattr(self.reference.model, "hf_quantizer", None) is not None
-        if is_quantized or self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+        if self.may_differ:
+            before["checksum"] = checksum
+        elif is_quantized or self.accelerator.distributed_type == DistributedType.DEEPSPEED:
             logger.warning(f"{message} (Or they were rounded on other hardware, or in another precision.)")
         else:
             raise ConsistencyError(message)
@@ -191,6 +194,19 @@ def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Re
     return GivenReference(create_model_from_path(model, **options), trainer.accelerator)
 
 
+def checksum_base(model: nn.Module, has_new_adapter: bool) -> int:
+    """
+    Of every bit of a model's weights, as they are loaded.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model before its first step.
+        has_new_adapter (`bool`):
+            Whether it has an adapter made for this run, which does not count.
+    """
+    return _checksum([weight for weight in _weights(model).values() if not (has_new_adapter and weight.requires_grad)])
+
+
 def _weights(model: nn.Module) -> dict[str, Tensor]:
     """By name, and in the order of the names: PEFT's `target_parameters` moves parameters to other places."""
     for module in model.modules():
@@ -202,34 +218,15 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _checksum(weights: list[Tensor]) -> int:
-    weights = [tensor for weight in weights for tensor in (weight, *_scales(weight))]
-    sums = torch.tensor([_sum_of_bits(_shard(weight)) for weight in weights], dtype=torch.int64)
-    is_sharded = torch.tensor([_shard(weight) is not weight for weight in weights], dtype=torch.bool)
+    weights = [tensor for weight in weights for tensor in (weight, *scales_of(weight))]
+    sums = torch.tensor([_sum_of_bits(shard_of(weight)) for weight in weights], dtype=torch.int64)
+    is_sharded = torch.tensor([shard_of(weight) is not weight for weight in weights], dtype=torch.bool)
     if is_sharded.any():
         # The sum over the shards is that of the whole.
         in_shards = sums[is_sharded].to(PartialState().device)
         torch.distributed.all_reduce(in_shards)
         sums[is_sharded] = in_shards.cpu()
     return sum(number * bits for number, bits in enumerate(sums.tolist(), start=1)) % 2**61
-
-
-def _scales(weight: Any) -> list[Tensor]:
-    """Of a 4-bit weight."""
-    state = getattr(weight, "quant_state", None)
-    if state is None:
-        return []
-    return [state.absmax, *([state.state2.absmax, state.offset] if state.nested else [])]
-
-
-def _shard(weight: Any) -> Tensor:
-    """What this process holds of a weight."""
-    if isinstance(weight, DTensor):  # FSDP2
-        return weight.to_local()
-    if hasattr(weight, "ds_tensor"):  # ZeRO-3: parts of one size, the last ones padded
-        size = weight.ds_tensor.ds_numel
-        start = size * torch.distributed.get_rank()
-        return weight.ds_tensor.flatten()[: max(0, min(size, weight.ds_numel - start))]
-    return weight
 
 
 def _sum_of_bits(weight: Tensor) -> int:

@@ -7,6 +7,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from .upstream import DistributedBackend, fsdp2_prepare_model, prepare_deepspeed
 
@@ -34,3 +35,14 @@ def gathered(model: nn.Module, accelerator: Accelerator) -> AbstractContextManag
 def shape_of(weight: Tensor) -> torch.Size:
     """The shape of a whole weight, which ZeRO-3 keeps aside."""
     return getattr(weight, "ds_shape", weight.shape)
+
+
+def shard_of(weight: Any) -> Tensor:
+    """What this process holds of a weight."""
+    if isinstance(weight, DTensor):  # FSDP2
+        return weight.to_local()
+    if hasattr(weight, "ds_tensor"):  # ZeRO-3: parts of one size, the last ones padded
+        size = weight.ds_tensor.ds_numel
+        start = size * torch.distributed.get_rank()
+        return weight.ds_tensor.flatten()[: max(0, min(size, weight.ds_numel - start))]
+    return weight

@@ -1,0 +1,69 @@
+"""Whether numbers are finite. NaN and infinity make losses, answers and rates that look like results."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from .errors import ConsistencyError
+
+
+# What torch says when it is to sample from probabilities that are not finite: on CPU, and on GPUs.
+SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
+
+
+class NotFiniteError(ConsistencyError):
+    """Raised for a loss, a gradient, weights or probabilities that are NaN or infinite."""
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether no value of a tensor is NaN or infinite. Whole numbers always are finite."""
+    if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
+        return True
+    if tensor.element_size() == 1:
+        tensor = tensor.float()  # torch finds no extremes of 8-bit floats.
+    extremes = torch.stack(torch.aminmax(tensor.detach()))  # One pass without a copy; NaN comes through.
+    return bool(torch.isfinite(extremes).all())
+
+
+def check_files(folder: str | Path) -> int:
+    """
+    Checks the weights in a folder's safetensors files, one tensor in memory at a time.
+
+    Args:
+        folder (`str` or [`~pathlib.Path`]):
+            The folder. Its files are whole.
+
+    Returns:
+        `int`: How many tensors there are.
+
+    Raises:
+        [`NotFiniteError`]: If a weight is NaN or infinite.
+    """
+    count = 0
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                count += 1
+                if not is_finite(tensors.get_tensor(name)):
+                    raise NotFiniteError(
+                        f"{file}: the weights {name} hold NaN or infinite values. Nothing that such a model does means "
+                        "anything: take an earlier checkpoint, or train or download it again."
+                    )
+    return count
+
+
+@contextmanager
+def explained_sampling(whose: str) -> Iterator[None]:
+    """Raises [`NotFiniteError`] in the place of what torch says of probabilities that cannot be sampled from."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(said in str(error) for said in SAMPLING_ERRORS):
+            raise
+        raise NotFiniteError(
+            f"The probabilities of {whose} are not finite, so that no answer can be sampled: its activations overflow."
+        ) from error
