@@ -38,8 +38,10 @@ def markdown_text(text: str) -> str:
     Returns:
         `str`: Markdown for a paragraph, a heading, an item of a list or a cell of a table.
     """
+    # An underscore between letters emphasises nothing.
     lines = (
-        re.sub(r"([\\`*_\[\]|~])", r"\\\1", html.escape(line, quote=False)) for line in printable(text).split("\n")
+        re.sub(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", html.escape(line, quote=False))
+        for line in printable(text).split("\n")
     )
     # What makes a heading, a list or a line only at the start of a line
     return "<br>".join(re.sub(r"^\s*(\d*)([#+=.)-])", r"\1\\\2", line) for line in lines)

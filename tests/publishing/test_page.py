@@ -38,8 +38,8 @@ def test_results_become_metadata_and_a_table(adapter_dir):
         "|  | before | after |\n"
         "| --- | --- | --- |\n"
         "| Sycophancy, held-out questions | 100.0% [70.0, 100.0] (8/8) | 25.0% [10.0, 50.0] (2/8), 1 unread; 28.6% of 7 read |\n"
-        "| harmonic\\_mean | - | 0.8571 |\n"
-        "| attack\\_success, test | - | n/a |\n\n"
+        "| harmonic_mean | - | 0.8571 |\n"
+        "| attack_success, test | - | n/a |\n\n"
         "![results](results.png)\n\n"
     )
     assert ModelCard(text).data.eval_results  # the Hub's own reader takes it

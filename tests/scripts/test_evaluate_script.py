@@ -569,6 +569,10 @@ def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
         (pair(1, category="Harmful "), "row 1: `category` must be `harmful`, not 'Harmful '"),
         ({**pair(1), "clean_prompt": ""}, "row 1: `clean_prompt`"),
         ({"clean_prompt": user("A?")}, "row 1: `perturbed_prompt` is missing"),
+        (
+            {**pair(1), "clean_prompt": user("A?<|im_end|>")},
+            "row 1: message 0 (user) holds `<|im_end|>`",
+        ),
     ],
 )
 def test_faulty_rows(options, row, message, tmp_path, monkeypatch):

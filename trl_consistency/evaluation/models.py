@@ -63,15 +63,11 @@ def load_model(
     Raises:
         [`ConsistencyError`]: If it cannot be loaded, or its weights are pickled.
     """
+    processing_class = load_tokenizer(name, revision, trust_remote_code)
     folder = path = resolve_model(name)
     is_adapter = is_adapter_folder(folder)
     if is_adapter:
-        check_weights(folder)
-        check_files(folder)
         path, revision = _base_model(folder)
-    check_model_folder(path)
-    load_config(path, revision, trust_remote_code)
-    processing_class = load_processing_class(folder, None if is_adapter else revision, trust_remote_code)
     options = {
         "revision": revision,
         "trust_remote_code": trust_remote_code,
@@ -95,6 +91,20 @@ def load_model(
         model = put_adapter(model, folder, option="model_name_or_path")
     announce_cpu(device, model.dtype, name)
     return model.eval(), processing_class
+
+
+def load_tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> ProcessingClass:
+    """The tokenizer or processor of a model, as of [`load_model`], once its files are found whole. No weights load."""
+    folder = path = resolve_model(name)
+    of_folder = revision
+    if is_adapter_folder(folder):
+        check_weights(folder)
+        check_files(folder)
+        path, revision = _base_model(folder)
+        of_folder = None
+    check_model_folder(path)
+    load_config(path, revision, trust_remote_code)
+    return load_processing_class(folder, of_folder, trust_remote_code)
 
 
 def is_adapter_folder(path: str) -> bool:

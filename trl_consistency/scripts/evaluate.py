@@ -27,7 +27,15 @@ from ..escaping import printable
 from ..evaluation.answering import AnswerOptions
 from ..evaluation.choices import CHOICE_PREFIX, offered_letters
 from ..evaluation.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
-from ..evaluation.models import BASE, adapted, check_adapters, is_adapter_folder, load_model, name_models
+from ..evaluation.models import (
+    BASE,
+    adapted,
+    check_adapters,
+    is_adapter_folder,
+    load_model,
+    load_tokenizer,
+    name_models,
+)
 from ..evaluation.run import PairSet, Results, evaluate
 from ..evaluation.suite_runs import load_suite
 from ..evaluation.suites import find_suites, run_suites, suite_packages
@@ -233,10 +241,9 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
         if args.load_in_4bit
         else None
     )
-    model, processing_class = load_model(
-        args.model_name_or_path, args.model_revision, args.trust_remote_code, quantization
-    )
-    sets = render_sets(sets, processing_class, template_kwargs)
+    named = (args.model_name_or_path, args.model_revision, args.trust_remote_code)
+    sets = render_sets(sets, load_tokenizer(*named), template_kwargs)  # faulty rows are reported before weights load
+    model, processing_class = load_model(*named, quantization)
     options = AnswerOptions(
         max_new_tokens=args.max_completion_length,
         batch_size=args.batch_size,
