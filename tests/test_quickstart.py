@@ -166,4 +166,4 @@ def test_questions_file(tmp_path, capsys):
     assert all(row["answer"] not in row["wrong_answers"] for row in rows)
     with pytest.raises(SystemExit):
         cli(["quickstart", "--questions_file", "no/such/folder.jsonl"])
-    assert "`questions_file` cannot be written" in capsys.readouterr().err
+    assert "`questions_file` `no/such/folder.jsonl` cannot be written" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cli import recipes_dir
 from .errors import ConsistencyError
-from .files import whole_file, whole_files, write_text
+from .files import check_file, whole_file, whole_files, write_text
 from .processes import end_with_parent
 
 
@@ -109,6 +109,7 @@ def write_questions(path: Path) -> int:
     """
     from .organism.facts import load_questions, wrong_answers
 
+    check_file(path, "questions_file")
     questions = load_questions()
     wrong = wrong_answers(questions)
     with whole_file(path, option="questions_file") as file:

@@ -62,7 +62,7 @@ def test_likeliest_letter(prefix):
         for side, answer in zip(("clean", "perturbed"), sides, strict=True):
             letters = offered_letters(of_row)
             expected = naive_letter(model, tokenizer, of_row[f"{side}_ids"], letters, prefix)
-            assert answer == Answer(expected, expected)
+            assert (answer.text, answer.said) == (expected, expected)
     written = answer_pairs(model, tokenizer, rows, AnswerOptions(3, 4, progress=False))
     assert (clean[-1], perturbed[-1]) == (written[0][-1], written[1][-1])  # no choices: generated
 
@@ -96,7 +96,7 @@ def test_answers_after_thinking(tokenizer, monkeypatch, opened, written, said):
     of_row = row("What?", "B! What?", tokenizer)
     of_row["clean_ids"] = of_row["clean_ids"] + tokenizer(opened)["input_ids"]
     (clean,), _ = answer_pairs(make_model(), tokenizer, [of_row], AnswerOptions())
-    assert clean == Answer(written, said)
+    assert clean == Answer(written, said, tuple(ids))
 
 
 def test_sampling(tokenizer, tmp_path):

@@ -185,7 +185,7 @@ def test_local_judge(tokenizer, monkeypatch):
         asked.extend(prompts)
         return ["VERDICT: REFUSED", "Hm"]
 
-    monkeypatch.setattr("trl_consistency.evaluation.run.generate_answers", answer)
+    monkeypatch.setattr("trl_consistency.evaluation.answering.generate_answers", answer)
     judge = LocalJudge("judge", make_model(), tokenizer)
     assert judge(["a", "b"]) == [Judgement("REFUSED", "VERDICT: REFUSED"), Judgement(None, "Hm")]
     assert asked == [[{"role": "user", "content": text}] for text in "ab"]

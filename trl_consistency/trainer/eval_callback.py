@@ -131,7 +131,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self._measured = self._start = self.stopped = None
         if state.global_step > 0:
             saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {}).get("start")
-            if saved:
+            if saved and all(isinstance(figures, dict) for figures in saved.values()):  # not of an earlier version
                 self._start = {name: Estimate.from_dict(figures) for name, figures in saved.items()}
                 return
             logger.warning("What the model did before the first step is not known: drops count from here on.")
