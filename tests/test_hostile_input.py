@@ -28,7 +28,7 @@ from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsis
 from trl_consistency.cli import main as cli
 from trl_consistency.evaluation.models import load_model
 from trl_consistency.scripts.pair_sets import load_sets, render_sets
-from trl_consistency.trainer.folder_lock import alone_in
+from trl_consistency.trainer.folder_lock import all_alone_in
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
@@ -221,7 +221,7 @@ def resume_another(room: Room, options: dict, pairs: Dataset, *changed: str) -> 
 
 
 def in_use(room: Room) -> None:
-    with alone_in(str(room.path / "out"), Accelerator(cpu=True)):
+    with all_alone_in(room.path / "out", Accelerator(cpu=True)):
         room.train()
 
 

@@ -2,9 +2,11 @@
 
 import json
 import multiprocessing
+import os
 import random
 import re
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +14,19 @@ import pytest
 import yaml
 from peft import LoraConfig, get_peft_model
 
-from tests.conftest import make_model, make_pairs, make_tokenizer
+from tests.conftest import make_model, make_pairs
 from tests.killed_commands import Commands, Job, snapshot
+from tests.publishing.conftest import save_adapter
+from trl_consistency.folder_lock import LOCK, alone_in
 
 
 # What is not the same each time, and why.
 NOT_COMPARED = {
-    "_training.lock": "names the process that trained last, and when",
     "training_args.bin": "holds the options, `resume_from_checkpoint` among them",
     "*.log": "what a training of the quickstart says, with its speed",
 }
 # What the next command in the folder removes.
-UNFINISHED = r"(.*/)?\.[^/]*\.unfinished.*"
+UNFINISHED = r"(.*/)?(\.[^/]*\.unfinished.*|_in_use\.lock)"
 # Of a training, parts of a checkpoint, which one file that is written last tells from whole ones, and the card so far.
 OF_A_TRAINING = r"(.*/)?(checkpoint-\d+/.*|README\.md)"
 
@@ -281,3 +284,78 @@ def test_killed_twice(room, name):
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_killed_at_random(room, name):
     kill_and_go_on(room, name, 20, seed=1)
+
+
+# Two at once
+
+
+def run_both(room, *args, setup=None):
+    """Runs two commands at once: both succeed, or one is refused in a line. Returns how many succeeded."""
+    logs = [room.path / f"log{number}" for number in range(len(args))]
+    for log in logs:
+        log.unlink(missing_ok=True)
+    jobs = [Job(list(of), str(room.work), str(log), setup=setup) for of, log in zip(args, logs, strict=True)]
+    ended = room.commands.run(*jobs)
+    for of, log in zip(ended, logs, strict=True):
+        assert not of.left
+        said = log.read_text()
+        assert of.code == 0 or (of.code == 1 and re.search("(?m)^error: .* is in use: process .* there", said)), said
+    return [of.code for of in ended].count(0)
+
+
+@pytest.mark.parametrize(
+    "name", ["targets", "pairs", "evaluate", "lint", "bct", pytest.param("quickstart", marks=pytest.mark.slow)]
+)
+def test_two_at_once(room, name):
+    scenario, (expected, _, _) = SCENARIOS[name], room.expected(name)
+    room.clear()
+    assert run_both(room, scenario.args, scenario.args, setup=scenario.setup) >= 1
+    assert room.files() == expected
+
+
+def test_two_dry_runs_of_push(room):
+    room.clear()
+    save_adapter(room.work / "adapter")
+    before = room.files()
+    args = ["push", "adapter", "me/adapter", "--base_model", "me/model", "--dry_run"]
+    assert run_both(room, args, args) == 2
+    assert room.files() == before
+
+
+@pytest.mark.parametrize("name", ["pairs", "evaluate", "bct", "opct", "quickstart"])
+def test_folder_in_use(room, name):
+    """Two with other options would leave a part of both."""
+    room.clear()
+    scenario, log = SCENARIOS[name], room.path / "log"
+    log.unlink(missing_ok=True)
+    folder = room.work / scenario.args[scenario.args.index("--output_dir") + 1]
+    with alone_in(folder):
+        assert room.run(scenario).code == 1
+        assert os.listdir(folder) == [LOCK]
+    said = f"error: `output_dir` {folder.name} is in use: process {os.getpid()} on "
+    assert log.read_text().splitlines()[-1].startswith(said)
+    assert os.listdir(folder) == []
+
+
+def quickstart_without_memory():
+    """A worker is killed."""
+    from trl_consistency import quickstart
+
+    small_quickstart()
+    quickstart._train_and_measure = _killed
+
+
+def _killed(*args):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_worker_of_the_quickstart_is_killed(room):
+    room.clear()
+    (room.path / "log").unlink(missing_ok=True)
+    job = Job(
+        ["quickstart"], str(room.work), str(room.path / "log"), setup="tests.test_kills:quickstart_without_memory"
+    )
+    (ended,) = room.commands.run(job)
+    assert ended.code == 1
+    assert not ended.left
+    assert "error: A process that trains was killed" in (room.path / "log").read_text().splitlines()[-1]

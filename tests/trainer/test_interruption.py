@@ -30,7 +30,7 @@ from transformers.trainer_callback import TrainerState
 
 from tests.trainer.interrupted_run import METHODS, STEPS, Send, make_trainer, stop_one_of_two, train
 from trl_consistency import ConsistencyError
-from trl_consistency.trainer.folder_lock import LOCK
+from trl_consistency.folder_lock import LOCK
 from trl_consistency.trainer.interruption import _why_not_written, find_checkpoint, read_manifest
 
 

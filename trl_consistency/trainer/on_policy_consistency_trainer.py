@@ -51,7 +51,7 @@ from .consistency_trainer import EvalDataset, _like, _named
 from .dose import DoseCheck
 from .evaluation_by_row import EvaluationMixin, means_of
 from .finiteness import FinitenessMixin, check_base
-from .folder_lock import alone_in
+from .folder_lock import all_alone_in
 from .interruption import InterruptionMixin, read_manifest
 from .loss_meter import LossMeter
 from .model_checks import check_model, check_model_folder, context_length
@@ -571,7 +571,7 @@ class OnPolicyConsistencyTrainer(
         self._step, self._buffered_inputs = 0, None
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
-        with alone_in(self.args.output_dir, self.accelerator):
+        with all_alone_in(self.args.output_dir, self.accelerator):
             result = super().train(checkpoint, *args, **kwargs)
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
