@@ -845,6 +845,18 @@ CASES: dict[str, list[Case]] = {
             lambda room: room.train(generation_kwargs={"stop_strings": ["User:"]}),
         ),
         Case(
+            "drafted tokens",
+            "Speculative decoding among `generation_kwargs`",
+            "`generation_kwargs` sets `prompt_lookup_num_tokens`, which drafts tokens for one prompt at a time, and here prompts come in batches. Leave it out.",
+            lambda room: room.train(generation_kwargs={"prompt_lookup_num_tokens": 2}),
+        ),
+        Case(
+            "time limit of answers",
+            "A time limit among `generation_kwargs`",
+            "`generation_kwargs` sets `max_time`, and the speed of the machine would decide where an answer ends. Set `max_completion_length`.",
+            lambda room: room.train(generation_kwargs={"max_time": 5}),
+        ),
+        Case(
             "weights",
             "Not as many weights as methods",
             "`method_weights` has 1 value(s) for 2 method(s) (bct, act): give one weight for each.",

@@ -3,12 +3,12 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, cast
 
-from transformers import GenerationConfig
 from trl import SFTConfig
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
 from ..option_types import check_installed, check_ranges, check_types
+from .generation_kwargs import check_generation_kwargs
 
 
 METHODS = ("bct", "kl", "act", "attct", "mlpct")
@@ -366,21 +366,10 @@ class ConsistencyConfig(SFTConfig):
                     f"`generation_kwargs` sets {', '.join(sorted(taken))}, which the trainer sets with `use_vllm`."
                 )
             return
-        known = set(GenerationConfig().to_dict())
-        for key, value in cast(dict[str, Any], self.generation_kwargs or {}).items():
-            if key not in known:
-                near = get_close_matches(key, known, n=1)
-                hint = f" Did you mean `{near[0]}`?" if near else ""
-                raise ConsistencyError(f"`generation_kwargs` has the unknown key `{key}`.{hint}")
-            if key == "stop_strings":
-                raise ConsistencyError(
-                    "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or "
-                    "`use_vllm` with its `stop`."
-                )
-            if key == "num_return_sequences" and value != 1:
-                raise ConsistencyError(
-                    "`generation_kwargs` sets `num_return_sequences`: a clean prompt has one target."
-                )
+        kwargs = cast(dict[str, Any], self.generation_kwargs or {})
+        if kwargs.get("num_return_sequences", 1) != 1:
+            raise ConsistencyError("`generation_kwargs` sets `num_return_sequences`: a clean prompt has one target.")
+        check_generation_kwargs(kwargs)
 
     def _check_method(self) -> None:
         if not self.method:
