@@ -28,7 +28,7 @@ from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsis
 from trl_consistency.cli import main as cli
 from trl_consistency.evaluation.models import load_model
 from trl_consistency.scripts.pair_sets import load_sets, render_sets
-from trl_consistency.trainer.folder_lock import alone_in
+from trl_consistency.trainer.folder_lock import all_alone_in
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
@@ -221,7 +221,7 @@ def resume_another(room: Room, options: dict, pairs: Dataset, *changed: str) -> 
 
 
 def in_use(room: Room) -> None:
-    with alone_in(str(room.path / "out"), Accelerator(cpu=True)):
+    with all_alone_in(room.path / "out", Accelerator(cpu=True)):
         room.train()
 
 
@@ -843,6 +843,18 @@ CASES: dict[str, list[Case]] = {
             "Texts that are to end an answer",
             "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or `use_vllm` with its `stop`.",
             lambda room: room.train(generation_kwargs={"stop_strings": ["User:"]}),
+        ),
+        Case(
+            "drafted tokens",
+            "Speculative decoding among `generation_kwargs`",
+            "`generation_kwargs` sets `prompt_lookup_num_tokens`, which drafts tokens for one prompt at a time, and here prompts come in batches. Leave it out.",
+            lambda room: room.train(generation_kwargs={"prompt_lookup_num_tokens": 2}),
+        ),
+        Case(
+            "time limit of answers",
+            "A time limit among `generation_kwargs`",
+            "`generation_kwargs` sets `max_time`, and the speed of the machine would decide where an answer ends. Set `max_completion_length`.",
+            lambda room: room.train(generation_kwargs={"max_time": 5}),
         ),
         Case(
             "weights",

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .cli import recipes_dir
 from .errors import ConsistencyError
 from .files import check_file, whole_file, whole_files, write_text
+from .folder_lock import alone_in
 from .processes import end_with_parent
 
 
@@ -91,7 +93,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     if missing:
         parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install {' '.join(missing)}\n")
     try:
-        quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
+        with alone_in(parsed.output_dir):
+            quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
     except ConsistencyError as error:
         parser.exit(1, f"error: {error}\n")
 
@@ -182,6 +185,11 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
                 said.setdefault(name, answers)
                 if any("eval_activation_distance" in entry for entry in history):
                     histories.setdefault(name, history)
+        except BrokenProcessPool:
+            raise ConsistencyError(
+                "A process that trains was killed, as the system does where memory is short. What the trainings said is in "
+                f"{output_dir}/*.log. Make room, and start again."
+            ) from None
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -30,7 +30,7 @@ from transformers.trainer_callback import TrainerState
 
 from tests.trainer.interrupted_run import METHODS, STEPS, Send, make_trainer, stop_one_of_two, train
 from trl_consistency import ConsistencyError
-from trl_consistency.trainer.folder_lock import LOCK
+from trl_consistency.folder_lock import LOCK
 from trl_consistency.trainer.interruption import _why_not_written, find_checkpoint, read_manifest
 
 
@@ -422,6 +422,14 @@ def test_rotation_keeps_the_new_checkpoint_though_a_half_written_one_has_a_highe
     trainer = make_trainer("act", tmp_path, save_total_limit=1, max_steps=1)
     trainer.train()
     assert last_step(tmp_path) == 1
+
+
+def test_rotation_that_was_cut_off_after_the_last_step_is_finished(whole, tmp_path):
+    """A run that is resumed from its last step saves nothing that would rotate them."""
+    shutil.copytree(whole("act")[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "checkpoint-1" / "adapter_model.safetensors").unlink()
+    make_trainer("act", tmp_path).train(resume_from_checkpoint=True)
+    assert sorted(step_of(path) for path in tmp_path.glob("checkpoint-*")) == [STEPS - 1, STEPS]
 
 
 def test_without_rotation_nothing_is_deleted(tmp_path):

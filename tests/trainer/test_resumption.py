@@ -182,6 +182,20 @@ def test_longer_runs_of_a_constant_learning_rate(tmp_path):
     assert longer.history == []
 
 
+@pytest.mark.parametrize("method", ["bct", "opct"])
+def test_finished_run_takes_no_further_step(tmp_path, method):
+    """It ended within an epoch, and what was to come after training was lost."""
+    make_trainer(tmp_path, method=method, max_steps=2).train()
+    before = load_file(tmp_path / "checkpoint-2" / "adapter_model.safetensors")
+    trainer = make_trainer(tmp_path, method=method, max_steps=2)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 2
+    assert not (tmp_path / "checkpoint-3").exists()
+    trainer.save_model(tmp_path / "after")
+    for name, weight in load_file(tmp_path / "after" / "adapter_model.safetensors").items():
+        assert torch.equal(weight, before[name])
+
+
 def test_length_counts_where_the_learning_rate_depends_on_it():
     def differs(**options):
         saved = {"length": "2 epochs", "lr_scheduler_type": "linear", "warmup_steps": 0, **options}

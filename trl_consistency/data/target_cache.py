@@ -41,6 +41,7 @@ class TargetCache:
     def __init__(self, directory: str | Path, model: dict[str, Any]):
         self.directory = Path(directory)
         self.path: Path | None = None
+        self._model = {key: value for key, value in model.items() if key != LIBRARIES}
         described = self.directory / "model.json"
         if described.is_file():
             cached = self._read(described)
@@ -58,7 +59,9 @@ class TargetCache:
 
     def open(self, prompts: list[list[int]], options: dict[str, Any]) -> "TargetCache":
         """Goes to the sub-folder for these prompts (token ids) and options of the generation."""
-        digest = hashlib.blake2b(json.dumps(options, sort_keys=True, default=str).encode(), digest_size=10)
+        # The model, too: of two that come to an empty folder at once, neither finds the other's `model.json` in time.
+        described = json.dumps([self._model, options], sort_keys=True, default=str)
+        digest = hashlib.blake2b(described.encode(), digest_size=10)
         for prompt_ids in prompts:
             digest.update(len(prompt_ids).to_bytes(4, "little") + array("i", prompt_ids).tobytes())
         self.path = self.directory / digest.hexdigest()

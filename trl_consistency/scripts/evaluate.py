@@ -41,6 +41,7 @@ from ..evaluation.suite_runs import load_suite
 from ..evaluation.suites import find_suites, run_suites, suite_packages
 from ..files import whole_files, write_text
 from ..trainer.checks import check_bitsandbytes, check_output_dir
+from ..trainer.folder_lock import all_alone_in
 from .evaluation_files import (
     ANSWERS_FILE,
     make_summary,
@@ -223,6 +224,11 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     template_kwargs = check_arguments(args)
     sets = load_sets(args.pairs, args.splits, args.max_pairs, args.seed)
     check_output_dir(args.output_dir)
+    with all_alone_in(args.output_dir, PartialState(), "evaluates"):
+        return _evaluate(args, template_kwargs, sets)
+
+
+def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: dict[str, PairSet]) -> dict[str, Any]:
     is_main = PartialState().is_main_process
     endpoint = _endpoint_judge(args, is_main)  # a faulty address is better known now
     adapters = name_models(args.adapters)

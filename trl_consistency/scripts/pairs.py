@@ -26,6 +26,7 @@ from tqdm.auto import tqdm
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..files import whole_files
+from ..folder_lock import alone_in
 from ..perturbations import PERTURBATIONS
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import SPLITS, file_name, pairs_card
@@ -243,7 +244,7 @@ def main(args: PairsArguments) -> BuildReport:
         print(printable(f"Not read: the column(s) {listed}. `keep_columns` keeps them."))
     report = BuildReport()
     pairs = build_pairs(
-        tqdm(islice(chain([first], rows), args.max_sources), desc="Reading", unit=" sources"),
+        tqdm(islice(chain([first], rows), args.max_sources), desc="Reading", unit=" sources", delay=1),
         args.perturbations,
         columns=columns,
         pairs_per_source=args.pairs_per_source,
@@ -261,6 +262,14 @@ def main(args: PairsArguments) -> BuildReport:
         check_repo_id(args.push_to_hub)
         _create_repo(args.push_to_hub, args.hub_private)
     output_dir = Path(args.output_dir)
+    with alone_in(output_dir):
+        _write(args, output_dir, pairs, report)
+    return report
+
+
+def _write(
+    args: PairsArguments, output_dir: Path, pairs: Iterable[tuple[str, dict[str, Any]]], report: BuildReport
+) -> None:
     with whole_files(output_dir, "output_dir") as unfinished:
         splits = write_pairs(pairs, unfinished)
         if not report.pairs:
@@ -279,7 +288,6 @@ def main(args: PairsArguments) -> BuildReport:
     )
     if args.push_to_hub:
         _push(args.push_to_hub, output_dir)
-    return report
 
 
 def _card(args: PairsArguments, report: BuildReport) -> str:

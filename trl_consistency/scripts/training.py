@@ -7,9 +7,9 @@ from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantiza
 from ..embedded import resolve_model
 from ..errors import ConsistencyError
 from ..files import writing
+from ..folder_lock import check_unused
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from ..trainer.eval_callback import ConsistencyEvalCallback
-from ..trainer.folder_lock import check_unused
 from ..trainer.interruption import find_checkpoint
 from ..trainer.upstream import end_run
 from .loading import ConsistencyScriptArguments, get_split, load_anchors, load_pairs

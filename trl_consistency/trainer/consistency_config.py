@@ -3,13 +3,13 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, cast
 
-from transformers import GenerationConfig
 from trl import SFTConfig
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
 from ..option_types import SAMPLING, check_installed, check_ranges, check_sampling, check_types
 from .device import settle_device
+from .generation_kwargs import check_generation_kwargs
 
 
 METHODS = ("bct", "kl", "act", "attct", "mlpct")
@@ -370,21 +370,10 @@ class ConsistencyConfig(SFTConfig):
                     f"`generation_kwargs` sets {', '.join(sorted(taken))}, which the trainer sets with `use_vllm`."
                 )
             return
-        known = set(GenerationConfig().to_dict())
-        for key, value in cast(dict[str, Any], self.generation_kwargs or {}).items():
-            if key not in known:
-                near = get_close_matches(key, known, n=1)
-                hint = f" Did you mean `{near[0]}`?" if near else ""
-                raise ConsistencyError(f"`generation_kwargs` has the unknown key `{key}`.{hint}")
-            if key == "stop_strings":
-                raise ConsistencyError(
-                    "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or "
-                    "`use_vllm` with its `stop`."
-                )
-            if key == "num_return_sequences" and value != 1:
-                raise ConsistencyError(
-                    "`generation_kwargs` sets `num_return_sequences`: a clean prompt has one target."
-                )
+        kwargs = cast(dict[str, Any], self.generation_kwargs or {})
+        if kwargs.get("num_return_sequences", 1) != 1:
+            raise ConsistencyError("`generation_kwargs` sets `num_return_sequences`: a clean prompt has one target.")
+        check_generation_kwargs(kwargs)
 
     def _check_sampling(self) -> None:
         """Refuses options of sampling where targets are not sampled; `generation_kwargs` come on top of the others."""

@@ -52,7 +52,7 @@ from .device import announce_cpu, mixed_precision
 from .dose import DoseCheck
 from .evaluation_by_row import PairEvaluationMixin
 from .finiteness import FinitenessMixin, check_base
-from .folder_lock import alone_in
+from .folder_lock import all_alone_in
 from .interruption import InterruptionMixin
 from .loss_meter import LossMeter
 from .model_checks import check_model, context_length
@@ -471,7 +471,7 @@ class ConsistencyTrainer(
             [`ConsistencyError`]: If the checkpoint is of another run, or numbers are no longer finite.
         """
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
-        with alone_in(self.args.output_dir, self.accelerator):
+        with all_alone_in(self.args.output_dir, self.accelerator):
             self.generate_targets()
             result = super().train(checkpoint, *args, **kwargs)
         if self.paired_loss is not None:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from ..errors import ConsistencyError, one_line
 
@@ -193,6 +193,7 @@ class InterruptionMixin:
     args: Any
     accelerator: Any
     state: Any
+    control: Any
     optimizer: Any
     add_callback: Any
     remove_callback: Any
@@ -206,9 +207,23 @@ class InterruptionMixin:
         self.add_callback(stop)
         try:
             with stop.listening():
-                return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+                result = super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
         finally:
             self.remove_callback(stop)
+        if isinstance(resume_from_checkpoint, str) and self.args.should_save and self.args.save_total_limit:
+            # A run that was killed after its last step did not come to this, and saves no further checkpoint.
+            _delete_damaged(Path(self.args.output_dir))
+            rotate_checkpoints(
+                self.args.output_dir, self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True
+            )
+        return result
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Upstream asks after a step whether it was the last one: a run that is resumed from its last step takes none."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
 
     def _compare_processes(self, checkpoint: str) -> None:
         manifest, now = read_manifest(checkpoint), self.accelerator.num_processes
@@ -276,7 +291,12 @@ def _readable(checkpoint: str | None) -> Iterator[None]:
 def _make_way(run_dir: Path, directory: Path, will_rotate: bool) -> None:
     """Deletes what would be mixed with the files of a new checkpoint, or kept in its place when checkpoints rotate."""
     shutil.rmtree(directory, ignore_errors=True)
-    for checkpoint in _checkpoints(run_dir) if will_rotate else []:
+    if will_rotate:
+        _delete_damaged(run_dir)
+
+
+def _delete_damaged(run_dir: Path) -> None:
+    for checkpoint in _checkpoints(run_dir):
         try:
             read_manifest(checkpoint)
         except ConsistencyError:

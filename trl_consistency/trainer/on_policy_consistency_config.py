@@ -1,15 +1,14 @@
 import os
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, cast
 
-from transformers import GenerationConfig
 from trl import DistillationConfig
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
 from ..option_types import check_installed, check_ranges, check_types
 from .device import settle_device
+from .generation_kwargs import check_generation_kwargs
 
 
 LOSS_TYPES = ("divergence", "policy_gradient")
@@ -24,7 +23,6 @@ RESERVED_GENERATION_KWARGS = {
     "num_beams",
     "num_return_sequences",
     "pad_token_id",
-    "return_dict_in_generate",
     "temperature",
 }
 # The same of vLLM's. One `seed` would make all rollouts of a prompt the same.
@@ -430,22 +428,14 @@ class OnPolicyConsistencyConfig(DistillationConfig):
                     f"`generation_kwargs` sets {', '.join(sorted(taken))}, which the trainer sets itself with `use_vllm`."
                 )
             return
-        known = set(GenerationConfig().to_dict())
-        for key in cast(dict[str, Any], self.generation_kwargs or {}):
+        kwargs = cast(dict[str, Any], self.generation_kwargs or {})
+        for key in kwargs:
             if key in RESERVED_GENERATION_KWARGS:
                 raise ConsistencyError(
                     f"`generation_kwargs` sets `{key}`, which the trainer sets itself: rollouts are sampled, "
                     "`num_generations` of them a prompt, at `temperature`, up to `max_completion_length` tokens."
                 )
-            if key == "stop_strings":
-                raise ConsistencyError(
-                    "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or "
-                    "`use_vllm` with its `stop`."
-                )
-            if key not in known:
-                near = get_close_matches(key, known, n=1)
-                hint = f" Did you mean `{near[0]}`?" if near else ""
-                raise ConsistencyError(f"`generation_kwargs` has the unknown key `{key}`.{hint}")
+        check_generation_kwargs(kwargs)
 
     def _refuse_inherited(self) -> None:
         """Refuses what `DistillationConfig` offers and on-policy consistency training cannot do, rather than ignore it."""

@@ -52,7 +52,7 @@ from .device import announce_cpu, mixed_precision
 from .dose import DoseCheck
 from .evaluation_by_row import EvaluationMixin, means_of
 from .finiteness import FinitenessMixin, check_base
-from .folder_lock import alone_in
+from .folder_lock import all_alone_in
 from .interruption import InterruptionMixin, read_manifest
 from .load_balancing import router_coefficient
 from .loss_meter import LossMeter
@@ -584,7 +584,7 @@ class OnPolicyConsistencyTrainer(
         self._step, self._buffered_inputs = 0, None
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
-        with alone_in(self.args.output_dir, self.accelerator):
+        with all_alone_in(self.args.output_dir, self.accelerator):
             result = super().train(checkpoint, *args, **kwargs)
         if self.rollout_engine is not None:
             self.rollout_engine.forget()

@@ -259,6 +259,8 @@ class TargetsMixin:
             # With vLLM they are vLLM's, not transformers'.
             **({} if args.use_vllm else cast(dict[str, Any], args.generation_kwargs or {})),
         }
+        if isinstance(options["eos_token_id"], int):  # of `generation_kwargs`
+            options["eos_token_id"] = [options["eos_token_id"]]
         return GenerationConfig(**options, disable_compile=True)
 
     def _autocast(self) -> AbstractContextManager:
