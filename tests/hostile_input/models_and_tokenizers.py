@@ -214,7 +214,7 @@ CASES: list[Case] = [
         "larger vocabulary",
         "A tokenizer with more tokens than the model: another model's",
         "…row 0: token … is beyond the model's vocabulary of 64: the tokenizer, or what made `completion_ids`, is another model's…",
-        lambda room: room.train(model_name_or_path=str(room.model(config__json={"vocab_size": 64}))),
+        lambda room: room.trainer(model=make_model(vocab_size=64), processing_class=make_tokenizer()),
     ),
     Case(
         "tokenizer as a name",

@@ -18,6 +18,7 @@ from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..finite import NotFiniteError, check_files
+from ..trainer.architecture import check_architecture
 from ..trainer.finiteness import check_base
 from ..trainer.model_checks import (
     ADAPTER_CONFIG,
@@ -25,10 +26,10 @@ from ..trainer.model_checks import (
     check_model_folder,
     check_weights,
     load_config,
-    shapes_in,
 )
 from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
+from ..trainer.weight_files import shapes_in
 
 
 BASE = "base"  # what results call the model before training
@@ -64,7 +65,7 @@ def load_model(
         check_files(folder)
         path, revision = _base_model(folder)
     check_model_folder(path)
-    load_config(path, revision, trust_remote_code)
+    check_architecture(path, load_config(path, revision, trust_remote_code))
     processing_class = load_processing_class(folder, None if is_adapter else revision, trust_remote_code)
     options = {
         "revision": revision,
@@ -78,7 +79,7 @@ def load_model(
         check_base(model, path)
     except NotFiniteError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # what a config lets transformers fall over has no type in common
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
     if is_adapter:
         model = put_adapter(model, folder, option="model_name_or_path")
@@ -127,6 +128,7 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
     for path in paths:
         if os.path.isdir(path) and not is_adapter_folder(path):
             check_model_folder(path)
+            check_architecture(path, load_config(path))
             continue
         if os.path.isdir(path):
             check_weights(path)

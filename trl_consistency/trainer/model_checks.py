@@ -2,19 +2,17 @@
 
 import json
 import os
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from peft import PeftConfig, PeftModel, PromptLearningConfig, get_peft_model, get_peft_model_state_dict
-from peft.tuners.tuners_utils import BaseTunerLayer
-from safetensors import SafetensorError, safe_open
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from ..errors import ConsistencyError, one_line
+from .architecture import check_architecture
+from .weight_files import shapes_in
 
 
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
@@ -59,9 +57,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         )
     check_model_folder(model)
     config = load_config(model, options.get("revision"), args.trust_remote_code)
-    architecture = _architecture(model, config)
-    if architecture is not None:
-        _check_without_weights(model, architecture, config, options.get("attn_implementation"), peft_config)
+    check_architecture(model, config, options.get("attn_implementation"), peft_config)
     return getattr(config.get_text_config(), "vocab_size", None)
 
 
@@ -73,7 +69,7 @@ def load_config(model: str, revision: str | None = None, trust_remote_code: bool
     _check_layers(model)
     try:
         config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # each kind of fault in the file has an error of its own
         if not trust_remote_code and "trust_remote_code" in str(error):
             raise ConsistencyError(
                 f"{model} brings Python code along (`auto_map` in config.json), which is not run. If you trust it, set "
@@ -107,7 +103,7 @@ def _check_layers(folder: str) -> None:
     names = [name for file in files for name in shapes_in(file)]
     try:
         content = json.loads((Path(folder) / CONFIG_NAME).read_text(encoding="utf-8")) if names else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return  # transformers says what is wrong with it
     there = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
     parts = [content] if isinstance(content, dict) else []
@@ -186,24 +182,9 @@ def check_weights(folder: str) -> None:
     if not files and not index.is_file() and not any(Path(folder).glob("*.gguf")):
         raise ConsistencyError(f"{folder} holds no weights: there is no model.safetensors.")
     if index.is_file():
-        for name in _shards(index):
-            if not (Path(folder) / name).is_file():
-                raise ConsistencyError(
-                    f"{folder} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} names. Download or copy it again."
-                )
+        _check_index(index)
     for file in files:
         shapes_in(file)
-
-
-def shapes_in(file: Path) -> dict[str, list[int]]:
-    """The shapes of the tensors in a safetensors file by name; only its header is read."""
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise ConsistencyError(
-            f"{file} is cut short or damaged ({one_line(error)}). Download or copy it again."
-        ) from None
 
 
 def check_checkpoint(folder: str, model: Any) -> None:
@@ -248,54 +229,22 @@ def check_checkpoint(folder: str, model: Any) -> None:
         )
 
 
-def _shards(index: Path) -> list[str]:
+def _check_index(index: Path) -> None:
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ConsistencyError(f"{index} is cut short or damaged. Download or copy it again.") from None
-
-
-def _architecture(model: str, config: PreTrainedConfig) -> Any:
-    """The class that TRL will load, None if it comes with the model."""
-    if not config.architectures:
-        raise ConsistencyError(
-            f"{model}: config.json has no `architectures`, which say what class the model is. Add them, for example "
-            '`["Qwen3ForCausalLM"]`.'
-        )
-    name = config.architectures[0]
-    architecture = getattr(transformers, name, None)
-    if config.is_encoder_decoder:
-        raise ConsistencyError(f"{model} is a `{name}`, an encoder-decoder. Use a decoder-only model.")
-    if architecture is not None and not architecture.can_generate():
-        raise ConsistencyError(
-            f"{model} is a `{name}`, which writes no text. Use a model that does (`...ForCausalLM`)."
-        )
-    return architecture
-
-
-def _check_without_weights(
-    name: str, architecture: Any, config: PreTrainedConfig, attention: str | None, peft_config: Any
-) -> None:
-    """Builds the model without memory for weights, where its attention and an adapter show whether they fit."""
-    config = deepcopy(config)
-    if attention is not None:
-        config._attn_implementation = attention
-    try:
-        with torch.device("meta"):
-            model = architecture(config)
-    except (ImportError, RuntimeError, ValueError) as error:  # sizes too large for any tensor are runtime errors
-        raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
-    if peft_config is None or isinstance(peft_config, PromptLearningConfig):
-        return
-    peft_config = deepcopy(peft_config)
-    if hasattr(peft_config, "init_lora_weights"):
-        peft_config.init_lora_weights = False  # others read the weights
-    try:
-        adapted = get_peft_model(model, peft_config)
-    except (ImportError, TypeError, ValueError) as error:
-        raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
-    if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
-        raise ConsistencyError(
-            "`peft_config` puts an adapter on the language modelling head, whose weights the loss reads directly: it "
-            "would not be trained. Remove `lm_head` from `target_modules`."
-        )
+        content = json.loads(index.read_text(encoding="utf-8"))
+        names = set(content["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        names = set()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConsistencyError(f"{index} is cut short or damaged. Download or copy it again.")
+    for name in sorted(names):
+        if Path(name).name != name:
+            raise ConsistencyError(
+                f"{index} names {name}, which is outside the folder: it is not read. Copy the file into the folder."
+            )
+        if not (index.parent / name).is_file():
+            raise ConsistencyError(
+                f"{index.parent} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} names. Download or copy it again."
+            )
+    if not isinstance(content.get("metadata"), dict):
+        raise ConsistencyError(f"{index} has no `metadata`, which it is not read without. Download or copy it again.")
