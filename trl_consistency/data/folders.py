@@ -1,5 +1,6 @@
 """What a folder of data says of itself, looked at before `datasets` obeys it."""
 
+import codecs
 import os
 import re
 from collections.abc import Iterator
@@ -55,3 +56,18 @@ def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _paths(item, is_path or key in ("data_files", "data_dir"))
+
+
+def check_json(path: str) -> None:
+    """
+    Raises [`ConsistencyError`] for a JSON file, or one in a folder, that does not begin with an object or a list: of a `null`
+    there, pyarrow ends the process without a word.
+    """
+    files = [Path(path)] if os.path.isfile(path) else [of for of in Path(path).rglob("*.json*") if of.is_file()]
+    for file in files:
+        if file.suffix not in (".json", ".jsonl"):
+            continue
+        with file.open("rb") as content:
+            start = content.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip()
+        if start.startswith(b"null"):
+            raise ConsistencyError(f"{file} begins with `null`: write one JSON object a line.")

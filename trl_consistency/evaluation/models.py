@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import PartialState
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
-from transformers import BitsAndBytesConfig
+from transformers import BitsAndBytesConfig, PreTrainedConfig
 
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..embedded import resolve_model
@@ -29,7 +29,7 @@ from ..trainer.model_checks import (
 )
 from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
-from ..trainer.weight_files import shapes_in
+from ..weight_files import shapes_in
 
 
 BASE = "base"  # what results call the model before training
@@ -58,15 +58,10 @@ def load_model(
     Raises:
         [`ConsistencyError`]: If it cannot be loaded, or its weights are pickled.
     """
-    folder = path = resolve_model(name)
+    folder = resolve_model(name)
     is_adapter = is_adapter_folder(folder)
-    if is_adapter:
-        check_weights(folder)
-        check_files(folder)
-        path, revision = _base_model(folder)
-    check_model_folder(path)
-    check_architecture(path, load_config(path, revision, trust_remote_code))
-    processing_class = load_processing_class(folder, None if is_adapter else revision, trust_remote_code)
+    path, revision, _ = check_loadable(name, revision, trust_remote_code)
+    processing_class = load_tokenizer(name, revision, trust_remote_code)
     options = {
         "revision": revision,
         "trust_remote_code": trust_remote_code,
@@ -86,6 +81,36 @@ def load_model(
     return model.eval(), processing_class
 
 
+def load_tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> ProcessingClass:
+    """The tokenizer or processor of a model that [`load_model`] takes: of an adapter, that in its folder."""
+    folder = resolve_model(name)
+    return load_processing_class(folder, None if is_adapter_folder(folder) else revision, trust_remote_code)
+
+
+def check_loadable(
+    name: str, revision: str | None = None, trust_remote_code: bool = False, adapters: Sequence[str] = ()
+) -> tuple[str, str | None, PreTrainedConfig]:
+    """
+    Checks a model that [`load_model`] is to load, as far as its files show it, and adapters that are to be put on it. Returns
+    the model that is loaded under that name (of an adapter its base), its revision and its config.
+
+    Raises:
+        [`ConsistencyError`]: If it is not there, not whole or pickled.
+    """
+    folder = path = resolve_model(name)
+    if is_adapter_folder(folder):
+        check_weights(folder)
+        check_files(folder)
+        path, revision = _base_model(folder)
+    check_model_folder(path)
+    config = load_config(path, revision, trust_remote_code)
+    model = check_architecture(path, config)
+    for adapter in adapters:
+        if model is not None and is_adapter_folder(adapter):
+            put_adapter(model, adapter, on_meta=True).unload()
+    return path, revision, config
+
+
 def is_adapter_folder(path: str) -> bool:
     """Whether a path is the folder of an adapter."""
     return (Path(path) / ADAPTER_CONFIG).is_file()
@@ -95,7 +120,7 @@ def _base_model(adapter: str) -> tuple[str, str | None]:
     """The model that an adapter was trained on, and its revision."""
     try:
         config = PeftConfig.from_pretrained(adapter)
-    except (KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # each kind of fault in the file has an error of its own
         raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {one_line(error)}") from None
     check_adapter_config(adapter, config)
     if not config.base_model_name_or_path:
@@ -135,7 +160,7 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
             check_files(path)
         try:
             config = PeftConfig.from_pretrained(path)
-        except (OSError, TypeError, ValueError) as error:
+        except Exception as error:  # each kind of fault in the file has an error of its own
             raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {one_line(error)}") from None
         check_adapter_config(path, config)
         trained_on = config.base_model_name_or_path
@@ -180,16 +205,22 @@ def adapted(
             unload()
 
 
-def put_adapter(model: Any, path: str, option: str = "adapters") -> PeftModel:
-    """The model with an adapter on it, or a [`ConsistencyError`] if it does not fit or is not whole."""
+def put_adapter(model: Any, path: str, option: str = "adapters", on_meta: bool = False) -> PeftModel:
+    """
+    The model with an adapter on it, or a [`ConsistencyError`] if it does not fit or is not whole. With `on_meta` the model has
+    no memory for weights.
+    """
+    options = {"low_cpu_mem_usage": True, "torch_device": "cpu"} if on_meta else {}
     if os.path.isdir(path):
         check_files(path)
     try:
         check_adapter_config(path, PeftConfig.from_pretrained(path))
         with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised
             warnings.filterwarnings("error", message=".*[Mm]issing adapter keys")
-            with_adapter = PeftModel.from_pretrained(model, path).eval()
-    except (KeyError, OSError, RuntimeError, TypeError, ValueError, UserWarning) as error:
+            with_adapter = PeftModel.from_pretrained(model, path, **options).eval()
+    except ConsistencyError:
+        raise
+    except Exception as error:  # whatever of the many things in its config does not fit
         reason = shorten(one_line(error), 300, placeholder=" …")
         if isinstance(error, KeyError):
             reason = f"it lacks {reason}"

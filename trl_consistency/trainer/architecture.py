@@ -16,12 +16,12 @@ from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..errors import ConsistencyError, one_line
-from .weight_files import stored_in
+from ..weight_files import stored_in
 
 
 def check_architecture(
     name: str, config: PreTrainedConfig, attention: str | None = None, peft_config: Any = None
-) -> None:
+) -> PreTrainedModel | None:
     """
     Builds a model without memory for weights, where its attention and an adapter show whether they fit, and compares it with
     the weights in its folder: those that it lacks would be made at random, and those that it has no place for left out.
@@ -36,13 +36,17 @@ def check_architecture(
         peft_config ([`~peft.PeftConfig`], *optional*):
             The adapter that it is to get.
 
+    Returns:
+        [`~transformers.PreTrainedModel`]: The model without memory for weights and without the adapter; None if its class
+        comes with it.
+
     Raises:
         [`ConsistencyError`]: If the model writes no text, its config is damaged, its weights are another model's, or the
             adapter does not fit.
     """
     architecture = _architecture(name, config)
     if architecture is None:
-        return
+        return None
     config = deepcopy(config)
     if attention is not None:
         config._attn_implementation = attention
@@ -56,9 +60,13 @@ def check_architecture(
         _check_weights(name, model)
     else:
         _check_quantization(name, quantization)
-    if peft_config is None or isinstance(peft_config, PromptLearningConfig):
-        return
-    peft_config = deepcopy(peft_config)
+    if peft_config is not None and not isinstance(peft_config, PromptLearningConfig):
+        _check_adapter(deepcopy(model), deepcopy(peft_config))
+    return model
+
+
+def _check_adapter(model: PreTrainedModel, peft_config: Any) -> None:
+    """Raises [`ConsistencyError`] if an adapter that is to be made does not fit a model without memory for weights."""
     if hasattr(peft_config, "init_lora_weights"):
         peft_config.init_lora_weights = False  # others read the weights
     try:

@@ -33,6 +33,8 @@ Config = TypeVar("Config", bound=TrainingArguments)
 
 def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
     """Raises [`ConsistencyError`] if nothing can be written to the folder `output_dir`, which `option` names."""
+    if not output_dir:
+        raise ConsistencyError(f"`{option}` is empty: name a folder.")
     try:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output_dir):
@@ -148,7 +150,7 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
 def read_template(path: str) -> str:
     """The chat template in a file, or a [`ConsistencyError`] if it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # a byte order mark would stand in each prompt
     except (OSError, UnicodeDecodeError) as error:
         raise ConsistencyError(f"`chat_template_path` {path} cannot be read: {one_line(error)}") from None
 

@@ -1,18 +1,19 @@
 """What a model's folder, its config and the adapter that it is to get can tell: checked before any weights load."""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
-from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from ..errors import ConsistencyError, one_line
+from ..weight_files import shapes_in
 from .architecture import check_architecture
-from .weight_files import shapes_in
 
 
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
@@ -119,6 +120,26 @@ def _check_layers(folder: str) -> None:
 
 def check_adapter_config(adapter: str, config: PeftConfig) -> None:
     """Raises [`ConsistencyError`] if the config of an adapter would have PEFT import a package that it names."""
+    switches = [name for name in ("use_rslora", "use_dora", "fan_in_fan_out") if hasattr(config, name)]
+    faults = [
+        f"`{name}` must be true or false, got {getattr(config, name)!r}"
+        for name in switches
+        if not isinstance(getattr(config, name), bool)
+    ]
+    for name, lowest in (("r", 1), ("lora_alpha", -math.inf)):
+        value = getattr(config, name, lowest)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not (math.isfinite(value) or value == lowest)
+        ):
+            faults.append(f"`{name}` must be a number, got {value!r}")
+        elif value < lowest:
+            faults.append(f"`{name}` must be at least {lowest}, got {value!r}")
+    if config.task_type not in (None, "CAUSAL_LM"):
+        faults.append(f"`task_type` is {config.task_type}, of an adapter that writes no text")
+    if faults:
+        raise ConsistencyError(f"{adapter}: {ADAPTER_CONFIG} is damaged: {faults[0]}.")
     if getattr(config, "megatron_config", None):
         raise ConsistencyError(
             f"{adapter}: `megatron_config` and `megatron_core` in {ADAPTER_CONFIG} would have a package imported, which is not "
@@ -140,6 +161,11 @@ def context_length(model: Any, args: Any) -> int | None:
         config = load_config(model, (args.model_init_kwargs or {}).get("revision"), args.trust_remote_code)
     else:
         config = model.config
+    return context_of(config)
+
+
+def context_of(config: PreTrainedConfig) -> int | None:
+    """The most tokens that a model of this config can read and write together, None if that is not known."""
     config = config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
@@ -163,6 +189,23 @@ def check_model_folder(folder: str) -> None:
             "it into its base model (`merge_and_unload`), save the whole and name that folder."
         )
     check_weights(folder)
+    _check_generation_config(Path(folder) / GENERATION_CONFIG_NAME)
+
+
+def _check_generation_config(file: Path) -> None:
+    """Raises [`ConsistencyError`] for a damaged file: it says which tokens end an answer, and is passed over in silence."""
+    if not file.exists():
+        return
+    try:
+        ends = GenerationConfig.from_pretrained(file.parent).eos_token_id
+    except Exception as error:  # each kind of fault in the file has an error of its own
+        raise ConsistencyError(f"{file} cannot be read: {one_line(error)} Mend it, or delete it.") from None
+    if not all(
+        isinstance(end, int) for end in (ends if isinstance(ends, list) else [ends] if ends is not None else [])
+    ):
+        raise ConsistencyError(
+            f"{file}: `eos_token_id` must be the number of a token, or a list of them, got {ends!r}."
+        )
 
 
 def check_weights(folder: str) -> None:

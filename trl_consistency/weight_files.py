@@ -4,7 +4,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from ..errors import ConsistencyError, one_line
+from .errors import ConsistencyError, one_line
 
 
 def stored_in(file: Path) -> dict[str, tuple[str, list[int]]]:
