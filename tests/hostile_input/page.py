@@ -6,18 +6,23 @@ writes it anew.
 from pathlib import Path
 
 from tests.hostile_input import (
+    adapters,
     adapters_and_checkpoints,
     columns_and_rows,
     data_files,
+    data_formats,
     environment,
     model_folders,
     models_and_tokenizers,
     options,
     other_commands,
+    other_options,
     pairs,
+    published_figures,
     publishing,
     recipes,
     targets,
+    tokenizers,
 )
 from tests.hostile_input.room import Case
 
@@ -25,17 +30,17 @@ from tests.hostile_input.room import Case
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 
 SECTIONS: dict[str, list[Case]] = {
-    "Data files": data_files.CASES,
+    "Data files": data_files.CASES + data_formats.CASES,
     "Columns and rows": columns_and_rows.CASES,
     "Pairs": pairs.CASES,
     "Options": options.CASES,
     "Recipes": recipes.CASES,
-    "Models and tokenizers": models_and_tokenizers.CASES + model_folders.CASES,
-    "Adapters and checkpoints": adapters_and_checkpoints.CASES,
+    "Models and tokenizers": models_and_tokenizers.CASES + model_folders.CASES + tokenizers.CASES,
+    "Adapters and checkpoints": adapters_and_checkpoints.CASES + adapters.CASES,
     "Targets": targets.CASES,
     "Environment": environment.CASES,
-    "Other commands": other_commands.CASES,
-    "Publishing": publishing.CASES,
+    "Other commands": other_commands.CASES + other_options.CASES,
+    "Publishing": publishing.CASES + published_figures.CASES,
 }
 
 INTRODUCTION = """\

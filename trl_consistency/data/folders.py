@@ -1,6 +1,7 @@
 """What a folder of data says of itself, looked at before `datasets` obeys it."""
 
 import codecs
+import csv
 import os
 import re
 from collections.abc import Iterator
@@ -56,6 +57,19 @@ def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _paths(item, is_path or key in ("data_files", "data_dir"))
+
+
+def check_csv(path: str) -> None:
+    """Raises [`ConsistencyError`] for a CSV file with two columns of one name, of which pandas would rename one."""
+    if not os.path.isfile(path) or not path.endswith(".csv"):
+        return
+    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+        try:
+            columns = next(csv.reader(file), [])
+        except csv.Error:
+            return  # pandas says what is wrong with it
+    if doubled := [column for column in columns if columns.count(column) > 1]:
+        raise ConsistencyError(f"{path}, line 1: two columns are called `{doubled[0]}`. Rename one of them.")
 
 
 def check_json(path: str) -> None:

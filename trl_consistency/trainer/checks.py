@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from transformers.integrations import get_available_reporting_integrations
 
 from ..data.pairs import AnyDataset, check_anchors
 from ..data.prepare import columns_of
-from ..data.rendering import ProcessingClass, get_tokenizer
+from ..data.rendering import ProcessingClass, get_tokenizer, render_text
 from ..errors import ConsistencyError, InvalidPairsError, one_line
 from .capture import resolve_layers
 from .consistency_config import ConsistencyConfig
@@ -309,12 +310,24 @@ def check_chat_template(
     datasets: dict[str, AnyDataset],
     ways_out: str = "Set `chat_template_path`, use",
 ) -> None:
-    """Raises [`InvalidPairsError`] for chat messages where there is no template to render them."""
-    if processing_class.chat_template is not None:
-        return
+    """
+    Raises [`InvalidPairsError`] for chat messages where there is no template to render them, or one that renders the same
+    messages differently each time: the two sides would differ in more than the cue.
+    """
     for name, dataset in datasets.items():
-        if isinstance(next(iter(dataset))["clean_prompt"], list):
+        prompt = next(iter(dataset))["clean_prompt"]
+        if not isinstance(prompt, list):
+            continue
+        if processing_class.chat_template is None:
             raise InvalidPairsError(
                 f"`{name}` holds chat messages, but the tokenizer has no chat template. {ways_out} the "
                 "chat (instruct) version of the model, or give the prompts as strings."
+            )
+        texts: set[str] = set()
+        with suppress(Exception):  # what it refuses is told with the rows
+            texts = {render_text(processing_class, prompt) for _ in range(3)}
+        if len(texts) > 1:
+            raise InvalidPairsError(
+                f"`{name}`: the chat template renders the same messages differently each time, so that the two sides would "
+                "differ in more than the cue. Take the time or the chance out of it."
             )
