@@ -128,11 +128,16 @@ CASES: list[Case] = [
             meet,
         )
         for name, what, said, meet in (
-            ("list", "a list", "…", written(b"[]")),
-            ("empty", "empty", "Expecting value: …", written(b"")),
-            ("cut", "cut short", "Unterminated string …", measure(lambda folder: cut(folder / CONFIG))),
-            ("latin", "not UTF-8", "'utf-8' codec can't decode byte …", written(b'{"a": "\xe9"}')),
-            ("deep", "nested without end", "maximum recursion depth …", written(b'{"a":' * 100_000)),
+            ("list", "a list", f"{CONFIG} must hold a JSON object.", written(b"[]")),
+            ("empty", "empty", f"{CONFIG} is not valid JSON (Expecting value: …).", written(b"")),
+            ("cut", "cut short", f"{CONFIG} is not valid JSON (…).", measure(lambda folder: cut(folder / CONFIG))),
+            ("latin", "not UTF-8", f"{CONFIG} is not valid JSON (…).", written(b'{"a": "\xe9"}')),
+            (
+                "deep",
+                "nested without end",
+                f"{CONFIG} is not valid JSON (maximum recursion depth …).",
+                written(b'{"a":' * 100_000),
+            ),
         )
     ),
     Case(

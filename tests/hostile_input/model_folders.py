@@ -207,13 +207,23 @@ CASES: list[Case] = [
     *(
         Case(f"config {name}", f"A config.json that is {what}", f"…model cannot be loaded: {message}", meet)
         for name, what, message, meet in (
-            ("null", "`null`", "…", train_files(config__json="null")),
-            ("list", "a list", "Unrecognized model in …", train_files(config__json="[1]")),
-            ("empty", "empty", "It looks like the config file at …", train_files(config__json="")),
+            ("null", "`null`", "config.json must hold a JSON object.", train_files(config__json="null")),
+            ("list", "a list", "config.json must hold a JSON object.", train_files(config__json="[1]")),
+            ("empty", "empty", "config.json is not valid JSON (…).", train_files(config__json="")),
             ("gone", "not there", "Unrecognized model in …", train_files(config__json=None)),
-            ("latin", "not UTF-8", "It looks like the config file at …", train_files(config__json=b'{"a": "\xe9"}')),
-            ("deep", "nested without end", "maximum recursion depth …", train_files(config__json='{"a":' * 100_000)),
-            ("folder", "a folder", "Unrecognized model in …", replaced("config.json", Path.mkdir)),
+            ("latin", "not UTF-8", "config.json is not valid JSON (…).", train_files(config__json=b'{"a": "\xe9"}')),
+            (
+                "deep",
+                "nested without end",
+                "config.json is not valid JSON (maximum recursion depth …).",
+                train_files(config__json='{"a":' * 100_000),
+            ),
+            (
+                "folder",
+                "a folder",
+                "config.json is a folder, a pipe or a device, and not a file.",
+                replaced("config.json", Path.mkdir),
+            ),
         )
     ),
     *(

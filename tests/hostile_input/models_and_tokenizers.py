@@ -52,7 +52,7 @@ CASES: list[Case] = [
     Case(
         "broken config",
         "A model whose config.json is cut short",
-        "…model cannot be loaded: It looks like the config file at '…config.json' is not a valid JSON file.",
+        "…model cannot be loaded: config.json is not valid JSON (…).",
         lambda room: room.train(model_name_or_path=str(cut(room.model() / "config.json").parent)),
     ),
     Case(

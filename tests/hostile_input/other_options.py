@@ -93,14 +93,14 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
     },
     "lint": {
         ("dose_pairs", "0"): "`dose_pairs` must be at least 1, got 0.",
-        ("html", ""): "`html` …",
+        ("html", ""): "`html` `` cannot be written (Is a directory). …",
         ("html", "."): "`html` `.` cannot be written (Is a directory). …",
         ("max_length", "0"): "`max_length` must be at least 1, got 0.",
         ("max_completion_length", "-4"): "`max_completion_length` must be at least 1, got -4.",
         ("thinking_markers", "<a>"): "`thinking_markers` must be two texts: what opens a thought, and what closes it.",
         ("method", "btc"): "Unknown `method` `btc`: it can be bct, kl, act, attct, mlpct.",
         ("model_revision", "v2"): "`model_revision` is v2, but … is a folder, which has no revisions. Leave it out.",
-        ("chat_template_path", "/dev/null"): "…/dev/null…",
+        ("chat_template_path", "/dev/null"): "The tokenizer of /dev/null cannot be loaded: …",
         ("chat_template_kwargs", "3"): "`chat_template_kwargs` must be a mapping, as JSON, got '3'.",
         ("pairs", "gone.jsonl"): "There is no file gone.jsonl.",
     },
@@ -209,7 +209,7 @@ CASES: list[Case] = [
     Case(
         "lint of a compressed file",
         "`lint`: a compressed file under the name of a plain one",
-        "…pairs.jsonl…",
+        "…pairs.jsonl, line 1: not valid JSON (…). Write one JSON object a line.",
         lambda room: (room.file("pairs.jsonl", gzip.compress(json.dumps(ROW).encode())), room.lint()),
     ),
 ]

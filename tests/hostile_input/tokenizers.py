@@ -55,9 +55,14 @@ CASES: list[Case] = [
     *(
         Case(f"tokenizer.json {name}", f"A tokenizer.json {what}", f"{TOKENIZER} {said}", meet)
         for name, what, said, meet in (
-            ("list", "that is a list", "…", train_files(tokenizer__json="[1]")),
-            ("null", "that is `null`", "…", train_files(tokenizer__json="null")),
-            ("folder", "that is a folder", "…", replaced_by_folder("tokenizer.json")),
+            ("list", "that is a list", "tokenizer.json must hold a JSON object.", train_files(tokenizer__json="[1]")),
+            ("null", "that is `null`", "tokenizer.json must hold a JSON object.", train_files(tokenizer__json="null")),
+            (
+                "folder",
+                "that is a folder",
+                "tokenizer.json is a folder, a pipe or a device, and not a file.",
+                replaced_by_folder("tokenizer.json"),
+            ),
             ("no model", "without a model", "…", train_tokenizer(lambda of: {**of, "model": None})),
             (
                 "unknown model",

@@ -1,11 +1,13 @@
 """Prompts and completions to token ids: one function for both sides of a pair and for every trainer."""
 
 import os
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from transformers import AutoProcessor, AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 
 from ..errors import ConsistencyError, one_line
+from ..json_files import fault_in
 from .control_tokens import check_messages
 from .time_limit import time_limit
 
@@ -50,6 +52,9 @@ def load_processing_class(
 
 def _reason(name: str, error: Exception) -> str:
     """Why a tokenizer cannot be loaded. What a folder holds beside it is tried in its place, and hides the reason."""
+    fault = fault_in(*(Path(name) / file for file in ("tokenizer.json", "tokenizer_config.json")))
+    if fault is not None:
+        return fault
     if os.path.isfile(os.path.join(name, "tokenizer.json")):
         try:
             AutoTokenizer.from_pretrained(name, trust_remote_code=False)

@@ -18,6 +18,7 @@ from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..finite import NotFiniteError, check_files
+from ..json_files import fault_in
 from ..trainer.architecture import check_architecture
 from ..trainer.finiteness import check_base
 from ..trainer.model_checks import (
@@ -121,7 +122,8 @@ def _base_model(adapter: str) -> tuple[str, str | None]:
     try:
         config = PeftConfig.from_pretrained(adapter)
     except Exception as error:  # each kind of fault in the file has an error of its own
-        raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {one_line(error)}") from None
+        reason = fault_in(Path(adapter) / ADAPTER_CONFIG) or one_line(error)
+        raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {reason}") from None
     check_adapter_config(adapter, config)
     if not config.base_model_name_or_path:
         raise ConsistencyError(
@@ -161,7 +163,8 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
         try:
             config = PeftConfig.from_pretrained(path)
         except Exception as error:  # each kind of fault in the file has an error of its own
-            raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {one_line(error)}") from None
+            reason = fault_in(Path(path) / ADAPTER_CONFIG) or one_line(error)
+            raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {reason}") from None
         check_adapter_config(path, config)
         trained_on = config.base_model_name_or_path
         if trained_on and os.path.realpath(trained_on) != os.path.realpath(resolve_model(base_model)):

@@ -12,6 +12,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from ..errors import ConsistencyError, one_line
+from ..json_files import fault_in
 from ..weight_files import shapes_in
 from .architecture import check_architecture
 
@@ -76,7 +77,8 @@ def load_config(model: str, revision: str | None = None, trust_remote_code: bool
                 f"{model} brings Python code along (`auto_map` in config.json), which is not run. If you trust it, set "
                 "`trust_remote_code: true`."
             ) from None
-        raise ConsistencyError(f"{model} cannot be loaded: {one_line(error)}") from None
+        reason = fault_in(Path(model) / CONFIG_NAME) or one_line(error)
+        raise ConsistencyError(f"{model} cannot be loaded: {reason}") from None
     if not trust_remote_code:
         _check_kernels(model, config)
     return config
@@ -199,7 +201,8 @@ def _check_generation_config(file: Path) -> None:
     try:
         ends = GenerationConfig.from_pretrained(file.parent).eos_token_id
     except Exception as error:  # each kind of fault in the file has an error of its own
-        raise ConsistencyError(f"{file} cannot be read: {one_line(error)} Mend it, or delete it.") from None
+        reason = fault_in(file) or one_line(error)
+        raise ConsistencyError(f"{file} cannot be read: {reason} Mend it, or delete it.") from None
     if not all(
         isinstance(end, int) for end in (ends if isinstance(ends, list) else [ends] if ends is not None else [])
     ):
