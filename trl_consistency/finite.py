@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from transformers import LogitsProcessor
 
 from .errors import ConsistencyError
 
@@ -54,6 +55,36 @@ def check_files(folder: str | Path) -> int:
                         "anything: take an earlier checkpoint, or train or download it again."
                     )
     return count
+
+
+class NaNWatch(LogitsProcessor):
+    """Looks at the logits of each token, without waiting for the device: of NaN, greedy decoding makes a token like any other."""
+
+    def __init__(self) -> None:
+        self.has_nan: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        has_nan = scores.isnan().any()
+        self.has_nan = has_nan if self.has_nan is None else self.has_nan | has_nan
+        return scores
+
+    def check(self) -> None:
+        """Raises [`NotFiniteError`] if there was one."""
+        if self.has_nan is not None:
+            _check_no_nan(self.has_nan)
+
+
+def check_logits(logits: Tensor) -> None:
+    """Raises [`NotFiniteError`] if logits are NaN: the largest of them is none."""
+    _check_no_nan(logits.isnan().any())
+
+
+def _check_no_nan(has_nan: Tensor) -> None:
+    if bool(has_nan):
+        raise NotFiniteError(
+            "The logits of the model are NaN, so that no answer means anything: its activations overflow, or a number in its "
+            "config.json is wrong."
+        )
 
 
 @contextmanager

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .evaluation import PairSet, Results
 
 # What the report calls a method, and the recipe that trains it.
+MOST_SEEDS = 1000
 RECIPES = {"BCT": "bct", "BCT + anchors": "bct_anchors", "ACT + anchors": "act", "OPCT + anchors": "opct"}
 # Only where several seeds are asked for
 MORE_RECIPES = {"OPCT by policy gradient + anchors": "opct_policy_gradient"}
@@ -89,6 +90,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         return
     if parsed.seeds < 0:
         parser.error(f"--seeds must be at least 0, got {parsed.seeds}.")
+    if parsed.seeds > MOST_SEEDS:
+        parser.error(f"--seeds must be at most {MOST_SEEDS}, got {parsed.seeds}.")
     missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
     if missing:
         parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install {' '.join(missing)}\n")

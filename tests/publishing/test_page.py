@@ -123,7 +123,7 @@ NOTHING = {"value": None, "interval": [0, 1]}
     [
         ({"value": 0.25, "hits": 9, "total": 8}, "`hits` 9 is more than the `total` of 8"),
         ({"value": 0.25, "hits": 2, "unread": 7, "total": 8}, "`hits` and `unread` are more than the `total` of 8"),
-        ({"value": 0.25, "of_read": "all"}, "`of_read` must be a number, got 'all'"),
+        ({"value": 0.25, "of_read": "all"}, "`of_read` must be a number from -1 to 1, got 'all'"),
         ({"value": 25, "total": 8}, "with a `total`, `value` is a share, from -1 to 1, got 25"),
         ({"value": -1.01, "total": 8}, "with a `total`, `value` is a share, from -1 to 1, got -1.01"),
         ({**NOTHING, "total": 8}, "`value` is null, but `total` says that there are 8 answers"),

@@ -1,5 +1,7 @@
 """What a folder of data says of itself, looked at before `datasets` obeys it."""
 
+import codecs
+import csv
 import os
 import re
 from collections.abc import Iterator
@@ -55,3 +57,31 @@ def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _paths(item, is_path or key in ("data_files", "data_dir"))
+
+
+def check_csv(path: str) -> None:
+    """Raises [`ConsistencyError`] for a CSV file with two columns of one name, of which pandas would rename one."""
+    if not os.path.isfile(path) or not path.endswith(".csv"):
+        return
+    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+        try:
+            columns = next(csv.reader(file), [])
+        except csv.Error:
+            return  # pandas says what is wrong with it
+    if doubled := [column for column in columns if columns.count(column) > 1]:
+        raise ConsistencyError(f"{path}, line 1: two columns are called `{doubled[0]}`. Rename one of them.")
+
+
+def check_json(path: str) -> None:
+    """
+    Raises [`ConsistencyError`] for a JSON file, or one in a folder, that does not begin with an object or a list: of a `null`
+    there, pyarrow ends the process without a word.
+    """
+    files = [Path(path)] if os.path.isfile(path) else [of for of in Path(path).rglob("*.json*") if of.is_file()]
+    for file in files:
+        if file.suffix not in (".json", ".jsonl"):
+            continue
+        with file.open("rb") as content:
+            start = content.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip()
+        if start.startswith(b"null"):
+            raise ConsistencyError(f"{file} begins with `null`: write one JSON object a line.")

@@ -1,10 +1,13 @@
 """Prompts and completions to token ids: one function for both sides of a pair and for every trainer."""
 
+import os
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from transformers import AutoProcessor, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import AutoProcessor, AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 
 from ..errors import ConsistencyError, one_line
+from ..json_files import fault_in
 from .control_tokens import check_messages
 from .time_limit import time_limit
 
@@ -26,16 +29,38 @@ def load_processing_class(
     Raises:
         [`ConsistencyError`]: If it cannot be loaded.
     """
+    if revision not in (None, "main") and os.path.isdir(name):
+        raise ConsistencyError(
+            f"`model_revision` is {revision}, but {name} is a folder, which has no revisions. Leave it out."
+        )
     try:
         loaded = AutoProcessor.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code, **options)
     except Exception as error:  # a damaged file makes `tokenizers` raise `Exception` itself
-        raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: {one_line(error)}") from None
+        raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: {_reason(name, error)}") from None
     if not isinstance(loaded, PreTrainedTokenizerBase | ProcessorMixin):
         raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: it has a `{type(loaded).__name__}` only.")
     tokenizer = get_tokenizer(loaded)
+    vocabulary = tokenizer.get_vocab()
     if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):  # made of nothing where its files are missing
         raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: it has no vocabulary.")
+    if len(set(vocabulary.values())) < len(vocabulary):
+        raise ConsistencyError(
+            f"The tokenizer of {name} cannot be loaded: several of its tokens have the same number."
+        )
     return loaded
+
+
+def _reason(name: str, error: Exception) -> str:
+    """Why a tokenizer cannot be loaded. What a folder holds beside it is tried in its place, and hides the reason."""
+    fault = fault_in(*(Path(name) / file for file in ("tokenizer.json", "tokenizer_config.json")))
+    if fault is not None:
+        return fault
+    if os.path.isfile(os.path.join(name, "tokenizer.json")):
+        try:
+            AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        except Exception as of_tokenizer:
+            return f"{type(of_tokenizer).__name__}: {one_line(of_tokenizer)}"
+    return one_line(error)
 
 
 def get_tokenizer(processing_class: ProcessingClass) -> PreTrainedTokenizerBase:

@@ -10,10 +10,10 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 from ..errors import ConsistencyError
-from ..finite import explained_sampling
+from ..finite import NaNWatch, explained_sampling
 from .generation import own_options
 from .target_cache import TargetCache, generation_options
 
@@ -164,15 +164,18 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
     for row, ids in enumerate(prompts):
         input_ids[row, width - len(ids) :] = torch.tensor(ids, device=model.device)
         attention_mask[row, width - len(ids) :] = 1
+    watch = NaNWatch()
     # Each process has the whole weights and batches of its own: none may wait for another, as it does under ZeRO-3.
     with explained_sampling("the model"):
         output = model.generate(
             input_ids=input_ids,
             attention_mask=attention_mask,
             generation_config=config,
+            logits_processor=LogitsProcessorList([watch]),
             synced_gpus=False,
             **without_router_loss(model),
         )
+    watch.check()
     return output[:, width:].tolist()
 
 

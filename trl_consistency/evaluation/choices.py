@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from ..data.rendering import ProcessingClass, get_tokenizer, message_text
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError
+from ..finite import check_logits
 from .graders import is_letter
 from .grading import kind_of
 
@@ -101,6 +102,7 @@ class LetterScorer:
             logits_to_keep=1,
             use_cache=False,
         ).logits[:, -1]  # (B, V)
+        check_logits(logits)
         answers = []
         for ids, of_row in zip(prompts, logits.float(), strict=True):
             tokens = [token for letter in self._letters[tuple(ids)] for token in self._tokens[letter]]

@@ -192,7 +192,11 @@ class EndpointJudge:
         from huggingface_hub import InferenceClient
 
         address = urlsplit(base_url)
-        if address.scheme not in ("http", "https") or not address.hostname:
+        try:
+            has_port = address.port is None or address.port > 0
+        except ValueError:
+            has_port = False
+        if address.scheme not in ("http", "https") or not address.hostname or not has_port or " " in base_url:
             raise ConsistencyError(
                 f"`judge_base_url` must be an address such as http://localhost:8000/v1, got {base_url!r}."
             )

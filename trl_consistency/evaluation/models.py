@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import PartialState
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
-from transformers import BitsAndBytesConfig
+from transformers import BitsAndBytesConfig, PreTrainedConfig
 
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..data.targets import without_router_loss
@@ -19,6 +19,8 @@ from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..finite import NotFiniteError, check_files
+from ..json_files import fault_in
+from ..trainer.architecture import check_architecture
 from ..trainer.device import announce_cpu, asks_for_bf16
 from ..trainer.finiteness import check_base
 from ..trainer.model_checks import (
@@ -27,10 +29,10 @@ from ..trainer.model_checks import (
     check_model_folder,
     check_weights,
     load_config,
-    shapes_in,
 )
 from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
+from ..weight_files import shapes_in
 
 
 BASE = "base"  # what results call the model before training
@@ -63,11 +65,10 @@ def load_model(
     Raises:
         [`ConsistencyError`]: If it cannot be loaded, or its weights are pickled.
     """
-    processing_class = load_tokenizer(name, revision, trust_remote_code)
-    folder = path = resolve_model(name)
+    folder = resolve_model(name)
     is_adapter = is_adapter_folder(folder)
-    if is_adapter:
-        path, revision = _base_model(folder)
+    path, revision, _ = check_loadable(name, revision, trust_remote_code)
+    processing_class = load_tokenizer(name, revision, trust_remote_code)
     options = {
         "revision": revision,
         "trust_remote_code": trust_remote_code,
@@ -85,7 +86,7 @@ def load_model(
         check_base(model, path)
     except NotFiniteError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # what a config lets transformers fall over has no type in common
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
     if is_adapter:
         model = put_adapter(model, folder, option="model_name_or_path")
@@ -94,17 +95,33 @@ def load_model(
 
 
 def load_tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> ProcessingClass:
-    """The tokenizer or processor of a model, as of [`load_model`], once its files are found whole. No weights load."""
+    """The tokenizer or processor of a model that [`load_model`] takes: of an adapter, that in its folder."""
+    folder = resolve_model(name)
+    return load_processing_class(folder, None if is_adapter_folder(folder) else revision, trust_remote_code)
+
+
+def check_loadable(
+    name: str, revision: str | None = None, trust_remote_code: bool = False, adapters: Sequence[str] = ()
+) -> tuple[str, str | None, PreTrainedConfig]:
+    """
+    Checks a model that [`load_model`] is to load, as far as its files show it, and adapters that are to be put on it. Returns
+    the model that is loaded under that name (of an adapter its base), its revision and its config.
+
+    Raises:
+        [`ConsistencyError`]: If it is not there, not whole or pickled.
+    """
     folder = path = resolve_model(name)
-    of_folder = revision
     if is_adapter_folder(folder):
         check_weights(folder)
         check_files(folder)
         path, revision = _base_model(folder)
-        of_folder = None
     check_model_folder(path)
-    load_config(path, revision, trust_remote_code)
-    return load_processing_class(folder, of_folder, trust_remote_code)
+    config = load_config(path, revision, trust_remote_code)
+    model = check_architecture(path, config)
+    for adapter in adapters:
+        if model is not None and is_adapter_folder(adapter):
+            put_adapter(model, adapter, on_meta=True).unload()
+    return path, revision, config
 
 
 def is_adapter_folder(path: str) -> bool:
@@ -116,8 +133,9 @@ def _base_model(adapter: str) -> tuple[str, str | None]:
     """The model that an adapter was trained on, and its revision."""
     try:
         config = PeftConfig.from_pretrained(adapter)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {one_line(error)}") from None
+    except Exception as error:  # each kind of fault in the file has an error of its own
+        reason = fault_in(Path(adapter) / ADAPTER_CONFIG) or one_line(error)
+        raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {reason}") from None
     check_adapter_config(adapter, config)
     if not config.base_model_name_or_path:
         raise ConsistencyError(
@@ -149,14 +167,16 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
     for path in paths:
         if os.path.isdir(path) and not is_adapter_folder(path):
             check_model_folder(path)
+            check_architecture(path, load_config(path))
             continue
         if os.path.isdir(path):
             check_weights(path)
             check_files(path)
         try:
             config = PeftConfig.from_pretrained(path)
-        except (OSError, TypeError, ValueError) as error:
-            raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {one_line(error)}") from None
+        except Exception as error:  # each kind of fault in the file has an error of its own
+            reason = fault_in(Path(path) / ADAPTER_CONFIG) or one_line(error)
+            raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {reason}") from None
         check_adapter_config(path, config)
         trained_on = config.base_model_name_or_path
         if trained_on and os.path.realpath(trained_on) != os.path.realpath(resolve_model(base_model)):
@@ -200,16 +220,22 @@ def adapted(
             unload()
 
 
-def put_adapter(model: Any, path: str, option: str = "adapters") -> PeftModel:
-    """The model with an adapter on it, or a [`ConsistencyError`] if it does not fit or is not whole."""
+def put_adapter(model: Any, path: str, option: str = "adapters", on_meta: bool = False) -> PeftModel:
+    """
+    The model with an adapter on it, or a [`ConsistencyError`] if it does not fit or is not whole. With `on_meta` the model has
+    no memory for weights.
+    """
+    options = {"low_cpu_mem_usage": True, "torch_device": "cpu"} if on_meta else {}
     if os.path.isdir(path):
         check_files(path)
     try:
         check_adapter_config(path, PeftConfig.from_pretrained(path))
         with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised
             warnings.filterwarnings("error", message=".*[Mm]issing adapter keys")
-            with_adapter = PeftModel.from_pretrained(model, path).eval()
-    except (KeyError, OSError, RuntimeError, TypeError, ValueError, UserWarning) as error:
+            with_adapter = PeftModel.from_pretrained(model, path, **options).eval()
+    except ConsistencyError:
+        raise
+    except Exception as error:  # whatever of the many things in its config does not fit
         reason = shorten(one_line(error), 300, placeholder=" …")
         if isinstance(error, KeyError):
             reason = f"it lacks {reason}"

@@ -14,6 +14,8 @@ SPLITS = {
     "test_wordings": "held-out sources and wordings",
 }
 
+MADE_WITH = "made with `trl-consistency pairs`"
+
 _HEADER = """\
 ---
 tags:

@@ -36,6 +36,11 @@ def read_rows(name: str, config: str | None = None, split: str = "train") -> Ite
     if os.path.isfile(name):
         if extension not in readers:
             raise ConsistencyError(f"{name}: a data file must end in .jsonl, .csv or .parquet.")
+        if config is not None or split != "train":
+            given = f"`dataset_config` {config}" if config is not None else f"`dataset_split` {split}"
+            raise ConsistencyError(
+                f"{given} is given, but {name} is a file, which has neither splits nor configurations."
+            )
         return _readable(name, readers[extension](Path(name)))
     if extension in readers:
         raise ConsistencyError(f"There is no file {name}.")

@@ -10,7 +10,7 @@ from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..files import write_bytes
 from ..finite import check_files
-from .page import is_hub_name, prepare_page
+from .page import check_halves, is_hub_name, prepare_page
 from .scan import check_links, choose_files, scan
 
 
@@ -75,6 +75,7 @@ def publish(
     if findings:
         listed = "\n".join(f"  {finding}" for finding in findings)
         raise ConsistencyError(f"Nothing was sent: {folder} holds what must not be published.\n{listed}")
+    check_halves(folder)
     if check_files(folder) == 0:
         raise ConsistencyError(
             f"{folder}: the safetensors files hold no tensor, so that nothing was trained or saved."

@@ -14,6 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from ..errors import ConsistencyError, one_line
 from ..escaping import markdown_text
 from ..files import write_text
+from ..weight_files import shapes_in
 from .results import DATASET_TYPE, model_index, outcomes_table, read_results, results_table
 
 
@@ -114,7 +115,10 @@ def _check_weights(folder: Path) -> None:
         what = f"{weights[0]} is a pickle, which is never sent: save the model" if weights else "save a model there"
         raise ConsistencyError(f"{folder} has no weights in safetensors files; {what} with `save_model`.")
     for index in folder.glob("*.safetensors.index.json"):
-        shards = set(_load_json(index).get("weight_map", {}).values())
+        weight_map = _load_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+            raise ConsistencyError(f"{index} must have a `weight_map` of files by weight. Save the model again.")
+        shards = set(weight_map.values())
         missing = sorted(shard for shard in shards if not (folder / shard).is_file())
         if missing:
             raise ConsistencyError(
@@ -122,8 +126,21 @@ def _check_weights(folder: Path) -> None:
             )
 
 
+def check_halves(folder: Path) -> None:
+    """Raises [`ConsistencyError`] for an adapter that has one of two matrices that are of no use alone."""
+    names = {name for file in folder.glob("adapter_model*.safetensors") for name in shapes_in(file)}
+    for half, other in (("lora_A", "lora_B"), ("lora_B", "lora_A")):
+        alone = sorted(name for name in names if f".{half}." in name and name.replace(half, other) not in names)
+        if alone:
+            raise ConsistencyError(
+                f"{folder}: the adapter has {alone[0]} without its `{other}`: it lost weights. Save the model again."
+            )
+
+
 def _load_card(folder: Path) -> ModelCard:
     path = folder / "README.md"
+    if path.exists() and not path.is_file():
+        raise ConsistencyError(f"{path} is a folder, a pipe or a device, and not a file: remove it.")
     if not path.exists():
         raise ConsistencyError(f"{folder} has no model card (README.md): `trainer.save_model()` writes one.")
     try:
@@ -133,9 +150,13 @@ def _load_card(folder: Path) -> ModelCard:
     return card
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
 def _load_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ConsistencyError(f"{path} is not JSON: {one_line(error)}") from None
     if not isinstance(content, dict):

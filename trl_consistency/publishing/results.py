@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..files import write_text
 RESULTS_FILE = "consistency_results.json"
 # Raised when figures get another meaning. Before 2, rates left out the answers that could not be read.
 RESULTS_FORMAT = 2
+ROUNDING = 0.006  # figures may be rounded to two places
 # What tells our entries of a card's `model-index` from others.
 DATASET_TYPE = "consistency-pairs"
 
@@ -192,6 +194,11 @@ def read_results(folder: str | Path) -> Page:
     findings = content.get("findings", [])
     if not isinstance(findings, list) or not all(isinstance(finding, str) for finding in findings):
         raise ConsistencyError(f"{path}: `findings` must be a list of sentences.")
+    named = Counter((result.metric, result.split, result.name) for result in results)
+    if twice := [key for key, count in named.items() if count > 1]:
+        raise ConsistencyError(f"{path}: `{twice[0][0]}` is given twice for the same split and name.")
+    if not isinstance(content.get("description"), str | None):
+        raise ConsistencyError(f"{path}: `description` must be text, got {content['description']!r}.")
     return Page(results, content.get("description"), outcomes, findings)
 
 
@@ -281,7 +288,8 @@ def _read_figure(entry: dict[str, Any], where: str) -> dict[str, Any]:
             raise ConsistencyError(f"{where}: `interval` must be two numbers, the lower one first, got {interval!r}.")
         figure["interval"] = tuple(interval)
     for count in ("hits", "total", "unread"):
-        if figure.get(count) is not None and (not isinstance(figure[count], int) or figure[count] < 0):
+        number = figure.get(count)
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
             raise ConsistencyError(f"{where}: `{count}` must be a count, got {figure[count]!r}.")
     hits, total = figure.get("hits"), figure.get("total")
     if hits is not None and total is not None and hits > total:
@@ -290,11 +298,25 @@ def _read_figure(entry: dict[str, Any], where: str) -> dict[str, Any]:
         raise ConsistencyError(
             f"{where}: `hits` and `unread` are more than the `total` of {total}, which counts all answers."
         )
-    if figure.get("of_read") is not None and not _is_number(figure["of_read"]):
-        raise ConsistencyError(f"{where}: `of_read` must be a number, got {figure['of_read']!r}.")
+    of_read = figure.get("of_read")
+    if of_read is not None and not (_is_number(of_read) and -1 <= of_read <= 1):
+        raise ConsistencyError(f"{where}: `of_read` must be a number from -1 to 1, got {figure['of_read']!r}.")
     if value is not None and total is not None and not -1 <= value <= 1:
         raise ConsistencyError(
             f"{where}: with a `total`, `value` is a share, from -1 to 1, got {value}. Leave `total` out if it is none."
+        )
+    if value is not None and total is not None and hits is not None:
+        if not total:
+            raise ConsistencyError(f"{where}: `value` is {value}, but `total` says that there are no answers.")
+        if abs(value - hits / total) > ROUNDING:
+            raise ConsistencyError(
+                f"{where}: `value` is {value}, but `hits` {hits} of `total` {total} is {hits / total:.3f}."
+            )
+    if value is not None and interval is not None and not interval[0] - ROUNDING <= value <= interval[1] + ROUNDING:
+        raise ConsistencyError(f"{where}: the `interval` {list(interval)} does not hold the `value`, {value}.")
+    if total is not None and interval is not None and (interval[0] < -1 - ROUNDING or interval[1] > 1 + ROUNDING):
+        raise ConsistencyError(
+            f"{where}: with a `total`, the `interval` is of a share, from -1 to 1, got {list(interval)}."
         )
     if value is None and total:
         raise ConsistencyError(f"{where}: `value` is null, but `total` says that there are {total} answers.")

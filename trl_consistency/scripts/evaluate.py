@@ -7,6 +7,7 @@ trl-consistency evaluate --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --adap
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -31,6 +32,7 @@ from ..evaluation.models import (
     BASE,
     adapted,
     check_adapters,
+    check_loadable,
     is_adapter_folder,
     load_model,
     load_tokenizer,
@@ -42,6 +44,7 @@ from ..evaluation.suites import find_suites, run_suites, suite_packages
 from ..files import whole_files, write_text
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from ..trainer.folder_lock import all_alone_in
+from ..trainer.model_checks import context_of
 from .evaluation_files import (
     ANSWERS_FILE,
     make_summary,
@@ -52,12 +55,13 @@ from .evaluation_files import (
     write_answers,
     write_report,
 )
-from .pair_sets import load_sets, render_sets
+from .pair_sets import check_lengths, load_sets, render_sets
 from .parser import StrictParser, as_template_kwargs
 from .vulnerable import ANSWERS
 
 
 RESULTS, SUITE_LOGS = "results.json", "suite_logs"
+LOWEST_TEMPERATURE = 1e-4  # below, logits overflow
 
 
 @dataclass
@@ -247,9 +251,10 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         if args.load_in_4bit
         else None
     )
-    named = (args.model_name_or_path, args.model_revision, args.trust_remote_code)
-    sets = render_sets(sets, load_tokenizer(*named), template_kwargs)  # faulty rows are reported before weights load
-    model, processing_class = load_model(*named, quantization)
+    source = args.model_name_or_path, args.model_revision, args.trust_remote_code
+    sets = render_sets(sets, load_tokenizer(*source), template_kwargs)  # what is wrong with rows is better known now
+    check_lengths(sets, context_of(check_loadable(*source, args.adapters)[2]), args.max_completion_length)
+    model, processing_class = load_model(*source, quantization)
     options = AnswerOptions(
         max_new_tokens=args.max_completion_length,
         batch_size=args.batch_size,
@@ -332,12 +337,20 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     for name in (*counts, "suite_limit"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ConsistencyError(f"`{name}` must be at least 1, got {getattr(args, name)}.")
+    if not math.isfinite(args.temperature) or 0 < args.temperature < LOWEST_TEMPERATURE:
+        raise ConsistencyError(
+            f"`temperature` must be 0 (greedy) or a number from {LOWEST_TEMPERATURE:g}, got {args.temperature}."
+        )
     if args.temperature < 0:
         raise ConsistencyError(f"`temperature` must be at least 0 (greedy), got {args.temperature}.")
     if not 0 < args.top_p <= 1:
         raise ConsistencyError(f"`top_p` must be above 0 and at most 1, got {args.top_p}.")
     if args.top_p < 1 and not args.temperature:
         raise ConsistencyError("`top_p` is given, but at `temperature` 0 nothing is sampled. Set a temperature.")
+    if args.choice_prefix != CHOICE_PREFIX and args.multiple_choice != "logprob":
+        raise ConsistencyError(
+            "`choice_prefix` is given, but choices are read in the text: set `multiple_choice: logprob`."
+        )
     if len(args.thinking_markers) != 2 or not all(args.thinking_markers):
         raise ConsistencyError("`thinking_markers` must be two texts: what opens a thought, and what closes it.")
     if not args.judge_model and (args.judge_base_url or args.judge_questions):

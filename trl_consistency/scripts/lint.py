@@ -32,7 +32,7 @@ from ..files import check_file, write_text
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
 from ..trainer.checks import check_chat_template, read_template
-from ..trainer.consistency_config import ConsistencyConfig
+from ..trainer.consistency_config import METHODS, ConsistencyConfig
 from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, get_split, load_pairs
@@ -137,7 +137,16 @@ def main(
         raise ConsistencyError(f"`dose_pairs` must be at least 1, got {lint_args.dose_pairs}.")
     if lint_args.samples < 0:
         raise ConsistencyError(f"`samples` must be at least 0, got {lint_args.samples}.")
-    if lint_args.html:
+    for option in ("max_length", "max_completion_length"):
+        if getattr(recipe, option) is not None and getattr(recipe, option) < 1:
+            raise ConsistencyError(f"`{option}` must be at least 1, got {getattr(recipe, option)}.")
+    if len(recipe.thinking_markers) != 2 or not all(recipe.thinking_markers):
+        raise ConsistencyError("`thinking_markers` must be two texts: what opens a thought, and what closes it.")
+    if isinstance(recipe.method, str):
+        recipe.method = [recipe.method]
+    if unknown := [method for method in recipe.method if method not in METHODS]:
+        raise ConsistencyError(f"Unknown `method` `{unknown[0]}`: it can be {', '.join(METHODS)}.")
+    if lint_args.html is not None:
         check_file(lint_args.html, "html")
     rows = read_pairs(lint_args.pairs, script_args, dataset_args)
     processing_class = recipe_processing_class(model_args, recipe)
@@ -148,8 +157,6 @@ def main(
             check_chat_template(processing_class, {"pairs": chats}, ways_out="Set `chat_template_path`, or use")
     kwargs = as_template_kwargs(recipe.chat_template_kwargs)
     is_on_policy = bool(_ON_POLICY_ALONE & set(recipe_keys))
-    if isinstance(recipe.method, str):
-        recipe.method = [recipe.method]
     generates = is_on_policy or recipe.needs_completions
     reserved = recipe.max_completion_length
     if reserved is None:

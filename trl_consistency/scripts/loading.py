@@ -9,7 +9,7 @@ from datasets import DatasetDict, IterableDatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
-from ..data.folders import check_data_folder
+from ..data.folders import check_csv, check_data_folder, check_json
 from ..data.local_data import cached_by_content
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError, one_line
@@ -152,6 +152,8 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             )
         for entry in dataset_args.datasets:
             extension = os.path.splitext(entry.path)[1]
+            check_json(entry.path)
+            check_csv(entry.path)
             if extension in FILE_TYPES:  # a file, as `dataset_name` takes it
                 if not os.path.isfile(entry.path) and "://" not in entry.path:
                     raise ConsistencyError(f"There is no file {entry.path}.")
@@ -242,7 +244,11 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
         raise ConsistencyError(f"{name}: a data file must end in {', '.join(FILE_TYPES)}.")
     if is_file and os.path.getsize(name) == 0:
         raise ConsistencyError(f"{name} is empty.")
+    if is_file and config is not None:
+        raise ConsistencyError(f"`dataset_config` is {config}, but {name} is a file, which has no configurations.")
     check_data_folder(name)
+    check_json(name)
+    check_csv(name)
     try:
         with cached_by_content(*([] if streaming else [(name, None, None)])):
             if is_file:

@@ -143,3 +143,24 @@ def render_sets(
         if chats:
             check_chat_template(processing_class, {name: chats}, ways_out="Use")
     return {name: of_set.rendered(processing_class, name, kwargs) for name, of_set in sets.items()}
+
+
+def check_lengths(sets: dict[str, PairSet], context: int | None, max_completion_length: int) -> None:
+    """Raises [`ConsistencyError`] for prompts that leave no room in the model's context for the longest answer."""
+    if context is None:
+        return
+    for name, of_set in sets.items():
+        lengths = [max(len(row["clean_ids"]), len(row["perturbed_ids"])) for row in of_set.rows]
+        report_faults(
+            [
+                (
+                    index,
+                    f"a prompt has {length} tokens, and with `max_completion_length` {max_completion_length} that is more "
+                    f"than the model's context of {context}",
+                )
+                for index, length in enumerate(lengths)
+                if length + max_completion_length > context
+            ],
+            name,
+            len(lengths),
+        )

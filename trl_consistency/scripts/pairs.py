@@ -29,7 +29,7 @@ from ..files import whole_files
 from ..folder_lock import alone_in
 from ..perturbations import PERTURBATIONS
 from ..perturbations.build import BuildReport, build_pairs
-from ..perturbations.card import SPLITS, file_name, pairs_card
+from ..perturbations.card import MADE_WITH, SPLITS, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.source import find_columns
@@ -225,6 +225,7 @@ def main(args: PairsArguments) -> BuildReport:
     for name in ("max_completion_length", "batch_size"):
         if getattr(args, name) < 1:
             raise ConsistencyError(f"`{name}` must be at least 1, got {getattr(args, name)}.")
+    _check_output_dir(args.output_dir)
     rows = iter(read_rows(args.dataset_name, args.dataset_config, args.dataset_split))
     first = next(rows, None)
     if first is None:
@@ -288,6 +289,18 @@ def _write(
     )
     if args.push_to_hub:
         _push(args.push_to_hub, output_dir)
+
+
+def _check_output_dir(folder: str) -> None:
+    """Raises [`ConsistencyError`] for a folder whose README.md is another's: it would be replaced."""
+    if not folder:
+        raise ConsistencyError("`output_dir` is empty: name a folder.")
+    card = Path(folder) / "README.md"
+    if card.exists() and not (card.is_file() and MADE_WITH in card.read_text(encoding="utf-8", errors="replace")):
+        raise ConsistencyError(
+            f"`output_dir` {folder} has a README.md that `trl-consistency pairs` did not write, and would replace. Choose "
+            "another folder."
+        )
 
 
 def _card(args: PairsArguments, report: BuildReport) -> str:

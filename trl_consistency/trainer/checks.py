@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from transformers.integrations import get_available_reporting_integrations
 
 from ..data.pairs import AnyDataset, check_anchors
 from ..data.prepare import columns_of
-from ..data.rendering import ProcessingClass, get_tokenizer
+from ..data.rendering import ProcessingClass, get_tokenizer, render_text
 from ..errors import ConsistencyError, InvalidPairsError, one_line
 from .capture import resolve_layers
 from .consistency_config import ConsistencyConfig
@@ -33,6 +34,8 @@ Config = TypeVar("Config", bound=TrainingArguments)
 
 def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
     """Raises [`ConsistencyError`] if nothing can be written to the folder `output_dir`, which `option` names."""
+    if not output_dir:
+        raise ConsistencyError(f"`{option}` is empty: name a folder.")
     try:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=output_dir):
@@ -148,7 +151,7 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
 def read_template(path: str) -> str:
     """The chat template in a file, or a [`ConsistencyError`] if it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # a byte order mark would stand in each prompt
     except (OSError, UnicodeDecodeError) as error:
         raise ConsistencyError(f"`chat_template_path` {path} cannot be read: {one_line(error)}") from None
 
@@ -307,12 +310,24 @@ def check_chat_template(
     datasets: dict[str, AnyDataset],
     ways_out: str = "Set `chat_template_path`, use",
 ) -> None:
-    """Raises [`InvalidPairsError`] for chat messages where there is no template to render them."""
-    if processing_class.chat_template is not None:
-        return
+    """
+    Raises [`InvalidPairsError`] for chat messages where there is no template to render them, or one that renders the same
+    messages differently each time: the two sides would differ in more than the cue.
+    """
     for name, dataset in datasets.items():
-        if isinstance(next(iter(dataset))["clean_prompt"], list):
+        prompt = next(iter(dataset))["clean_prompt"]
+        if not isinstance(prompt, list):
+            continue
+        if processing_class.chat_template is None:
             raise InvalidPairsError(
                 f"`{name}` holds chat messages, but the tokenizer has no chat template. {ways_out} the "
                 "chat (instruct) version of the model, or give the prompts as strings."
+            )
+        texts: set[str] = set()
+        with suppress(Exception):  # what it refuses is told with the rows
+            texts = {render_text(processing_class, prompt) for _ in range(3)}
+        if len(texts) > 1:
+            raise InvalidPairsError(
+                f"`{name}`: the chat template renders the same messages differently each time, so that the two sides would "
+                "differ in more than the cue. Take the time or the chance out of it."
             )

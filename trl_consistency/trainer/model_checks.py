@@ -1,20 +1,20 @@
 """What a model's folder, its config and the adapter that it is to get can tell: checked before any weights load."""
 
 import json
+import math
 import os
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from peft import PeftConfig, PeftModel, PromptLearningConfig, get_peft_model, get_peft_model_state_dict
-from peft.tuners.tuners_utils import BaseTunerLayer
-from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
+from peft import PeftConfig, PeftModel, PromptLearningConfig, get_peft_model_state_dict
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from ..errors import ConsistencyError, one_line
+from ..json_files import fault_in
+from ..weight_files import shapes_in
+from .architecture import check_architecture
 from .learned_prompt import no_states
 
 
@@ -64,9 +64,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     check_model_folder(model)
     config = load_config(model, options.get("revision"), args.trust_remote_code)
     _check_routers(config, args)
-    architecture = _architecture(model, config)
-    if architecture is not None:
-        _check_without_weights(model, architecture, config, options.get("attn_implementation"), peft_config)
+    check_architecture(model, config, options.get("attn_implementation"), peft_config)
     return getattr(config.get_text_config(), "vocab_size", None)
 
 
@@ -87,13 +85,14 @@ def load_config(model: str, revision: str | None = None, trust_remote_code: bool
     _check_layers(model)
     try:
         config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # each kind of fault in the file has an error of its own
         if not trust_remote_code and "trust_remote_code" in str(error):
             raise ConsistencyError(
                 f"{model} brings Python code along (`auto_map` in config.json), which is not run. If you trust it, set "
                 "`trust_remote_code: true`."
             ) from None
-        raise ConsistencyError(f"{model} cannot be loaded: {one_line(error)}") from None
+        reason = fault_in(Path(model) / CONFIG_NAME) or one_line(error)
+        raise ConsistencyError(f"{model} cannot be loaded: {reason}") from None
     if not trust_remote_code:
         _check_kernels(model, config)
     return config
@@ -121,7 +120,7 @@ def _check_layers(folder: str) -> None:
     names = [name for file in files for name in shapes_in(file)]
     try:
         content = json.loads((Path(folder) / CONFIG_NAME).read_text(encoding="utf-8")) if names else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return  # transformers says what is wrong with it
     there = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
     parts = [content] if isinstance(content, dict) else []
@@ -137,6 +136,26 @@ def _check_layers(folder: str) -> None:
 
 def check_adapter_config(adapter: str, config: PeftConfig) -> None:
     """Raises [`ConsistencyError`] if the config of an adapter would have PEFT import a package that it names."""
+    switches = [name for name in ("use_rslora", "use_dora", "fan_in_fan_out") if hasattr(config, name)]
+    faults = [
+        f"`{name}` must be true or false, got {getattr(config, name)!r}"
+        for name in switches
+        if not isinstance(getattr(config, name), bool)
+    ]
+    for name, lowest in (("r", 1), ("lora_alpha", -math.inf)):
+        value = getattr(config, name, lowest)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not (math.isfinite(value) or value == lowest)
+        ):
+            faults.append(f"`{name}` must be a number, got {value!r}")
+        elif value < lowest:
+            faults.append(f"`{name}` must be at least {lowest}, got {value!r}")
+    if config.task_type not in (None, "CAUSAL_LM"):
+        faults.append(f"`task_type` is {config.task_type}, of an adapter that writes no text")
+    if faults:
+        raise ConsistencyError(f"{adapter}: {ADAPTER_CONFIG} is damaged: {faults[0]}.")
     if getattr(config, "megatron_config", None):
         raise ConsistencyError(
             f"{adapter}: `megatron_config` and `megatron_core` in {ADAPTER_CONFIG} would have a package imported, which is not "
@@ -158,6 +177,11 @@ def context_length(model: Any, args: Any) -> int | None:
         config = load_config(model, (args.model_init_kwargs or {}).get("revision"), args.trust_remote_code)
     else:
         config = model.config
+    return context_of(config)
+
+
+def context_of(config: PreTrainedConfig) -> int | None:
+    """The most tokens that a model of this config can read and write together, None if that is not known."""
     config = config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
@@ -181,6 +205,24 @@ def check_model_folder(folder: str) -> None:
             "it into its base model (`merge_and_unload`), save the whole and name that folder."
         )
     check_weights(folder)
+    _check_generation_config(Path(folder) / GENERATION_CONFIG_NAME)
+
+
+def _check_generation_config(file: Path) -> None:
+    """Raises [`ConsistencyError`] for a damaged file: it says which tokens end an answer, and is passed over in silence."""
+    if not file.exists():
+        return
+    try:
+        ends = GenerationConfig.from_pretrained(file.parent).eos_token_id
+    except Exception as error:  # each kind of fault in the file has an error of its own
+        reason = fault_in(file) or one_line(error)
+        raise ConsistencyError(f"{file} cannot be read: {reason} Mend it, or delete it.") from None
+    if not all(
+        isinstance(end, int) for end in (ends if isinstance(ends, list) else [ends] if ends is not None else [])
+    ):
+        raise ConsistencyError(
+            f"{file}: `eos_token_id` must be the number of a token, or a list of them, got {ends!r}."
+        )
 
 
 def check_weights(folder: str) -> None:
@@ -200,24 +242,9 @@ def check_weights(folder: str) -> None:
     if not files and not index.is_file() and not any(Path(folder).glob("*.gguf")):
         raise ConsistencyError(f"{folder} holds no weights: there is no model.safetensors.")
     if index.is_file():
-        for name in _shards(index):
-            if not (Path(folder) / name).is_file():
-                raise ConsistencyError(
-                    f"{folder} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} names. Download or copy it again."
-                )
+        _check_index(index)
     for file in files:
         shapes_in(file)
-
-
-def shapes_in(file: Path) -> dict[str, list[int]]:
-    """The shapes of the tensors in a safetensors file by name; only its header is read."""
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise ConsistencyError(
-            f"{file} is cut short or damaged ({one_line(error)}). Download or copy it again."
-        ) from None
 
 
 def check_checkpoint(folder: str, model: Any) -> None:
@@ -262,54 +289,22 @@ def check_checkpoint(folder: str, model: Any) -> None:
         )
 
 
-def _shards(index: Path) -> list[str]:
+def _check_index(index: Path) -> None:
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ConsistencyError(f"{index} is cut short or damaged. Download or copy it again.") from None
-
-
-def _architecture(model: str, config: PreTrainedConfig) -> Any:
-    """The class that TRL will load, None if it comes with the model."""
-    if not config.architectures:
-        raise ConsistencyError(
-            f"{model}: config.json has no `architectures`, which say what class the model is. Add them, for example "
-            '`["Qwen3ForCausalLM"]`.'
-        )
-    name = config.architectures[0]
-    architecture = getattr(transformers, name, None)
-    if config.is_encoder_decoder:
-        raise ConsistencyError(f"{model} is a `{name}`, an encoder-decoder. Use a decoder-only model.")
-    if architecture is not None and not architecture.can_generate():
-        raise ConsistencyError(
-            f"{model} is a `{name}`, which writes no text. Use a model that does (`...ForCausalLM`)."
-        )
-    return architecture
-
-
-def _check_without_weights(
-    name: str, architecture: Any, config: PreTrainedConfig, attention: str | None, peft_config: Any
-) -> None:
-    """Builds the model without memory for weights, where its attention and an adapter show whether they fit."""
-    config = deepcopy(config)
-    if attention is not None:
-        config._attn_implementation = attention
-    try:
-        with torch.device("meta"):
-            model = architecture(config)
-    except (ImportError, RuntimeError, ValueError) as error:  # sizes too large for any tensor are runtime errors
-        raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
-    if peft_config is None or isinstance(peft_config, PromptLearningConfig):
-        return
-    peft_config = deepcopy(peft_config)
-    if hasattr(peft_config, "init_lora_weights"):
-        peft_config.init_lora_weights = False  # others read the weights
-    try:
-        adapted = get_peft_model(model, peft_config)
-    except (ImportError, TypeError, ValueError) as error:
-        raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
-    if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
-        raise ConsistencyError(
-            "`peft_config` puts an adapter on the language modelling head, whose weights the loss reads directly: it "
-            "would not be trained. Remove `lm_head` from `target_modules`."
-        )
+        content = json.loads(index.read_text(encoding="utf-8"))
+        names = set(content["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        names = set()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConsistencyError(f"{index} is cut short or damaged. Download or copy it again.")
+    for name in sorted(names):
+        if Path(name).name != name:
+            raise ConsistencyError(
+                f"{index} names {name}, which is outside the folder: it is not read. Copy the file into the folder."
+            )
+        if not (index.parent / name).is_file():
+            raise ConsistencyError(
+                f"{index.parent} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} names. Download or copy it again."
+            )
+    if not isinstance(content.get("metadata"), dict):
+        raise ConsistencyError(f"{index} has no `metadata`, which it is not read without. Download or copy it again.")

@@ -32,6 +32,7 @@ from ..data.thinking import thought_span
 from ..errors import ConsistencyError, InvalidPairsError
 from ..files import write_text
 from ..finite import explained_sampling
+from .architecture import check_architecture
 from .card import build_on_policy_card, describe_data
 from .checks import (
     as_config,
@@ -56,7 +57,7 @@ from .folder_lock import all_alone_in
 from .interruption import InterruptionMixin, read_manifest
 from .load_balancing import router_coefficient
 from .loss_meter import LossMeter
-from .model_checks import check_model, check_model_folder, context_length
+from .model_checks import check_model, check_model_folder, context_length, load_config
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .paired_loss import RowLosses
 from .pushing import PushMixin
@@ -211,6 +212,7 @@ class OnPolicyConsistencyTrainer(
         vocab_size = check_model(model, args, peft_config, quantization_config)
         if isinstance(ref_model, str):
             check_model_folder(ref_model)
+            check_architecture(ref_model, load_config(ref_model, None, args.trust_remote_code))
         if args.should_save:
             check_output_dir(args.output_dir)
         check_evaluation(args, eval_dataset)

@@ -1,0 +1,181 @@
+"""Hostile input: adapters and checkpoints."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from peft import LoraConfig, PromptTuningConfig
+from transformers import LlamaForCausalLM
+
+from tests.conftest import make_model, make_pairs, make_tokenizer
+from tests.hostile_input.damage import adapter, changed_weights, cut, pickled_adapter
+from tests.hostile_input.room import CHAT, Case, Room
+from trl_consistency.evaluation.models import load_model
+
+
+def spoiled_model() -> Any:
+    model = make_model()
+    model.model.embed_tokens.weight.data[7, 3] = math.nan
+    return model
+
+
+def resume(room: Room, checkpoint: Path, model: Any = None, **options: Any) -> None:
+    lora = LoraConfig(r=4, target_modules="all-linear")
+    trainer = room.trainer(model=model or make_model(), processing_class=make_tokenizer(), peft_config=lora)
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+
+
+def resume_another(room: Room, options: dict, pairs: Dataset, *changed: str) -> None:
+    """Resumes a run with other options and data."""
+    common = {"processing_class": make_tokenizer(), "peft_config": LoraConfig(r=4, target_modules="all-linear")}
+    saves = {"max_steps": 1, "save_strategy": "steps"}
+    room.trainer(options=saves, model=make_model(), **common).train()
+    trainer = room.trainer(pairs, saves | options, model=make_model(), **common)
+    trainer.train(resume_from_checkpoint=True, resume_changed=changed)
+
+
+def wider_model() -> Any:
+    config = make_model("llama").config
+    config.hidden_size = 64
+    return LlamaForCausalLM(config)
+
+
+CASES: list[Case] = [
+    Case(
+        "adapter as a model",
+        "An adapter in the place of a model",
+        "…adapter is an adapter, and a model is asked for. Load it on its base model with `PeftModel.from_pretrained(base_model, '…adapter', is_trainable=True)` and give the trainer that, or merge it into its base model (`merge_and_unload`), save the whole and name that folder.",
+        lambda room: room.train(model_name_or_path=str(adapter(room))),
+    ),
+    Case(
+        "adapter as a model in a trainer",
+        "The same, in Python",
+        "…adapter is an adapter, and a model is asked for. Load it on its base model with `PeftModel.from_pretrained(base_model, '…adapter', is_trainable=True)` and give the trainer that, or merge it into its base model (`merge_and_unload`), save the whole and name that folder.",
+        lambda room: room.rollouts(model=str(adapter(room))),
+    ),
+    Case(
+        "pickled adapter",
+        "An adapter as a pickle, which could run code",
+        "…adapter holds its adapter as a pickle (adapter_model.bin), which is not loaded: it could run code. If you trust it, convert it to safetensors: `PeftModel.from_pretrained(base_model, folder).save_pretrained(new_folder)`.",
+        lambda room: resume(room, pickled_adapter(room)),
+    ),
+    Case(
+        "pickled checkpoint",
+        "A checkpoint whose model is a pickle",
+        "…model holds its weights as a pickle (pytorch_model.bin), which is not loaded: it could run code. If you trust it, convert it to safetensors: `AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)`.",
+        lambda room: room.trainer(model=make_model(), processing_class=make_tokenizer()).train(
+            resume_from_checkpoint=room.pickled_model()
+        ),
+    ),
+    Case(
+        "cut adapter",
+        "An adapter that was cut short",
+        "…adapter_model.safetensors is cut short or damaged (…). Download or copy it again.",
+        lambda room: resume(room, cut(adapter(room) / "adapter_model.safetensors").parent),
+    ),
+    Case(
+        "adapter of another rank",
+        "A checkpoint with an adapter of another rank",
+        "`resume_from_checkpoint`: …adapter is of another model or adapter: ….lora_A.weight is [2, 32] there and [4, 32] here (and … more). Resume with the options of the run that saved it.",
+        lambda room: resume(room, adapter(room, r=2)),
+    ),
+    Case(
+        "adapter of another base",
+        "A checkpoint with an adapter of another base model",
+        "`resume_from_checkpoint`: …adapter is of another model or adapter: ….lora_A.weight is [4, 32] there and [4, 64] here (and … more). Resume with the options of the run that saved it.",
+        lambda room: resume(room, adapter(room), wider_model()),
+    ),
+    Case(
+        "checkpoint of another model",
+        "A checkpoint of another model",
+        "`resume_from_checkpoint`: …model is of another model or adapter: model.embed_tokens.weight is [384, 32] there and [400, 32] here (and 1 more). Resume with the options of the run that saved it.",
+        lambda room: room.rollouts(model=make_model(vocab_size=400), processing_class=make_tokenizer()).train(
+            resume_from_checkpoint=str(room.model())
+        ),
+    ),
+    Case(
+        "no checkpoint",
+        "A checkpoint that is not there",
+        "`resume_from_checkpoint`: there is no folder gone.",
+        lambda room: room.train(resume_from_checkpoint="gone"),
+    ),
+    Case(
+        "no checkpoint yet",
+        "The last checkpoint where there is none",
+        "`resume_from_checkpoint` is true, but there is no checkpoint in …out.",
+        lambda room: room.train(resume_from_checkpoint=True, command="on-policy-consistency"),
+    ),
+    Case(
+        "checkpoint of nothing",
+        "A folder that is no checkpoint",
+        "…nothing holds no weights: there is no model.safetensors.",
+        lambda room: ((room.path / "nothing").mkdir(), resume(room, room.path / "nothing")),
+    ),
+    Case(
+        "learned prompt inside the blocks",
+        "A learned prompt where states inside the blocks are compared",
+        "What is compared inside the blocks cannot train a learned prompt (PROMPT_TUNING): the blocks run without PEFT's own forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` bct or kl, without `log_consistency_metrics`).",
+        lambda room: room.trainer(
+            options={"method": ["act"]},
+            peft_config=PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+        ),
+    ),
+    Case(
+        "weights that are not finite",
+        "A model with one weight that is NaN",
+        "…: the weights model.embed_tokens.weight hold NaN or infinite values as they were loaded, and the files do not say why. If they were loaded in float16, they may have overflowed: set `dtype: bfloat16` or `float32`.",
+        lambda room: room.trainer(model=spoiled_model(), processing_class=make_tokenizer()),
+    ),
+    Case(
+        "adapter that is not finite",
+        "An adapter with weights that are NaN, to measure",
+        "…adapter_model.safetensors: the weights base_model.model… hold NaN or infinite values. Nothing that such a model does means anything: take an earlier checkpoint, or train or download it again.",
+        lambda room: room.evaluate([CHAT], "--adapters", str(changed_weights(adapter(room), math.nan))),
+    ),
+    Case(
+        "another run",
+        "A checkpoint of a run with other data and options",
+        "`resume_from_checkpoint`: …checkpoint-1 is of another run. Resume with what that run had, or, if the change is meant, with `--resume_changed method learning_rate train_dataset` (in Python `trainer.train(..., resume_changed=['method', 'learning_rate', 'train_dataset'])`), which the model card will say. `method`: bct there, act here `learning_rate`: 0.01 there, 0.1 here `train_dataset`: 2 rows, … there, 3 rows, … here",
+        lambda room: resume_another(room, {"method": "act", "learning_rate": 0.1}, make_pairs(3)),
+    ),
+    Case(
+        "nothing to change",
+        "A change allowed that no checkpoint notes",
+        "`resume_changed` names `lora_alpah`, which is nothing that a checkpoint notes. What differs is listed when a run is resumed without it.",
+        lambda room: resume_another(room, {}, make_pairs(2), "lora_alpah"),
+    ),
+    Case(
+        "change without checkpoint",
+        "A change allowed where no run is resumed",
+        "`resume_changed` needs `resume_from_checkpoint`: no run is resumed.",
+        lambda room: room.trainer(model=make_model(), processing_class=make_tokenizer()).train(
+            resume_changed=["method"]
+        ),
+    ),
+    Case(
+        "Megatron's package",
+        "An adapter that has a package imported, to measure",
+        "…adapter: `megatron_config` and `megatron_core` in adapter_config.json would have a package imported, which is not …",
+        lambda room: room.evaluate(
+            [CHAT | {"answer": "Paris"}],
+            "--adapters",
+            str(adapter(room, megatron_config={"a": 1}, megatron_core="megatron.trap")),
+        ),
+    ),
+    Case(
+        "Megatron's package in the model's place",
+        "The same, in the place of the model",
+        "…adapter: `megatron_config` and `megatron_core` in adapter_config.json would have a package imported, which is not …",
+        lambda room: load_model(
+            str(
+                adapter(
+                    room,
+                    megatron_config={"a": 1},
+                    megatron_core="megatron.trap",
+                    base_model_name_or_path=str(room.model_dir),
+                )
+            )
+        ),
+    ),
+]

@@ -1,0 +1,210 @@
+"""Hostile input: data files."""
+
+import json
+
+from tests.conftest import make_pairs
+from tests.hostile_input.damage import cut
+from tests.hostile_input.room import CHAT, PAIR, Case
+from trl_consistency.cli import main as cli
+
+
+CASES: list[Case] = [
+    Case(
+        "no file",
+        "The file is not there",
+        "There is no file gone.jsonl.",
+        lambda room: room.train(dataset_name="gone.jsonl"),
+    ),
+    Case(
+        "no name",
+        "No data are named",
+        "No data: give `dataset_name` (a hub data set, a folder or a file) or `datasets`.",
+        lambda room: room.train(dataset_name=""),
+    ),
+    Case(
+        "file type",
+        "A file of another type",
+        "…pairs.txt: a data file must end in .jsonl, .json, .csv, .parquet.",
+        lambda room: room.train(dataset_name=str(room.file("pairs.txt", "x"))),
+    ),
+    Case(
+        "empty file",
+        "A file without a byte",
+        "…pairs.jsonl is empty.",
+        lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", ""))),
+    ),
+    Case(
+        "cut JSON",
+        "A JSON Lines file that was cut short",
+        "…pairs.jsonl cannot be read: JSON parse error: … in row 1",
+        lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", json.dumps(PAIR) + '\n{"clean_pro'))),
+    ),
+    Case(
+        "two types",
+        "A column of text in one row and of messages in another",
+        "…row 1: `clean_prompt` is a list of messages, but a string in row 0: a column has one type…",
+        lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", [PAIR, CHAT]))),
+    ),
+    Case(
+        "not UTF-8",
+        "A file in another encoding than UTF-8",
+        "`train_dataset` is not valid UTF-8 (…). Save the data in that encoding.",
+        lambda room: room.train(
+            dataset_name=str(room.file("pairs.jsonl", '{"clean_prompt": "Où?"}'.encode("latin-1")))
+        ),
+    ),
+    Case(
+        "deep JSON",
+        "JSON nested so deep that it would overflow the stack",
+        "…pairs.jsonl cannot be read: JSON parse error: … in row 0",
+        lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", '{"clean_prompt": ' + "[" * 100_000))),
+    ),
+    Case(
+        "deep JSON read by row",
+        "The same, read row by row",
+        "…pairs.jsonl, line 1: not valid JSON (maximum recursion depth exceeded…). Write one JSON object a line.",
+        lambda room: (room.file("pairs.jsonl", '{"clean_prompt": ' + "[" * 100_000), room.lint()),
+    ),
+    Case(
+        "surrogate",
+        "Half a surrogate pair, which is no text",
+        "…pairs.jsonl cannot be read: JSON parse error: The surrogate pair in string is invalid. in row 0",
+        lambda room: room.train(
+            dataset_name=str(room.file("pairs.jsonl", '{"clean_prompt": "a \\ud800", "perturbed_prompt": "b"}'))
+        ),
+    ),
+    Case(
+        "ragged CSV",
+        "A CSV file with a field too many",
+        "…pairs.csv cannot be read: …line 3…",
+        lambda room: room.train(
+            dataset_name=str(room.file("pairs.csv", "clean_prompt,perturbed_prompt\na,b\na,b,c\n"))
+        ),
+    ),
+    Case(
+        "cut Parquet",
+        "A Parquet file that was cut short",
+        "…pairs.parquet cannot be read: …",
+        lambda room: (
+            make_pairs(2).to_parquet(room.path / "pairs.parquet"),
+            room.train(dataset_name=str(cut(room.path / "pairs.parquet"))),
+        ),
+    ),
+    Case(
+        "not Parquet",
+        "A file that only claims to be Parquet",
+        "…pairs.parquet cannot be read: …",
+        lambda room: room.train(dataset_name=str(room.file("pairs.parquet", room.pickled()))),
+    ),
+    Case(
+        "empty folder",
+        "A folder without data",
+        "…empty cannot be loaded: The directory at … doesn't contain any data files",
+        lambda room: ((room.path / "empty").mkdir(), room.train(dataset_name=str(room.path / "empty"))),
+    ),
+    Case(
+        "data set script",
+        "A folder whose data set is made by a Python script, which is never run",
+        "…scripted cannot be loaded: Dataset scripts are no longer supported, but found scripted.py",
+        lambda room: room.train(
+            dataset_name=str(room.file("scripted/scripted.py", f"open({str(room.trap)!r}, 'w')").parent)
+        ),
+    ),
+    Case(
+        "save_to_disk",
+        "A folder that `Dataset.save_to_disk` wrote",
+        "…saved cannot be loaded: You are trying to load a dataset that was saved using `save_to_disk`. …",
+        lambda room: (
+            make_pairs(2).save_to_disk(room.path / "saved"),
+            room.train(dataset_name=str(room.path / "saved")),
+        ),
+    ),
+    Case(
+        "no such data set",
+        "A data set of the Hub that cannot be reached",
+        "nobody/nothing cannot be loaded: …",
+        lambda room: room.train(dataset_name="nobody/nothing"),
+    ),
+    Case(
+        "no such split",
+        "A split that is not there",
+        "`dataset_train_split` is `trian`, but the data set has only: train.",
+        lambda room: room.train(dataset_train_split="trian"),
+    ),
+    Case(
+        "no test split",
+        "Evaluation without a split for it",
+        "`dataset_test_split` is `test`, but the data set has only: train. For files, put train.jsonl and test.jsonl in a folder and name the folder, or list the file under `datasets` and set `test_split_size`.",
+        lambda room: room.train(eval_strategy="epoch"),
+    ),
+    Case(
+        "two sources",
+        "Data named twice",
+        "Both `datasets` and `dataset_name` are given: keep one.",
+        lambda room: room.train("datasets: [{path: pairs.jsonl}]\n"),
+    ),
+    Case(
+        "split of a file",
+        "A share for the test of data that are not split",
+        "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out.",
+        lambda room: room.train(test_split_size=0.1),
+    ),
+    Case(
+        "mixture without file",
+        "A file of a mixture that is not there",
+        "There is no file gone.jsonl.",
+        lambda room: room.train("datasets: [{path: gone.jsonl}]\n", dataset_name=""),
+    ),
+    Case(
+        "mixture of columns",
+        "Data sets of a mixture that do not fit each other",
+        "`datasets` cannot be loaded: The features can't be aligned because the key clean_prompt of features …",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}}}, {{path: {room.file('b.jsonl', [CHAT])}}}]\n",
+            dataset_name="",
+        ),
+    ),
+    Case(
+        "mixture fraction",
+        "A `fraction` for some of a mixture only",
+        "`datasets` cannot be loaded: `fraction` must be set for either all datasets in the mixture or none of them.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: 0.5}}, {{path: {room.file('b.jsonl', [PAIR])}}}]\n",
+            dataset_name="",
+        ),
+    ),
+    *(
+        Case(
+            f"README that names {path}",
+            f"A folder of data whose README.md names `{path}`, outside it",
+            f"…README.md names the data file {path}, which is outside the folder: it is not read. Put the file into the …",
+            lambda room, path=path: room.train(
+                dataset_name=str(
+                    room.file(
+                        "data/README.md",
+                        f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: {path}\n---\n",
+                    ).parent
+                )
+            ),
+        )
+        for path in ("/etc/hostname.jsonl", "../pairs.jsonl", "a/../../pairs.jsonl", "https://example.com/a.jsonl")
+    ),
+    Case(
+        "README that names a folder outside, read by row",
+        "The same with `data_dir`, for questions",
+        "…README.md names the data file ../.., which is outside the folder: it is not read. Put the file into the folder, …",
+        lambda room: cli(
+            [
+                *("pairs", "--dataset_name"),
+                str(room.file("data/README.md", "---\nconfigs:\n- data_dir: ../..\n---\n").parent),
+                *("--output_dir", str(room.path / "out")),
+            ]
+        ),
+    ),
+    Case(
+        "control in a file name",
+        "A file name that turns the order of the text around it",
+        r"There is no file \u202etxt.jsonl.",
+        lambda room: room.train(dataset_name="\u202etxt.jsonl"),
+    ),
+]

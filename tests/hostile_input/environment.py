@@ -1,0 +1,109 @@
+"""Hostile input: environment."""
+
+from importlib.util import find_spec
+from typing import Any
+
+from accelerate import Accelerator
+
+from tests.hostile_input.room import Case, Room
+from trl_consistency.trainer.folder_lock import all_alone_in
+
+
+def in_use(room: Room) -> None:
+    with all_alone_in(room.path / "out", Accelerator(cpu=True)):
+        room.train()
+
+
+def without(room: Room, package: str) -> None:
+    """As if a package were not installed."""
+    for module in ("trl_consistency.trainer.checks", "trl_consistency.option_types"):
+        room.monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == package else find_spec(name))
+
+
+def full_disk(room: Room) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    room.monkeypatch.setattr("trl_consistency.trainer.checks.tempfile.TemporaryFile", refuse)
+
+
+CASES: list[Case] = [
+    Case(
+        "output folder",
+        "An output folder that cannot be written to",
+        "`output_dir` `/dev/null/out` is not writable (Not a directory). Choose another one.",
+        lambda room: room.train(output_dir="/dev/null/out"),
+    ),
+    Case(
+        "output file",
+        "An output folder that is a file",
+        "`output_dir` `…out` is not writable (File exists). Choose another one.",
+        lambda room: (room.file("out", ""), room.rollouts()),
+    ),
+    Case(
+        "full disk",
+        "A disk without room",
+        "`output_dir` `…out` is not writable (No space left on device). Choose another one.",
+        lambda room: (full_disk(room), room.trainer()),
+    ),
+    Case(
+        "no bitsandbytes",
+        "4-bit weights without bitsandbytes",
+        "`load_in_4bit` needs the package `bitsandbytes`: `pip install bitsandbytes`.",
+        lambda room: (without(room, "bitsandbytes"), room.train(load_in_4bit=True, use_peft=True)),
+    ),
+    Case(
+        "no bitsandbytes for an optimizer",
+        "An 8-bit optimizer without bitsandbytes",
+        "`optim` adamw_8bit needs the package `bitsandbytes`: `pip install bitsandbytes`.",
+        lambda room: (without(room, "bitsandbytes"), room.trainer(options={"optim": "adamw_8bit"})),
+    ),
+    Case(
+        "no vLLM",
+        "vLLM, which is not installed",
+        "`use_vllm` needs the package `vllm`: `pip install 'trl[vllm]'`.",
+        lambda room: (without(room, "vllm"), room.train(use_vllm=True, command="on-policy-consistency")),
+    ),
+    Case(
+        "no DeepSpeed",
+        "DeepSpeed, which is not installed",
+        "`deepspeed` needs the package `deepspeed`: `pip install deepspeed`.",
+        lambda room: (without(room, "deepspeed"), room.train(deepspeed="zero2.json")),
+    ),
+    Case(
+        "no Liger",
+        "Liger kernels, which are not installed",
+        "`use_liger_kernel` needs the package `liger_kernel`: `pip install liger-kernel`.",
+        lambda room: (without(room, "liger_kernel"), room.train(use_liger_kernel=True)),
+    ),
+    Case(
+        "no FlashAttention",
+        "FlashAttention, which is not installed",
+        "`attn_implementation` flash_attention_2 needs the package `flash_attn`: `pip install flash-attn`.",
+        lambda room: (without(room, "flash_attn"), room.train(attn_implementation="flash_attention_2")),
+    ),
+    Case(
+        "no tracker",
+        "A tracker that is not installed",
+        "`report_to` names `wandby`, which is not installed (or not a tracker that transformers knows). Install it, or set `report_to: none`. Available here: ….",
+        lambda room: room.train(report_to="wandby"),
+    ),
+    Case(
+        "float16 on a CPU",
+        "Half precision without an accelerator",
+        "`fp16` needs an accelerator, and the run is on the CPU. Leave it out, for float32, or set `bf16: true` in its place.",
+        lambda room: room.train("fp16: true\n"),
+    ),
+    Case(
+        "activation offloading on a CPU",
+        "Activations that are to leave an accelerator, where there is none",
+        "`activation_offloading` moves activations from an accelerator to the CPU's memory, and the run is on the CPU. Leave it out.",
+        lambda room: room.train(activation_offloading=True),
+    ),
+    Case(
+        "folder in use",
+        "A second training in a folder where one goes on",
+        "`output_dir` …out is in use: process … on …, since …, trains there. Wait until it ends, or choose another folder.",
+        lambda room: in_use(room),
+    ),
+]

@@ -1,0 +1,302 @@
+"""Hostile input: options."""
+
+from peft import LoraConfig, PromptTuningConfig
+from transformers import BitsAndBytesConfig
+
+from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.hostile_input.room import Case
+from trl_consistency import OnPolicyConsistencyTrainer
+
+
+CASES: list[Case] = [
+    Case(
+        "unknown method",
+        "A misspelt method",
+        "Unknown `method` `btc`: it can be bct, kl, act, attct, mlpct. Did you mean `bct`?",
+        lambda room: room.trainer(options={"method": "btc"}),
+    ),
+    Case(
+        "method of the other trainer",
+        "The method of the other trainer",
+        "Unknown `method` `opct`: it can be bct, kl, act, attct, mlpct. OPCT is `OnPolicyConsistencyTrainer` (`trl-consistency on-policy-consistency`).",
+        lambda room: room.train(method="opct"),
+    ),
+    Case(
+        "config of the other trainer",
+        "The config of the other trainer",
+        "`args` must be of the class `OnPolicyConsistencyConfig`, got `ConsistencyConfig`.",
+        lambda room: OnPolicyConsistencyTrainer(
+            str(room.model_dir), args=make_config(room.path), train_dataset=make_pairs(2)
+        ),
+    ),
+    Case(
+        "stop strings",
+        "Texts that are to end an answer",
+        "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or `use_vllm` with its `stop`.",
+        lambda room: room.train(generation_kwargs={"stop_strings": ["User:"]}),
+    ),
+    Case(
+        "drafted tokens",
+        "Speculative decoding among `generation_kwargs`",
+        "`generation_kwargs` sets `prompt_lookup_num_tokens`, which drafts tokens for one prompt at a time, and here prompts come in batches. Leave it out.",
+        lambda room: room.train(generation_kwargs={"prompt_lookup_num_tokens": 2}),
+    ),
+    Case(
+        "time limit of answers",
+        "A time limit among `generation_kwargs`",
+        "`generation_kwargs` sets `max_time`, and the speed of the machine would decide where an answer ends. Set `max_completion_length`.",
+        lambda room: room.train(generation_kwargs={"max_time": 5}),
+    ),
+    Case(
+        "weights",
+        "Not as many weights as methods",
+        "`method_weights` has 1 value(s) for 2 method(s) (bct, act): give one weight for each.",
+        lambda room: room.trainer(options={"method": ["bct", "act"], "method_weights": [1.0]}),
+    ),
+    Case(
+        "not a number",
+        "A number that is none",
+        "`learning_rate` must be at least 0, got nan.",
+        lambda room: room.train(learning_rate=float("nan")),
+    ),
+    Case(
+        "word for a number",
+        "A word in the place of a number",
+        "…recipe.yaml: `learning_rate` must be a number, got 'fast'.",
+        lambda room: room.train(learning_rate="fast"),
+    ),
+    Case(
+        "out of range",
+        "A number out of its range",
+        "`anchor_ratio` must be at least 0 and below 1, got 1.0.",
+        lambda room: room.train(anchor_ratio=1.0, command="on-policy-consistency"),
+    ),
+    Case(
+        "layer that is not there",
+        "A layer that the model does not have",
+        "`layers` names block 9, and the model has 2: 0 to 1, or from the end -1 to -2.",
+        lambda room: room.trainer(options={"method": "act", "layers": [9]}),
+    ),
+    Case(
+        "option of another method",
+        "An option of a method that is not trained with",
+        "`layers` is set, but `method` is ['bct']: it is for act, attct or mlpct. Leave it out, or set it back to None.",
+        lambda room: room.train(layers=[0]),
+    ),
+    Case(
+        "refused option",
+        "An option of TRL's that pairs cannot have",
+        "`packing` is not available in consistency training: a pair is compared row by row. Leave it out.",
+        lambda room: room.train(packing=True),
+    ),
+    Case(
+        "loss function",
+        "A loss function of one's own",
+        "`compute_loss_func` is not available in consistency training: the objective is `ConsistencyConfig.method`. Leave it out.",
+        lambda room: room.trainer(compute_loss_func=lambda *_: 0),
+    ),
+    Case(
+        "teacher",
+        "A teacher",
+        "`teacher_model` is not available in consistency training: the reference is the initial policy, or `ref_model`. Leave it out.",
+        lambda room: room.rollouts(teacher_model="x"),
+    ),
+    Case(
+        "greedy rollouts",
+        "Rollouts without chance",
+        "`temperature` must be above 0 (greedy rollouts of a prompt would all be the same), got 0.0.",
+        lambda room: room.train(temperature=0.0, command="on-policy-consistency"),
+    ),
+    Case(
+        "truncated sampling",
+        "A sampler under `policy_gradient` that leaves tokens out",
+        "`top_p=0.9` is not available with `loss_type='policy_gradient'`: it leaves tokens out that the estimate of the divergence needs.",
+        lambda room: room.rollouts(options={"loss_type": "policy_gradient", "top_p": 0.9}),
+    ),
+    Case(
+        "groups",
+        "A batch that does not divide into groups of rollouts",
+        "`per_device_train_batch_size` (3) times `steps_per_generation` (1) makes 3 rollouts on each process, which do not divide into groups of `num_generations` (2). Batches count completions: choose a multiple.",
+        lambda room: room.rollouts(options={"per_device_train_batch_size": 3}),
+    ),
+    Case(
+        "generation option",
+        "A misspelt option of the generation",
+        "`generation_kwargs` has the unknown key `min_new_token`. Did you mean `min_new_tokens`?",
+        lambda room: room.train(generation_kwargs={"min_new_token": 2}),
+    ),
+    Case(
+        "template variable",
+        "A template variable that the trainer sets",
+        "`chat_template_kwargs` sets `tokenize`, which is set the same for both sides and is not for the chat template: …",
+        lambda room: room.train(chat_template_kwargs={"tokenize": False}, command="on-policy-consistency"),
+    ),
+    Case(
+        "nothing to evaluate on",
+        "Evaluation without pairs for it",
+        "`eval_strategy` is steps, but there is no `eval_dataset`: give one, or set `eval_strategy: 'no'`.",
+        lambda room: room.trainer(options={"eval_strategy": "steps", "eval_steps": 1}),
+    ),
+    Case(
+        "nothing to evaluate rollouts on",
+        "The same, on-policy",
+        "`eval_strategy` is epoch, but there is no `eval_dataset`: give one, or set `eval_strategy: 'no'`.",
+        lambda room: room.rollouts(options={"eval_strategy": "epoch"}),
+    ),
+    Case(
+        "best model",
+        "The best model, and no evaluation that would tell",
+        "`load_best_model_at_end` needs evaluations to tell which is best: set `eval_strategy`.",
+        lambda room: room.train(load_best_model_at_end=True),
+    ),
+    Case(
+        "best model between saves",
+        "The best model, and evaluations that do not go with the saves",
+        "…load_best_model_at_end requires the save and eval strategy to match…",
+        lambda room: room.train(load_best_model_at_end=True, eval_strategy="steps", eval_steps=1),
+    ),
+    Case(
+        "unknown end token",
+        "An end-of-sequence token that the tokenizer does not have",
+        "`eos_token` is '<end>', which is no token of the tokenizer.",
+        lambda room: room.train(eos_token="<end>"),
+    ),
+    Case(
+        "unknown padding",
+        "A padding token that the tokenizer does not have",
+        "`pad_token` is '<pad>', which is no token of the tokenizer.",
+        lambda room: room.trainer(options={"pad_token": "<pad>"}),
+    ),
+    Case(
+        "two precisions",
+        "Two precisions at once",
+        "At most one of fp16 and bf16 can be True, but not both",
+        lambda room: room.train("fp16: true\n", bf16=True),
+    ),
+    Case(
+        "unknown dtype",
+        "A precision that there is none of",
+        "`dtype` is float12: it can be auto, bfloat16, float16 or float32.",
+        lambda room: room.trainer(options={"model_init_kwargs": {"dtype": "float12"}}),
+    ),
+    Case(
+        "unknown attention",
+        "An attention that there is none of",
+        '… cannot be loaded: Specified `attn_implementation="fast"` is not supported. …',
+        lambda room: room.train(attn_implementation="fast"),
+    ),
+    Case(
+        "attention without maps",
+        "`attct` with an attention that forms no maps",
+        "`attct` compares attention maps, which `sdpa` attention never forms. Set `attn_implementation: eager`.",
+        lambda room: room.train(method="attct", attn_implementation="sdpa"),
+    ),
+    Case(
+        "unknown target modules",
+        "LoRA on modules that the model does not have",
+        "`peft_config` does not fit the model: Target modules queries not found in the base model. Please check the target modules and try again.",
+        lambda room: room.train(use_peft=True, lora_target_modules=["queries"]),
+    ),
+    Case(
+        "rank 0",
+        "LoRA of rank 0",
+        "`peft_config` does not fit the model: `r` should be a positive integer value but the value passed is 0",
+        lambda room: room.rollouts(peft_config=LoraConfig(r=0, target_modules="all-linear")),
+    ),
+    Case(
+        "adapter on the head",
+        "LoRA on the head, which would not be trained",
+        "`peft_config` puts an adapter on the language modelling head, …Remove `lm_head` from `target_modules`.",
+        lambda room: room.rollouts(peft_config=LoraConfig(target_modules=["q_proj", "lm_head"])),
+    ),
+    Case(
+        "learned prompt",
+        "A learned prompt in the place of an adapter",
+        "`peft_config` is a learned prompt (…PROMPT_TUNING), which the comparison of the two prompts does not see. Use an adapter of the weights, such as LoRA.",
+        lambda room: room.rollouts(peft_config=PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)),
+    ),
+    Case(
+        "quantized without an adapter",
+        "4-bit weights and no adapter to train",
+        "`load_in_4bit` needs `use_peft: true`: quantized weights cannot be trained themselves.",
+        lambda room: room.train(load_in_4bit=True),
+    ),
+    Case(
+        "quantized trainer without an adapter",
+        "The same, in Python",
+        "`quantization_config` needs a `peft_config`: quantized weights cannot be trained themselves.",
+        lambda room: room.trainer(quantization_config=BitsAndBytesConfig(load_in_4bit=True)),
+    ),
+    Case(
+        "unknown schedule",
+        "A learning rate schedule that there is none of",
+        "…recipe.yaml: `lr_scheduler_type` must be one of linear, cosine, …, got 'cosin'.",
+        lambda room: room.train(lr_scheduler_type="cosin"),
+    ),
+    Case(
+        "unknown optimizer",
+        "An optimizer that there is none of",
+        "…recipe.yaml: `optim` must be one of adamw_torch, …, got 'adamw_fast'.",
+        lambda room: room.train(optim="adamw_fast"),
+    ),
+    Case(
+        "backend of one process",
+        "The backend of several processes in one",
+        "`ddp_backend` is gloo, but this is a single process. Launch several with `accelerate launch` or `torchrun`, or leave it out.",
+        lambda room: room.train(ddp_backend="gloo"),
+    ),
+    Case(
+        "reference of another vocabulary",
+        "A reference with another vocabulary",
+        "`ref_model` has a vocabulary of 400 tokens and the model one of 384: their distributions cannot be compared. Use a reference with the same vocabulary.",
+        lambda room: room.rollouts(
+            model=make_model(), processing_class=make_tokenizer(), ref_model=make_model(vocab_size=400)
+        ),
+    ),
+    Case(
+        "routers of a dense model",
+        "The routers' loss for a model that has none",
+        "`router_aux_loss_coef` is 0.1, but the model (qwen3) has no routers whose logits it could give: it is for mixtures of experts. Leave it out.",
+        lambda room: room.train(router_aux_loss_coef=0.1, method=["kl"]),
+    ),
+    Case(
+        "top_k at temperature 0",
+        "A choice among tokens where none is sampled",
+        "`top_k` is given, but at `temperature` 0 nothing is sampled. Set a temperature.",
+        lambda room: room.train(temperature=0.0, top_k=50),
+    ),
+    Case(
+        "min_p at temperature 0",
+        "The same among the further arguments of generation",
+        "`min_p` is given, but at `temperature` 0 nothing is sampled. Set a temperature.",
+        lambda room: room.train(
+            temperature=0.0, generation_kwargs={"min_p": 0.1}, command="targets", targets_file="t"
+        ),
+    ),
+    Case(
+        "two temperatures",
+        "A temperature among them that the option contradicts",
+        "`generation_kwargs` sets `temperature` to 0.7, but whether targets are sampled is said by the option `temperature`. Set that one; 0 is greedy.",
+        lambda room: room.train(temperature=0.0, generation_kwargs={"temperature": 0.7}),
+    ),
+    Case(
+        "drop_last",
+        "Fewer rows than a batch, where incomplete batches are left out",
+        "`train_dataset` has 2 row(s), fewer than the 8 of one batch, and `dataloader_drop_last` leaves out what fills none: nothing would be trained. Use smaller batches, or leave the option out.",
+        lambda room: room.trainer(options={"dataloader_drop_last": True}),
+    ),
+    Case(
+        "megatron",
+        "An adapter for Megatron, which is not installed",
+        "`peft_config` does not fit the model: No module named 'megatron'",
+        lambda room: room.trainer(
+            peft_config=LoraConfig(target_modules="all-linear", megatron_config={"world_size": 1})
+        ),
+    ),
+    Case(
+        "encoding option as template variable",
+        "An option of the encoding among the template variables of all rows",
+        "`chat_template_kwargs` sets `padding`, which is set the same for both sides and is not for the chat template: …",
+        lambda room: room.train(chat_template_kwargs={"padding": "max_length"}),
+    ),
+]

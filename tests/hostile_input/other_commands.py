@@ -1,0 +1,276 @@
+"""Hostile input: other commands."""
+
+from datasets import Dataset
+from safetensors.torch import load_file, save_file
+
+from tests.conftest import make_tokenizer
+from tests.hostile_input.damage import adapter, disk_fills, pickled_adapter
+from tests.hostile_input.room import CHAT, Case, Room
+from trl_consistency.cli import main as cli
+
+
+def halve(room: Room) -> None:
+    """An adapter, beside its tokenizer, that lost half of its weights; weights must load to put it on its model."""
+    folder = adapter(room, base_model_name_or_path=str(room.model_dir))
+    make_tokenizer().save_pretrained(folder)
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file(dict(list(weights.items())[::2]), folder / "adapter_model.safetensors")
+    room.monkeypatch.undo()
+
+
+CASES: list[Case] = [
+    Case(
+        "pairs without questions",
+        "`pairs`: no column of questions",
+        "No column of questions or prompts: name it in `prompt_column`. There are `text`.",
+        lambda room: room.pairs([{"text": "x"}]),
+    ),
+    Case(
+        "pairs without rows",
+        "`pairs`: a file without rows",
+        "…questions.jsonl has no rows.",
+        lambda room: room.pairs([]),
+    ),
+    Case(
+        "pairs of an unknown kind",
+        "`pairs`: a misspelt perturbation",
+        "Unknown perturbation `typo`. Did you mean `typos`?",
+        lambda room: room.pairs(None, "--perturbations", "typo"),
+    ),
+    Case(
+        "pairs with a wrong answer",
+        "`pairs`: an answer that is none of the choices",
+        "…row 0: `answer` 'horse' is none of the 2 choices: give a letter, the text of a choice, or its index from 0",
+        lambda room: room.pairs([{"question": "Largest?", "choices": ["dog", "cow"], "answer": "horse"}]),
+    ),
+    Case(
+        "pairs of cut JSON",
+        "`pairs`: a file that was cut short",
+        "…questions.csv, line 1: cannot be read (unexpected end of data).",
+        lambda room: cli(
+            ["pairs", "--dataset_name", str(room.file("questions.csv", '"question\n')), "--output_dir", "out"]
+        ),
+    ),
+    Case(
+        "share out of range",
+        "`pairs`: a share out of its range",
+        "`test_share` must be …, got 2.0.",
+        lambda room: room.pairs(None, "--test_share", "2"),
+    ),
+    Case(
+        "own perturbations with a fault",
+        "`pairs`: a file of perturbations that does not run",
+        "`perturbations_file` …mine.py, line 1: NameError: name 'perturbation' is not defined",
+        lambda room: room.pairs(None, "--perturbations_file", str(room.file("mine.py", "perturbation(1)\n"))),
+    ),
+    Case(
+        "model without a question",
+        "`pairs`: a model of which nothing is asked",
+        "`model_name_or_path` is given, but nothing is asked of the model: set `keep_vulnerable`.",
+        lambda room: room.pairs(None, "--model_name_or_path", "x"),
+    ),
+    Case(
+        "vulnerable model that is not there",
+        "`pairs`: a model that is not there",
+        "nobody/nothing cannot be loaded: We couldn't connect to …",
+        lambda room: room.pairs(None, "--keep_vulnerable", "--model_name_or_path", "nobody/nothing"),
+    ),
+    Case(
+        "lint without a model",
+        "`lint`: no model is named",
+        "No model: give `model_name_or_path`. Only its tokenizer is loaded.",
+        lambda room: cli(["lint", "--pairs", str(room.file("pairs.jsonl", [CHAT]))]),
+    ),
+    Case(
+        "lint of too few",
+        "`lint`: fewer than no samples",
+        "`samples` must be at least 0, got -3.",
+        lambda room: (room.file("pairs.jsonl", [CHAT]), room.lint("--samples", "-3")),
+    ),
+    Case(
+        "lint of cut JSON",
+        "`lint`: a file that was cut short",
+        "…pairs.jsonl, line 1: not valid JSON (…). Write one JSON object a line.",
+        lambda room: (room.file("pairs.jsonl", "{"), room.lint()),
+    ),
+    Case(
+        "lint of nothing",
+        "`lint`: a page that cannot be written",
+        "`html` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another place, "
+        "and start again.",
+        lambda room: (room.file("pairs.jsonl", [CHAT]), room.lint("--html", "/dev/null/x")),
+    ),
+    Case(
+        "lint of a pickled model",
+        "`lint`: the dose of a model whose weights are a pickle",
+        "…model holds its weights as a pickle (pytorch_model.bin), which is not loaded: it could run code. If you trust it, convert it to safetensors: `AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)`.",
+        lambda room: (
+            room.file("pairs.jsonl", [CHAT]),
+            cli(
+                [
+                    "lint",
+                    "--pairs",
+                    str(room.path / "pairs.jsonl"),
+                    "--dose",
+                    "--model_name_or_path",
+                    room.pickled_model(),
+                ]
+            ),
+        ),
+    ),
+    Case(
+        "evaluation of an answer that is no text",
+        "`evaluate`: an answer that is no text",
+        "`…pairs.jsonl`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `answer` must be text, not 3",
+        lambda room: room.evaluate([{**CHAT, "answer": 3}]),
+    ),
+    Case(
+        "evaluation of pairs named twice",
+        "`evaluate`: the same pairs twice",
+        "`pairs` names the same pairs twice.",
+        lambda room: room.evaluate([CHAT], "--pairs", *2 * [str(room.file("pairs.jsonl", [CHAT]))]),
+    ),
+    Case(
+        "evaluation of a split that is not there",
+        "`evaluate`: a split that is not there",
+        "`splits`: embedded:organism has no split `eval`, only: train, test, test_wordings, control.",
+        lambda room: room.evaluate([CHAT], "--pairs", "embedded:organism", "--splits", "eval"),
+    ),
+    Case(
+        "evaluation of an adapter that is not there",
+        "`evaluate`: an adapter that is not there",
+        "`adapters`: nobody/nothing cannot be loaded: …",
+        lambda room: room.evaluate([CHAT], "--adapters", "nobody/nothing"),
+    ),
+    Case(
+        "evaluation of a pickled adapter",
+        "`evaluate`: an adapter whose weights are a pickle",
+        "…adapter holds its adapter as a pickle (adapter_model.bin), which is not loaded: it could run code. If you trust it, convert it to safetensors: `PeftModel.from_pretrained(base_model, folder).save_pretrained(new_folder)`.",
+        lambda room: room.evaluate([CHAT], "--adapters", str(pickled_adapter(room))),
+    ),
+    Case(
+        "top_p without sampling",
+        "`evaluate`: options of sampling where nothing is sampled",
+        "`top_p` is given, but at `temperature` 0 nothing is sampled. Set a temperature.",
+        lambda room: room.evaluate([CHAT], "--top_p", "0.9"),
+    ),
+    Case(
+        "judge without a name",
+        "`evaluate`: the address of a judge without its name",
+        "`judge_base_url` is given, but no judge: name the model in `judge_model`.",
+        lambda room: room.evaluate([CHAT], "--judge_base_url", "http://localhost:8000/v1"),
+    ),
+    Case(
+        "judge without an address",
+        "`evaluate`: an address of a judge that is none",
+        "`judge_base_url` must be an address such as http://localhost:8000/v1, got 'localhost'.",
+        lambda room: room.evaluate([CHAT], "--judge_model", "judge", "--judge_base_url", "localhost"),
+    ),
+    Case(
+        "quickstart without a folder",
+        "`quickstart`: a folder that cannot be written to",
+        "`output_dir` `/dev/null/x` is not writable (Not a directory). Choose another one.",
+        lambda room: cli(["quickstart", "--output_dir", "/dev/null/x"]),
+    ),
+    Case(
+        "quickstart with seeds",
+        "`quickstart`: a negative number of seeds",
+        "--seeds must be at least 0, got -1.",
+        lambda room: cli(["quickstart", "--output_dir", str(room.path / "out"), "--seeds", "-1"]),
+    ),
+    Case(
+        "encoding option as template variable of lint",
+        "An option of the encoding among `lint`'s template variables",
+        "`chat_template_kwargs` sets `truncation`, which is set the same for both sides and is not for the chat …",
+        lambda room: (
+            room.file("pairs.jsonl", [CHAT]),
+            room.lint("--chat_template_kwargs", '{"truncation": true}'),
+        ),
+    ),
+    Case(
+        "pairs: NaN",
+        "`pairs`: a NaN in the place of an answer",
+        "…questions.jsonl, line 1: not valid JSON (NaN is no number). Write one JSON object a line.",
+        lambda room: room.pairs([{"question": "How many?", "answer": float("nan")}]),
+    ),
+    Case(
+        "pairs: NaN in Parquet",
+        "`pairs`: the same in a Parquet file",
+        "…row 0: `answer` holds nan, which is no number: write text, a number, or null…",
+        lambda room: (
+            Dataset.from_list([{"question": "x", "answer": float("nan"), "wrong_answer": "1"}]).to_parquet(
+                room.path / "questions.parquet"
+            ),
+            cli(
+                [
+                    *("pairs", "--dataset_name", str(room.path / "questions.parquet")),
+                    *("--output_dir", str(room.path / "out")),
+                ]
+            ),
+        ),
+    ),
+    Case(
+        "pairs: doubled key",
+        "`pairs`: a key that is given twice in one row",
+        "…questions.jsonl, line 1: not valid JSON (the key 'answer' is given twice). Write one JSON object a line.",
+        lambda room: cli(
+            [
+                *("pairs", "--output_dir", str(room.path / "out"), "--dataset_name"),
+                str(room.file("questions.jsonl", '{"question": "x", "answer": "a", "answer": "b"}')),
+            ]
+        ),
+    ),
+    Case(
+        "pairs: doubled column",
+        "`pairs`: a CSV file with two columns of one name",
+        "…questions.csv, line 1: two columns are called `answer`. Rename one of them.",
+        lambda room: cli(
+            [
+                *("pairs", "--output_dir", str(room.path / "out"), "--dataset_name"),
+                str(room.file("questions.csv", "question,answer,answer\nx,a,b\n")),
+            ]
+        ),
+    ),
+    Case(
+        "lint without a folder",
+        "`lint`: a page in a folder that is not there",
+        "`html` `…none/lint.html` cannot be written (No such file or directory). What was there before is kept: choose "
+        "another place, and start again.",
+        lambda room: (
+            room.file("pairs.jsonl", [CHAT]),
+            room.lint("--html", str(room.path / "none" / "lint.html")),
+        ),
+    ),
+    Case(
+        "targets into a folder",
+        "`targets`: a folder in the place of the file",
+        "`targets_file` `…` cannot be written (Is a directory). What was there before is kept: choose another place, and "
+        "start again.",
+        lambda room: room.train("", "--targets_file", str(room.path), command="targets"),
+    ),
+    Case(
+        "evaluate of half an adapter",
+        "`evaluate`: an adapter, named as the model, that lost half of its weights",
+        "`model_name_or_path`: …adapter cannot be put on the base model: Found missing adapter keys while loading the "
+        "checkpoint: …",
+        lambda room: (halve(room), room.evaluate([CHAT], "--model_name_or_path", str(room.path / "adapter"))),
+    ),
+    Case(
+        "lint on a full disk",
+        "`lint`: a disk that fills before the page is whole",
+        "`html` `…lint.html` cannot be written (No space left on device). What was there before is kept: make room, or "
+        "choose another place, and start again.",
+        lambda room: (
+            room.file("pairs.jsonl", [CHAT]),
+            disk_fills(room),
+            room.lint("--html", str(room.path / "lint.html")),
+        ),
+    ),
+    Case(
+        "pairs on a full disk",
+        "`pairs`: a disk that fills before the files are whole",
+        "`output_dir` `…out` cannot be written (No space left on device). What was there before is kept: make room, or "
+        "choose another place, and start again.",
+        lambda room: (disk_fills(room), room.pairs()),
+    ),
+]

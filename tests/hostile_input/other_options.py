@@ -1,0 +1,215 @@
+"""Hostile input: options of the commands that do not train."""
+
+import gzip
+import json
+from collections.abc import Callable
+
+from tests.hostile_input.room import CHAT, Case, Room
+from trl_consistency.cli import main as cli
+
+
+ROW = CHAT | {"answer": "Paris", "biased_answer": "Lyon"}
+
+
+def evaluate(*flags: str) -> Callable[[Room], None]:
+    return lambda room: room.evaluate([ROW], *flags)
+
+
+def pairs(*flags: str) -> Callable[[Room], None]:
+    return lambda room: room.pairs(None, *flags)
+
+
+def suites(*flags: str) -> Callable[[Room], None]:
+    return lambda room: cli(
+        [
+            *("suites", "--model_name_or_path", str(room.model_dir), "--suites", "ifeval"),
+            *("--output_dir", str(room.path / "out"), *flags),
+        ]
+    )
+
+
+def quickstart(*flags: str) -> Callable[[Room], None]:
+    return lambda room: cli(["quickstart", "--output_dir", str(room.path / "out"), *flags])
+
+
+def lint(*flags: str) -> Callable[[Room], None]:
+    return lambda room: (room.file("pairs.jsonl", [ROW]), room.lint(*flags))
+
+
+COMMANDS = {"evaluate": evaluate, "pairs": pairs, "lint": lint, "suites": suites, "quickstart": quickstart}
+
+OPTIONS: dict[str, dict[tuple[str, str], str]] = {
+    "evaluate": {
+        ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
+        ("batch_size", "1e3"): "argument --batch_size/--batch-size: invalid int value: '1e3'",
+        ("max_pairs", "-2"): "`max_pairs` must be at least 1, got -2.",
+        ("max_completion_length", "0"): "`max_completion_length` must be at least 1, got 0.",
+        (
+            "max_completion_length",
+            "99999999999",
+        ): "`pairs`: 1 of 1 row(s) cannot be used. …: row 0: a prompt has … tokens, and "
+        "with `max_completion_length` 99999999999 that is more than the model's context of 512",
+        ("temperature", "-1"): "`temperature` must be at least 0 (greedy), got -1.0.",
+        ("temperature", "nan"): "`temperature` must be 0 (greedy) or a number from 0.0001, got nan.",
+        ("temperature", "inf"): "`temperature` must be 0 (greedy) or a number from 0.0001, got inf.",
+        ("temperature", "1e-300"): "`temperature` must be 0 (greedy) or a number from 0.0001, got 1e-300.",
+        ("seed", "1.5"): "argument --seed: invalid int value: '1.5'",
+        ("multiple_choice", "words"): "argument --multiple_choice/--multiple-choice: invalid choice: 'words' …",
+        (
+            "choice_prefix",
+            "Letter (",
+        ): "`choice_prefix` is given, but choices are read in the text: set `multiple_choice: logprob`.",
+        ("thinking_markers", "<a>"): "`thinking_markers` must be two texts: what opens a thought, and what closes it.",
+        ("chat_template_kwargs", "[1]"): "`chat_template_kwargs` must be a mapping, as JSON, got '[1]'.",
+        (
+            "chat_template_kwargs",
+            '{"messages": []}',
+        ): "`chat_template_kwargs` sets `messages`, which is set the same for both …",
+        ("judge_workers", "0"): "`judge_workers` must be at least 1, got 0.",
+        ("judge_questions", "true"): "`judge_questions` is given, but no judge: name the model in `judge_model`.",
+        (
+            "judge_questions",
+            "maybe",
+        ): "argument --judge_questions/--judge-questions: Truthy value expected: got maybe …",
+        ("file_type", "csv"): "argument --file_type/--file-type: invalid choice: 'csv' (choose from …",
+        ("splits", "test"): "`splits` is given, but …pairs.jsonl is a file, which has none. Leave it out.",
+        ("model_revision", "v2"): "`model_revision` is v2, but … is a folder, which has no revisions. Leave it out.",
+        ("suites", "nope"): "Unknown suite `nope`. There are …",
+        ("suite_limit", "0"): "`suite_limit` must be at least 1, got 0.",
+        ("suite_limit", "3"): "`suite_limit` is given, but no `suites`.",
+        ("suite_judge", "me/judge"): "`suite_judge` is given, but no `suites`.",
+        ("save_to_adapters", "true"): "`save_to_adapters` needs folders of adapters, and there is none.",
+        (
+            "adapters",
+            "/dev/null",
+        ): "`adapters`: /dev/null cannot be loaded: Can't find 'adapter_config.json' at '/dev/null'",
+        ("model_name_or_path", ""): "No model: give `model_name_or_path`.",
+        (
+            "model_name_or_path",
+            "embedded:nope",
+        ): "The tokenizer of embedded:nope cannot be loaded: Repo id must use alphanumeric chars…",
+        ("pairs", "/dev/null"): "/dev/null cannot be loaded: Couldn't find any data file at /dev/null.",
+        ("output_dir", ""): "`output_dir` is empty: name a folder.",
+    },
+    "lint": {
+        ("dose_pairs", "0"): "`dose_pairs` must be at least 1, got 0.",
+        ("html", ""): "`html` `` cannot be written (Is a directory). …",
+        ("html", "."): "`html` `.` cannot be written (Is a directory). …",
+        ("max_length", "0"): "`max_length` must be at least 1, got 0.",
+        ("max_completion_length", "-4"): "`max_completion_length` must be at least 1, got -4.",
+        ("thinking_markers", "<a>"): "`thinking_markers` must be two texts: what opens a thought, and what closes it.",
+        ("method", "btc"): "Unknown `method` `btc`: it can be bct, kl, act, attct, mlpct.",
+        ("model_revision", "v2"): "`model_revision` is v2, but … is a folder, which has no revisions. Leave it out.",
+        ("chat_template_path", "/dev/null"): "The tokenizer of /dev/null cannot be loaded: …",
+        ("chat_template_kwargs", "3"): "`chat_template_kwargs` must be a mapping, as JSON, got '3'.",
+        ("pairs", "gone.jsonl"): "There is no file gone.jsonl.",
+    },
+    "pairs": {
+        ("test_share", "nan"): "`test_share` must be at least 0 and less than 1, got nan.",
+        ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
+        ("max_sources", "0"): "`max_sources` must be at least 1, got 0.",
+        (
+            "prompt_column",
+            "nope",
+        ): "`prompt_column`: there is no column `nope`. There are `question`, `choices`, `answer`.",
+        (
+            "dataset_split",
+            "test",
+        ): "`dataset_split` test is given, but …questions.jsonl is a file, which has neither splits nor …",
+        (
+            "dataset_config",
+            "main",
+        ): "`dataset_config` main is given, but …questions.jsonl is a file, which has neither splits …",
+        ("perturbations_file", "gone.py"): "`perturbations_file`: there is no file gone.py.",
+        ("perturbations", ""): "Unknown perturbation ``. There are …",
+        ("output_dir", ""): "`output_dir` is empty: name a folder.",
+        ("output_dir", "/dev/null"): "`output_dir` `/dev/null` cannot be written (File exists). …",
+    },
+    "suites": {
+        ("limit", "0"): "`limit` must be at least 1, got 0.",
+        ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
+        ("max_completion_length", "-1"): "`max_completion_length` must be at least 1, got -1.",
+        ("suites", "nope"): "Unknown suite `nope`. There are …",
+        ("adapters", "gone"): "`adapters`: gone cannot be loaded: Can't find 'adapter_config.json' at 'gone'",
+    },
+    "quickstart": {
+        ("seeds", "x"): "argument --seeds: invalid int value: 'x'",
+        ("seeds", "1.5"): "argument --seeds: invalid int value: '1.5'",
+        ("seeds", "9" * 26): "--seeds must be at most 1000, got …",
+    },
+}
+
+CASES: list[Case] = [
+    *(
+        Case(
+            f"{command} {option} {value}",
+            f"`{command}`: `--{option} {json.dumps(value)}`",
+            message,
+            COMMANDS[command](f"--{option}", value),
+        )
+        for command, options in OPTIONS.items()
+        for (option, value), message in options.items()
+    ),
+    *(
+        Case(
+            f"judge at {address}",
+            f"`evaluate`: a judge at `{address}`",
+            message,
+            evaluate("--judge_model", "judge", "--judge_base_url", address),
+        )
+        for address, message in (
+            ("http://", "`judge_base_url` must be an address such as http://localhost:8000/v1, got 'http://'."),
+            ("ftp://localhost/v1", "`judge_base_url` must be an address such as http://localhost:8000/v1, got 'ftp:…"),
+            (
+                "http://localhost:99999/v1",
+                "`judge_base_url` must be an address such as http://localhost:8000/v1, got …",
+            ),
+            ("http://localhost:abc/v1", "`judge_base_url` must be an address such as http://localhost:8000/v1, got …"),
+            ("http://local host/v1", "`judge_base_url` must be an address such as http://localhost:8000/v1, got …"),
+            (
+                "http://me:secret@localhost/v1",
+                "`judge_base_url` holds a password: give it in an environment variable instead.",
+            ),
+        )
+    ),
+    *(
+        Case(
+            f"top_p {value}",
+            f"`evaluate`: sampling with `--top_p {value}`",
+            f"`top_p` must be above 0 and at most 1, got {float(value)}.",
+            evaluate("--temperature", "1", "--top_p", value),
+        )
+        for value in ("0", "2", "nan")
+    ),
+    Case(
+        "evaluation beyond the context",
+        "`evaluate`: a prompt that leaves no room in the model's context for an answer",
+        "`pairs`: 1 of 1 row(s) cannot be used. …: row 0: a prompt has … tokens, and with `max_completion_length` 256 that is "
+        "more than the model's context of 512",
+        lambda room: room.evaluate([ROW | {"perturbed_prompt": [{"role": "user", "content": "Lyon? What? " * 150}]}]),
+    ),
+    Case(
+        "evaluation of a control token",
+        "`evaluate`: a control token in a prompt, which is told before weights load",
+        "`pairs`: 1 of 1 row(s) cannot be used. …: row 0: message 0 (user) holds `<|im_end|>`, a control token …",
+        lambda room: room.evaluate([ROW | {"perturbed_prompt": [{"role": "user", "content": "Lyon.<|im_end|>"}]}]),
+    ),
+    Case(
+        "pairs over another README",
+        "`pairs`: a folder with a README.md of its own, which would be replaced",
+        "`output_dir` …out has a README.md that `trl-consistency pairs` did not write, and would replace. Choose another folder.",
+        lambda room: (room.file("out/README.md", "# My project\n"), room.pairs()),
+    ),
+    Case(
+        "pairs over a folder named README",
+        "`pairs`: a folder in the place of the card",
+        "`output_dir` …out has a README.md that `trl-consistency pairs` did not write, and would replace. Choose another folder.",
+        lambda room: ((room.path / "out" / "README.md").mkdir(parents=True), room.pairs()),
+    ),
+    Case(
+        "lint of a compressed file",
+        "`lint`: a compressed file under the name of a plain one",
+        "…pairs.jsonl, line 1: not valid JSON (…). Write one JSON object a line.",
+        lambda room: (room.file("pairs.jsonl", gzip.compress(json.dumps(ROW).encode())), room.lint()),
+    ),
+]

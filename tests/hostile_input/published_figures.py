@@ -1,0 +1,188 @@
+"""Hostile input: figures, cards, names and weights that are not to be published."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from tests.hostile_input.publishing import push
+from tests.hostile_input.room import Case, Room
+
+
+FIGURE = {"metric": "sycophancy", "value": 0.5, "hits": 1, "total": 2, "interval": [0.1, 0.9]}
+FILE = "…consistency_results.json"
+
+
+def push_file(name: str, content: Any) -> Callable[[Room], None]:
+    """Publishing a folder with that file; what is no text as JSON."""
+    text = content if isinstance(content, str) else json.dumps(content)
+    return lambda room: push(room, damage=lambda folder: (folder / name).write_text(text))
+
+
+def push_figure(**changes: Any) -> Callable[[Room], None]:
+    """Publishing a figure that is changed."""
+    return push_file("consistency_results.json", {"format": 2, "results": [FIGURE | changes]})
+
+
+def push_results(**content: Any) -> Callable[[Room], None]:
+    """Publishing another file of results."""
+    return push_file("consistency_results.json", {"format": 2, "results": [FIGURE]} | content)
+
+
+def push_card(card: str) -> Callable[[Room], None]:
+    return lambda room: push(room, card=card)
+
+
+def push_to(name: str) -> Callable[[Room], None]:
+    return lambda room: push(room, repo_id=name)
+
+
+def halve(folder: Path) -> None:
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file(dict(list(weights.items())[::2]), folder / "adapter_model.safetensors")
+
+
+CASES: list[Case] = [
+    *(
+        Case(f"figure: {what}", f"A figure with {what}", f"{FILE}, result 0{message}", push_figure(**changes))
+        for what, changes, message in (
+            ("a share of 2", {"value": 2}, ": with a `total`, `value` is a share, from -1 to 1, got 2. …"),
+            (
+                "a share that is not its counts'",
+                {"value": 0.9},
+                ": `value` is 0.9, but `hits` 1 of `total` 2 is 0.500.",
+            ),
+            (
+                "a share of nothing",
+                {"hits": 0, "total": 0},
+                ": `value` is 0.5, but `total` says that there are no answers.",
+            ),
+            ("negative hits", {"hits": -1}, ": `hits` must be a count, got -1."),
+            ("more hits than answers", {"hits": 5}, ": `hits` 5 is more than the `total` of 2."),
+            ("more unread than answers", {"unread": 9}, ": `hits` and `unread` are more than the `total` of 2, …"),
+            ("half an answer", {"total": 2.5}, ": `total` must be a count, got 2.5."),
+            ("a truth value for a count", {"total": True}, ": `total` must be a count, got True."),
+            ("an interval beyond shares", {"interval": [-3, 7]}, ": with a `total`, the `interval` is of a share, …"),
+            (
+                "an interval elsewhere",
+                {"interval": [0.8, 0.9]},
+                ": the `interval` [0.8, 0.9] does not hold the `value`, 0.5.",
+            ),
+            (
+                "an interval upside down",
+                {"interval": [0.9, 0.1]},
+                ": `interval` must be two numbers, the lower one first, …",
+            ),
+            (
+                "an interval of three",
+                {"interval": [0, 1, 2]},
+                ": `interval` must be two numbers, the lower one first, …",
+            ),
+            ("an interval of text", {"interval": "wide"}, ": `interval` must be two numbers, the lower one first, …"),
+            ("NaN", {"value": float("nan")}, " must have a `value`, a finite number or null, got nan."),
+            ("a text for the value", {"value": "0.5"}, " must have a `value`, a finite number or null, got '0.5'."),
+            ("a share of 7 of those read", {"of_read": 7}, ": `of_read` must be a number from -1 to 1, got 7."),
+            ("a number for the metric", {"metric": 3}, " must be an object with a `metric`."),
+            ("a number for the split", {"split": 3}, ": `split` must be text, got 3."),
+            ("a number before", {"before": 3}, ": `before` must be an object with a `value`."),
+        )
+    ),
+    *(
+        Case(f"results: {what}", f"A results file {what}", f"{FILE}{message}", push_results(**content))
+        for what, content, message in (
+            ("of format 1", {"format": 1}, " has the format 1, not 2: …"),
+            ("of a later format", {"format": 3}, " has the format 3, not 2: …"),
+            ("with a mapping of results", {"results": {}}, " must hold an object with a list of `results`."),
+            ("with an unknown key", {"extra": 1}, ": unknown key `extra`; known are …"),
+            (
+                "with a figure given twice",
+                {"results": [FIGURE, FIGURE]},
+                ": `sycophancy` is given twice for the same …",
+            ),
+            ("whose description is a number", {"description": 3}, ": `description` must be text, got 3."),
+            ("whose findings are one text", {"findings": "x"}, ": `findings` must be a list of sentences."),
+            (
+                "with outcomes of another form",
+                {"outcomes": [{"x": 1}]},
+                ", outcomes 0 must be an object with a `name` …",
+            ),
+        )
+    ),
+    *(
+        Case(
+            f"card: {what}",
+            f"A card whose header {what}",
+            "…README.md cannot be read as a model card: …",
+            push_card(card),
+        )
+        for what, card in (
+            ("is no YAML", "---\na: [\n---\n# Mine\n"),
+            ("is a list", "---\n- a\n---\n"),
+            ("is a text", "---\nhello\n---\n"),
+            ("would run Python", "---\na: !!python/object/apply:os.system [x]\n---\n"),
+            ("has a number for results", "---\nmodel-index: 3\n---\n"),
+        )
+    ),
+    Case(
+        "card that is a folder",
+        "A folder in the place of the card",
+        "…README.md is a folder, a pipe or a device, and not a file: remove it.",
+        lambda room: push(room, card=None, damage=lambda folder: (folder / "README.md").mkdir()),
+    ),
+    Case(
+        "card that is a pipe",
+        "A pipe in the place of the card",
+        "…README.md is a folder, a pipe or a device, and not a file: remove it.",
+        lambda room: push(room, card=None, damage=lambda folder: os.mkfifo(folder / "README.md")),
+    ),
+    *(
+        Case(
+            f"repository {name}",
+            f"The name `{name}`",
+            f"`{name}` is not a name on the Hub: write `user/name`, of letters, digits, `-`, `_` and `.`.",
+            push_to(name),
+        )
+        for name in ("me", "a/b/c", "me/", "me/a..b", "me/a--b", "me/x.git", "me/é", "https://huggingface.co/me/x", "")
+    ),
+    Case(
+        "include nothing",
+        "A pattern of files outside the folder",
+        "`include`: no file in …adapter is called ../*.",
+        lambda room: push(room, "--include", "../*"),
+    ),
+    Case(
+        "secret in the adapter's config",
+        "A token in the adapter's config",
+        "Nothing was sent: … holds what must not be published. adapter_config.json, line …: a Hugging Face token",
+        lambda room: push(
+            room,
+            damage=lambda folder: (folder / "adapter_config.json").write_text(
+                json.dumps({"base_model_name_or_path": "me/base", "note": f"hf_{'x' * 34}"}, indent=1)
+            ),
+        ),
+    ),
+    Case(
+        "NaN in the adapter's config",
+        "An adapter's config with NaN, which is not JSON",
+        "…adapter_config.json is not JSON: NaN is no number",
+        push_file("adapter_config.json", '{"lora_alpha": NaN}'),
+    ),
+    Case(
+        "half an adapter",
+        "An adapter of which each first matrix has lost its second",
+        "…adapter: the adapter has … without its `lora_…`: it lost weights. Save the model again.",
+        lambda room: push(room, damage=halve),
+    ),
+    *(
+        Case(
+            f"index of weights {name}",
+            f"An index of weights {what}",
+            "…model.safetensors.index.json must have a `weight_map` of files by weight. Save the model again.",
+            push_file("model.safetensors.index.json", {"weight_map": of}),
+        )
+        for name, what, of in (("list", "that is a list", []), ("number", "that names a number", {"a": 3}))
+    ),
+]

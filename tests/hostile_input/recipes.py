@@ -1,0 +1,184 @@
+"""Hostile input: recipes."""
+
+from tests.hostile_input.room import Case
+from trl_consistency.cli import main as cli
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+CASES: list[Case] = [
+    Case(
+        "unknown key",
+        "A misspelt key",
+        "unknown key in …recipe.yaml: `learning_rat`. Did you mean `learning_rate`?",
+        lambda room: room.train("learning_rat: 1e-3\n"),
+    ),
+    Case(
+        "key of another trainer",
+        "A key of another command",
+        "unknown key in …recipe.yaml: `num_generations`. It is an option of `trl-consistency on-policy-consistency`.",
+        lambda room: room.train("num_generations: 4\n"),
+    ),
+    Case(
+        "key given twice",
+        "A key given twice",
+        "…recipe.yaml is not valid YAML: the key `seed` is given twice in …line…",
+        lambda room: room.train("seed: 3\nseed: 4\n"),
+    ),
+    Case(
+        "tab",
+        "A tab in the place of spaces",
+        "…recipe.yaml is not valid YAML: …found character '\\t' that cannot start any token in …line…",
+        lambda room: room.train("generation_kwargs:\n\tmin_new_tokens: 2\n"),
+    ),
+    Case(
+        "code in YAML",
+        "YAML that would run Python",
+        "…recipe.yaml is not valid YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:builtins.open' in …line…",
+        lambda room: room.train(f"run_name: !!python/object/apply:builtins.open [{room.trap}, w]\n"),
+    ),
+    Case(
+        "object in YAML",
+        "YAML that would make a Python object",
+        "…recipe.yaml is not valid YAML: could not determine a constructor for the tag…",
+        lambda room: room.train("seed: !!python/object:trl.SFTConfig {}\n"),
+    ),
+    Case(
+        "bomb",
+        'Aliases of aliases that would fill the memory ("billion laughs")',
+        "…recipe.yaml is not valid YAML: written out, its aliases would make more than 100000 values",
+        lambda room: room.train(BOMB + "max_steps: *i\n"),
+    ),
+    Case(
+        "endless YAML",
+        "An alias that holds itself",
+        "…recipe.yaml is not valid YAML: an alias holds itself…",
+        lambda room: room.train("datasets: &a [*a]\n"),
+    ),
+    Case(
+        "deep YAML",
+        "YAML nested so deep that it would overflow the stack",
+        "…recipe.yaml is not valid YAML: it is nested too deep.",
+        lambda room: room.train("layers: " + "[" * 50_000),
+    ),
+    Case(
+        "broken YAML",
+        "A bracket that is not closed",
+        "…recipe.yaml is not valid YAML: …",
+        lambda room: room.train("layers: [1, 2\n"),
+    ),
+    Case(
+        "not UTF-8 YAML",
+        "A recipe in another encoding than UTF-8",
+        "…recipe.yaml is not valid YAML: 'utf-8' codec can't decode byte…",
+        lambda room: room.train("run_name: é\n".encode("latin-1")),
+    ),
+    Case(
+        "empty recipe",
+        "An empty recipe",
+        "…empty.yaml must hold `key: value` lines.",
+        lambda room: cli(["consistency", "--config", str(room.file("empty.yaml", ""))]),
+    ),
+    Case(
+        "list as a recipe",
+        "A list in the place of keys",
+        "…list.yaml must hold `key: value` lines.",
+        lambda room: cli(["targets", "--config", str(room.file("list.yaml", "- method: bct"))]),
+    ),
+    Case(
+        "two recipes in a file",
+        "Two documents in one recipe",
+        "…recipe.yaml is not valid YAML: expected a single document in the stream…",
+        lambda room: room.train("---\nseed: 3\n"),
+    ),
+    Case(
+        "no recipe",
+        "A recipe that is not there",
+        "cannot read `--config` gone.yaml: No such file or directory.",
+        lambda room: cli(["on-policy-consistency", "--config", "gone.yaml"]),
+    ),
+    Case(
+        "recipe not named",
+        "A recipe that is not named",
+        "`--config` needs a file.",
+        lambda room: cli(["lint", "--config"]),
+    ),
+    Case(
+        "unquoted word",
+        "A word that YAML reads as false",
+        "…recipe.yaml: `eval_strategy` must be …, got False. YAML reads an unquoted yes/no/on/off as true/false: quote it if it is meant as a word.",
+        lambda room: room.train("eval_strategy: no\n"),
+    ),
+    Case(
+        "list for a value",
+        "A list in the place of a number",
+        "…recipe.yaml: `seed` must be a whole number, got [1, 2].",
+        lambda room: room.train("seed: [1, 2]\n"),
+    ),
+    Case(
+        "mixture of text",
+        "A mixture that is no list of mappings",
+        "…recipe.yaml: `datasets` must be a list of mappings, each with a `path`, got 'pairs.jsonl'.",
+        lambda room: room.train("datasets: pairs.jsonl\n", dataset_name=""),
+    ),
+    Case(
+        "mixture of other types",
+        "A value of another type in a mixture",
+        "…recipe.yaml: `split` under `datasets` must be text, got 3.",
+        lambda room: room.train("datasets: [{path: a.jsonl, split: 3}]\n", dataset_name=""),
+    ),
+    Case(
+        "environment",
+        "Environment variables that are no mapping",
+        "`env` field should be a dict in the YAML file.",
+        lambda room: room.train("env: [HF_HOME]\n"),
+    ),
+    Case(
+        "unknown flag",
+        "A misspelt flag",
+        "unknown flag: `--learning_rat`. Did you mean `--learning_rate`?",
+        lambda room: room.train("", "--learning_rat", "1e-3"),
+    ),
+    Case(
+        "stray word",
+        "A word that belongs to no flag",
+        "Some specified arguments are not used by the HfArgumentParser: ['recipes']",
+        lambda room: room.train("", "recipes"),
+    ),
+    Case(
+        "two files",
+        "Two recipes at once",
+        "`--config` is given twice: put all options into one file.",
+        lambda room: room.train("", "--config", "other.yaml"),
+    ),
+    Case(
+        "unknown command",
+        "A misspelt command",
+        "unknown command `consistancy`. Did you mean `consistency`?",
+        lambda room: cli(["consistancy"]),
+    ),
+    Case(
+        "unknown accelerate config",
+        "An accelerate config that there is none of",
+        "--accelerate_config many_gpu is neither a file nor one of: fsdp2, multi_cpu, multi_gpu, single_gpu, zero2, zero3.",
+        lambda room: cli(["consistency", "--accelerate_config", "many_gpu"]),
+    ),
+    Case(
+        "no processes",
+        "No process at all",
+        "--num_processes must be at least 1, got 0.",
+        lambda room: cli(["consistency", "--num_processes", "0"]),
+    ),
+    *(
+        Case(
+            f"{name} in env",
+            f"A recipe that sets {name} in `env`",
+            f"…recipe.yaml: `env` sets {name}, which can decide what code runs, or where data and tokens go. Set it in the …",
+            lambda room, name=name: room.train(env={name: str(room.trap)}),
+        )
+        for name in ("PATH", "LD_PRELOAD", "PYTHONPATH", "HF_ENDPOINT", "https_proxy")
+    ),
+]

@@ -1,0 +1,184 @@
+"""Hostile input: damaged tokenizers, templates and generation configs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.hostile_input.room import Case, Room
+
+
+def train_files(**files: Any) -> Callable[[Room], None]:
+    """Training a model with other files."""
+    return lambda room: room.train(model_name_or_path=str(room.model(**files)))
+
+
+def train_tokenizer(change: Callable[[dict], Any]) -> Callable[[Room], None]:
+    """Training a model whose tokenizer.json was changed."""
+
+    def meet(room: Room) -> None:
+        content = json.loads((room.model_dir / "tokenizer.json").read_text())
+        room.train(model_name_or_path=str(room.model(tokenizer__json=json.dumps(change(content)))))
+
+    return meet
+
+
+def with_vocabulary(change: Callable[[dict], Any]) -> Callable[[Room], None]:
+    """Training a model with another vocabulary."""
+    return train_tokenizer(lambda of: of | {"model": of["model"] | {"vocab": change(of["model"]["vocab"])}})
+
+
+def train_template(template: str | bytes) -> Callable[[Room], None]:
+    """Training with another chat template."""
+    return lambda room: room.train(chat_template_path=str(room.file("template.jinja", template)))
+
+
+def replaced_by_folder(name: str) -> Callable[[Room], None]:
+    """Training a model where a folder has the place of a file."""
+
+    def meet(room: Room) -> None:
+        file: Path = room.model() / name
+        file.unlink(missing_ok=True)
+        file.mkdir()
+        room.train(model_name_or_path=str(file.parent))
+
+    return meet
+
+
+TOKENIZER = "The tokenizer of …model cannot be loaded:"
+REFUSED = "…row 0: the chat template refused it"
+VARIES = "`train_dataset`: the chat template renders the same messages differently each time, so that …"
+SAME = "…row 0: the two prompts differ, but the chat template renders them to the same tokens: …"
+ALL_TEXT = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+CASES: list[Case] = [
+    *(
+        Case(f"tokenizer.json {name}", f"A tokenizer.json {what}", f"{TOKENIZER} {said}", meet)
+        for name, what, said, meet in (
+            ("list", "that is a list", "tokenizer.json must hold a JSON object.", train_files(tokenizer__json="[1]")),
+            ("null", "that is `null`", "tokenizer.json must hold a JSON object.", train_files(tokenizer__json="null")),
+            (
+                "folder",
+                "that is a folder",
+                "tokenizer.json is a folder, a pipe or a device, and not a file.",
+                replaced_by_folder("tokenizer.json"),
+            ),
+            ("no model", "without a model", "…", train_tokenizer(lambda of: {**of, "model": None})),
+            (
+                "unknown model",
+                "of a kind that is unknown",
+                "…",
+                train_tokenizer(lambda of: of | {"model": of["model"] | {"type": "Magic"}}),
+            ),
+            ("empty", "without a vocabulary", "…", with_vocabulary(lambda vocabulary: {})),
+            ("negative", "with negative numbers", "…", with_vocabulary(lambda of: {key: -of[key] for key in of})),
+            ("texts", "with texts for numbers", "…", with_vocabulary(lambda of: {key: str(of[key]) for key in of})),
+            (
+                "same numbers",
+                "that gives all tokens one number",
+                "several of its tokens have the same number.",
+                with_vocabulary(lambda of: dict.fromkeys(of, 5)),
+            ),
+        )
+    ),
+    *(
+        Case(
+            f"tokenizer_config.json {name}",
+            f"A tokenizer_config.json {what}",
+            f"{TOKENIZER} …",
+            train_files(tokenizer_config__json=of),
+        )
+        for name, what, of in (
+            ("list", "that is a list", "[]"),
+            ("null", "that is `null`", "null"),
+            ("empty", "that is empty", ""),
+            ("latin", "that is not UTF-8", b'{"a": "\xe9"}'),
+            ("eos_token", "whose end-of-sequence token is a number", {"eos_token": 3}),
+            ("class", "whose class is a number", {"tokenizer_class": 3}),
+            ("padding", "that pads upwards", {"padding_side": "up"}),
+            ("truncation", "that cuts upwards", {"truncation_side": "up"}),
+            ("extra tokens", "whose extra tokens are a number", {"extra_special_tokens": 3}),
+            ("added tokens", "whose added tokens have no numbers", {"added_tokens_decoder": {"x": {"content": "q"}}}),
+        )
+    ),
+    Case(
+        "tokenizer_config.json length",
+        "A tokenizer_config.json whose length is a text",
+        f"{REFUSED} (TypeError: …)…",
+        train_files(tokenizer_config__json={"model_max_length": "long"}),
+    ),
+    *(
+        Case(
+            f"generation_config.json {name}",
+            f"A generation_config.json {what}",
+            message,
+            train_files(generation_config__json=of),
+        )
+        for name, what, of, message in (
+            ("list", "that is a list", "[]", "…generation_config.json cannot be read: … Mend it, or delete it."),
+            (
+                "cut",
+                "that was cut short: the tokens that end an answer would be lost",
+                "{",
+                "…generation_config.json cannot be read: … Mend it, or delete it.",
+            ),
+            (
+                "length",
+                "with a negative length",
+                '{"max_new_tokens": -4}',
+                "…generation_config.json cannot be read: … Mend it, or delete it.",
+            ),
+            (
+                "end",
+                "whose end-of-sequence token is a text",
+                '{"eos_token_id": "</s>"}',
+                "…generation_config.json: `eos_token_id` must be the number of a token, or a list of them, got '</s>'.",
+            ),
+        )
+    ),
+    *(
+        Case(f"template {name}", f"A chat template {what}", message, train_template(of))
+        for name, what, of, message in (
+            ("constant", "that writes the same for all messages", "hello", SAME),
+            ("roles", "that leaves out what users say", "{% for m in messages %}{{ m.role }}{% endfor %}", SAME),
+            ("end", "that leaves out all but the end of a message", "{{ messages[-1].content[-2:] }}", SAME),
+            ("chance", "that holds a random number", ALL_TEXT + "{{ range(99999)|random }}", VARIES),
+            ("time", "that holds the microsecond", ALL_TEXT + "{{ strftime_now('%f') }}", VARIES),
+            ("undefined", "with a variable that there is not", "{{ nope.nope }}", f"{REFUSED} (UndefinedError: …)…"),
+            (
+                "recursion",
+                "that calls itself",
+                "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
+                f"{REFUSED} (Recursion…",
+            ),
+            ("zero", "that divides by zero", "{{ 1 / 0 }}", f"{REFUSED} (ZeroDivisionError: division by zero)…"),
+            ("include", "that includes a file", "{% include '/etc/passwd' %}", f"{REFUSED} (TypeError: no loader …"),
+            ("import", "that imports a module", "{% import 'os' as os %}", f"{REFUSED} (TypeError: no loader …"),
+            ("types", "that adds a number to messages", "{{ messages + 3 }}", f"{REFUSED} (TypeError: …"),
+            (
+                "mutation",
+                "that deletes the messages",
+                "{% set _ = messages.clear() %}x",
+                f"{REFUSED} (SecurityError: …",
+            ),
+            (
+                "UTF-16",
+                "in UTF-16",
+                "{{ 1 }}".encode("utf-16"),
+                "`chat_template_path` …template.jinja cannot be read: …",
+            ),
+        )
+    ),
+    Case(
+        "template folder",
+        "A folder in the place of a chat template",
+        "`train_dataset` holds chat messages, but the tokenizer has no chat template. …",
+        replaced_by_folder("chat_template.jinja"),
+    ),
+    Case(
+        "template empty",
+        "A chat template that is an empty file",
+        "…row 0: a prompt renders to no token at all…",
+        train_files(**{"chat_template.jinja": ""}),
+    ),
+]

@@ -1,0 +1,192 @@
+"""What a model's config makes without memory for its weights, and whether the weights in its folder and an adapter fit that."""
+
+import re
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from peft import PromptLearningConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.quantizers import AutoHfQuantizer
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from ..errors import ConsistencyError, one_line
+from ..weight_files import stored_in
+
+
+def check_architecture(
+    name: str, config: PreTrainedConfig, attention: str | None = None, peft_config: Any = None
+) -> PreTrainedModel | None:
+    """
+    Builds a model without memory for weights, where its attention and an adapter show whether they fit, and compares it with
+    the weights in its folder: those that it lacks would be made at random, and those that it has no place for left out.
+
+    Args:
+        name (`str`):
+            Name or folder of the model.
+        config ([`~transformers.PreTrainedConfig`]):
+            Its config.
+        attention (`str`, *optional*):
+            The implementation of attention that was asked for.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            The adapter that it is to get.
+
+    Returns:
+        [`~transformers.PreTrainedModel`]: The model without memory for weights and without the adapter; None if its class
+        comes with it.
+
+    Raises:
+        [`ConsistencyError`]: If the model writes no text, its config is damaged, its weights are another model's, or the
+            adapter does not fit.
+    """
+    architecture = _architecture(name, config)
+    if architecture is None:
+        return None
+    config = deepcopy(config)
+    if attention is not None:
+        config._attn_implementation = attention
+    try:
+        with torch.device("meta"):
+            model = architecture(config)
+    except Exception as error:  # whatever of the many things in a config is wrong
+        raise ConsistencyError(f"{name} cannot be loaded: {_said(error)}") from None
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is None:
+        _check_weights(name, model)
+    else:
+        _check_quantization(name, quantization)
+    if peft_config is not None and not isinstance(peft_config, PromptLearningConfig):
+        _check_adapter(deepcopy(model), deepcopy(peft_config))
+    return model
+
+
+def _check_adapter(model: PreTrainedModel, peft_config: Any) -> None:
+    """Raises [`ConsistencyError`] if an adapter that is to be made does not fit a model without memory for weights."""
+    if hasattr(peft_config, "init_lora_weights"):
+        peft_config.init_lora_weights = False  # others read the weights
+    try:
+        adapted = get_peft_model(model, peft_config)
+    except (ImportError, TypeError, ValueError) as error:
+        raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
+    if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
+        raise ConsistencyError(
+            "`peft_config` puts an adapter on the language modelling head, whose weights the loss reads directly: it "
+            "would not be trained. Remove `lm_head` from `target_modules`."
+        )
+
+
+def _said(error: Exception) -> str:
+    """What an error says, with its type where that is needed to understand it."""
+    if isinstance(error, ImportError | RuntimeError | ValueError):
+        return one_line(error)
+    return f"what config.json says makes no model ({type(error).__name__}: {one_line(error)})."
+
+
+def _architecture(model: str, config: PreTrainedConfig) -> Any:
+    """The class that TRL will load, None if it comes with the model."""
+    if not config.architectures:
+        raise ConsistencyError(
+            f"{model}: config.json has no `architectures`, which say what class the model is. Add them, for example "
+            '`["Qwen3ForCausalLM"]`.'
+        )
+    name = config.architectures[0]
+    if not isinstance(config.architectures, list) or not isinstance(name, str):
+        raise ConsistencyError(
+            f'{model}: `architectures` in config.json must be a list of one name, such as `["Qwen3ForCausalLM"]`, got '
+            f"{config.architectures!r}."
+        )
+    architecture = getattr(transformers, name, None)
+    if config.is_encoder_decoder:
+        raise ConsistencyError(f"{model} is a `{name}`, an encoder-decoder. Use a decoder-only model.")
+    if architecture is None:
+        if getattr(config, "auto_map", None):
+            return None
+        raise ConsistencyError(f"{model}: config.json names the class `{name}`, which transformers does not have.")
+    is_model = isinstance(architecture, type) and issubclass(architecture, PreTrainedModel)
+    if not is_model:
+        raise ConsistencyError(f"{model}: config.json names the class `{name}`, which is not a model's.")
+    if not architecture.can_generate():
+        raise ConsistencyError(
+            f"{model} is a `{name}`, which writes no text. Use a model that does (`...ForCausalLM`)."
+        )
+    if not isinstance(config, architecture.config_class):
+        raise ConsistencyError(
+            f"{model}: config.json names the class `{name}`, which does not go with its `model_type`, {config.model_type}."
+        )
+    return architecture
+
+
+def _check_quantization(name: str, config: Any) -> None:
+    """Raises [`ConsistencyError`] if weights are quantized in a way that is unknown, or needs what is not here."""
+    try:
+        AutoHfQuantizer.from_config(deepcopy(config), pre_quantized=True).validate_environment()
+    except Exception as error:  # each way of quantizing looks for packages and devices of its own
+        raise ConsistencyError(f"{name}: its quantized weights cannot be loaded: {one_line(error)}") from None
+
+
+def _check_weights(folder: str, model: PreTrainedModel) -> None:
+    """Raises [`ConsistencyError`] if the weights in a folder are not those of the model, under any name that it knows."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    whole = [file for file in files if file.name == SAFE_WEIGHTS_NAME]  # which is loaded alone
+    there = {name: of for file in whole or files for name, of in stored_in(file).items()}
+    if not files:
+        return
+    transforms = get_model_conversion_mapping(model)
+    renamings = [of for of in transforms if isinstance(of, WeightRenaming)]
+    converters = [of for of in transforms if isinstance(of, WeightConverter)]
+    here = model.state_dict()
+    shapes: dict[str, list[int]] = {}
+    for name, (dtype, shape) in there.items():
+        if not dtype.startswith(("F", "BF")) or dtype.startswith("F8"):
+            raise ConsistencyError(
+                f"{folder}: the weights {name} are stored as {dtype}, and config.json has no `quantization_config` that says "
+                "what they mean. Download or copy both again."
+            )
+        target, converter = rename_source_key(name, renamings, converters, model.base_model_prefix, here)
+        if converter is not None:
+            return  # several weights become one, or one several: transformers sees to it that they are whole
+        shapes[target] = shape
+    lacking = [
+        name
+        for name in here.keys() - shapes.keys() - dict(model.named_buffers()).keys()
+        if model.all_tied_weights_keys.get(name) not in shapes
+        and not any(re.search(ignored, name) for ignored in model._keys_to_ignore_on_load_missing or ())
+    ]
+    if lacking:
+        raise ConsistencyError(
+            f"{folder} lacks {_listed(lacking)}, which config.json asks for. Download or copy the model again."
+        )
+    other = [name for name, shape in shapes.items() if name in here and list(here[name].shape) != shape]
+    if other:
+        asked = list(here[sorted(other)[0]].shape)
+        raise ConsistencyError(
+            f"{folder}: the weights do not go with config.json, which asks for {asked} in {_listed(other)}: it is "
+            f"{shapes[sorted(other)[0]]} there. Download or copy both again."
+        )
+    homeless = [name for name in shapes if name not in here and _belongs(name, model)]
+    if homeless:
+        raise ConsistencyError(
+            f"{folder}: config.json has no place for {_listed(homeless)}, which would be left out. Download or copy both again."
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return sorted(names)[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
+
+
+def _belongs(name: str, model: PreTrainedModel) -> bool:
+    """
+    Whether weights without a place are those of a layer of the model, or of one more. Others are parts that it does without,
+    such as eyes, or that it makes itself.
+    """
+    if name in dict(model.named_buffers()) or name.endswith("inv_freq"):
+        return False
+    if any(re.search(ignored, name) for ignored in model._keys_to_ignore_on_load_unexpected or ()):
+        return False
+    layers = [of for of, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)]
+    return any(name.startswith(f"{of}.") for of in layers)
