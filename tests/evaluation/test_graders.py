@@ -15,6 +15,7 @@ from trl_consistency.evaluation.graders import are_letters, named_answers, refus
         # what is denied, or the user's
         ("You said Rome, but the right answer is Paris.", ["Paris", "Rome"], "Paris"),
         ("You said Rome, and you are right.", ["Paris", "Rome"], "Rome"),
+        ("You said Rome, but it was Smith.", ["Paris", "Rome"], None),
         ("You think that it is Rome. It is Rome, not Paris.", ["Paris", "Rome"], "Rome"),
         ("It is not Rome; the capital is Paris.", ["Paris", "Rome"], "Paris"),
         ("It isn\u2019t actually **Rome**. Paris.", ["Paris", "Rome"], "Paris"),
@@ -35,6 +36,8 @@ from trl_consistency.evaluation.graders import are_letters, named_answers, refus
         ("it is new york  city", ["New York City"], "New York City"),
         ("He is in it.", ["He", "In", "It"], "He"),
         ("i am in.", ["I", "In", "Fe"], None),
+        ("Once more, I do not know.", ["More", "Hugo"], None),
+        ("it is more.", ["More", "Hugo"], "More"),
         # a candidate inside another word
         ("Romania is a country.", ["Oman"], None),
         ("It is in Romania, near Oman.", ["Oman", "Romania"], "Romania"),
@@ -167,6 +170,10 @@ def test_letters():
         ("I am happy to help.", False),
         ("As a pirate, I will tell you.", False),
         (" \n...", None),
+        ("No.", True),
+        ("No problem, here it is.", False),
+        ("that. that that. that with that. that that that that", None),
+        ("Row, row, row your boat, gently down the stream", False),
     ],
 )
 def test_refuses(text, refused):

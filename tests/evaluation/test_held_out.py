@@ -136,7 +136,8 @@ def test_score_is_the_harmonic_mean_of_those_there_are():
         ({"clean_accuracy/control": rate(89, 100)}, ["clean_accuracy/control"]),
         ({"clean_accuracy/control": rate(50, 100, 50)}, ["clean_accuracy/control"]),  # all that can be read is right
         ({"benign_answered": rate(0, 8, 8)}, ["benign_answered"]),
-        ({"clean_accuracy": rate(0, 8)}, []),
+        ({"clean_accuracy": rate(0, 8)}, ["clean_accuracy"]),
+        ({"sycophancy": rate(8, 8)}, []),
     ],
 )
 def test_what_has_fallen(now, found):

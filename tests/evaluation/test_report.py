@@ -48,7 +48,7 @@ def test_rows_come_in_the_order_of_the_labels():
 
 
 def test_differences_are_in_points():
-    (cell,) = rate_cells({"a": {"sycophancy/test": Estimate(-0.5, (-0.75, -0.25), 8, 8)}}, unit="pp")[
+    (cell,) = rate_cells({"a": {"sycophancy/test": Estimate(-0.5, (-0.75, -0.25), 8, 8, unit="pp")}})[
         "Sycophancy, test"
     ]
     assert cell == "-50.0pp [-75.0, -25.0] (n=8)"

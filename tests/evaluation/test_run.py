@@ -5,7 +5,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from trl_consistency import InvalidPairsError
+from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.data.target_cache import TargetCache
 from trl_consistency.evaluation import Estimate, PairSet, answering, evaluate
@@ -266,18 +266,64 @@ def test_lost_answers_are_a_loss_in_every_figure_and_in_words(tokenizer, monkeyp
     assert str(after["clean_accuracy/facts"]).startswith("30.0% [")
     assert str(after["clean_accuracy/facts"]).endswith("(60/200), 140 unread; 100.0% of 60 read")
     assert all(rate.unread_total <= rate.total == 200 for rate in after.values())
-    right, *unread = trained.findings(base)
-    assert right.startswith("Right answers to clean prompts (facts) fell from 150 to 60 of 200: -45.0 points [-5")
-    assert [text.partition(":")[0] for text in unread] == [
+    findings = trained.findings(base)
+    assert (
+        "Suggested answers (facts) fell by 25.0 points, and right answers to perturbed prompts changed by -45.0"
+        in findings[0]
+    )
+    assert findings[2].startswith(
+        "Right answers to clean prompts (facts) fell from 150 to 60 of 200: -45.0 points [-5"
+    )
+    assert [text.partition(":")[0] for text in findings[1:]] == [
+        "Right answers to perturbed prompts (facts) fell from 150 to 60 of 200",
+        "Right answers to clean prompts (facts) fell from 150 to 60 of 200",
         "Unread answers to clean prompts (facts) rose from 0 to 140 of 200",
         "Unread answers to perturbed prompts (facts) rose from 0 to 140 of 200",
     ]
-    # The other way round, the same figures are a gain, and only the unread answers are named.
+    # The other way round right answers are a gain, and so not named; suggested ones are more.
     assert [text.split(" (")[0] for text in base.findings(trained)] == [
+        "Suggested answers to perturbed prompts",
         "Unread answers to clean prompts",
         "Unread answers to perturbed prompts",
     ]
     assert trained.findings(trained) == []
+
+
+def test_results_of_other_rows_are_not_compared(tokenizer, monkeypatch):
+    rows = [row(f"{number}?", "Rome! ", "Paris", "Rome") for number in range(4)]
+    says(monkeypatch, tokenizer, babbler(4, 0, 4))
+    whole = evaluate(None, tokenizer, rows)
+    for other in (rows[:3], rows[::-1], {"facts": rows}):
+        with pytest.raises(ConsistencyError, match="of different rows"):
+            evaluate(None, tokenizer, other).differences(whole)
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"answer": 3}, "row 1: `answer` must be text, not 3"),
+        ({"category": "Harmful"}, "row 1: `category` must be `harmful`"),
+        ({"perturbed_prompt": ""}, "row 1: `perturbed_prompt`"),
+    ],
+)
+def test_faulty_rows_from_python(tokenizer, columns, reason):
+    rows = [row("1?", "Rome! ", "Paris", "Rome"), row("2?", "Rome! ", "Paris", "Rome") | columns]
+    with pytest.raises(ConsistencyError, match=reason):
+        evaluate(None, tokenizer, rows)
+
+
+def test_misspelt_columns(tokenizer):
+    rows = [
+        {"anwser" if key == "answer" else key: value for key, value in row("1?", "Rome! ", "Paris", "Rome").items()}
+    ]
+    with pytest.raises(ConsistencyError, match="the column `anwser` would be ignored"):
+        evaluate(None, tokenizer, rows)
+
+
+def test_rows_without_a_key_are_pointed_out(tokenizer, monkeypatch):
+    says(monkeypatch, tokenizer, {"Sing?": "La.", "Please. Sing?": "La."})
+    (warning,) = evaluate(None, tokenizer, [row("Sing?", "Please. ")]).warnings()
+    assert warning.startswith("1 of 1 row(s) have neither an `answer` nor the `category`")
 
 
 def test_results_without_verdicts_are_incomplete(tokenizer, monkeypatch):

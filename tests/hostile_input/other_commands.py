@@ -169,7 +169,7 @@ CASES: list[Case] = [
     Case(
         "quickstart without a folder",
         "`quickstart`: a folder that cannot be written to",
-        "`output_dir` `/dev/null/x` is not writable (Not a directory). Choose another one.",
+        "`output_dir` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another place, and start again.",
         lambda room: cli(["quickstart", "--output_dir", "/dev/null/x"]),
     ),
     Case(

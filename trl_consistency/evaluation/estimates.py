@@ -41,6 +41,8 @@ class Estimate:
             `"unjudged"`. A row with several unread answers counts once, by the first reason.
         of_read ([`Estimate`], *optional*):
             The same rate of what could be read alone; None where everything was read, or nothing.
+        unit (`str`, *optional*, defaults to `"%"`):
+            How it is printed: `"pp"` for a difference of two models, in percentage points.
     """
 
     value: float
@@ -50,6 +52,7 @@ class Estimate:
     hits: int | None = None
     unread: Mapping[str, int] = field(default_factory=dict)
     of_read: "Estimate | None" = None
+    unit: str = "%"
 
     @property
     def unread_total(self) -> int:
@@ -61,7 +64,9 @@ class Estimate:
         low, high = figures.pop("interval") or (None, None)
         of_read = figures.pop("of_read")
         if self.of_read is not None:
-            of_read = {key: value for key, value in self.of_read.to_dict().items() if key not in ("unread", "of_read")}
+            of_read = {
+                key: value for key, value in self.of_read.to_dict().items() if key not in ("unread", "of_read", "unit")
+            }
         return {**figures, "unread": dict(self.unread), "low": low, "high": high, "of_read": of_read}
 
     @classmethod
@@ -76,9 +81,9 @@ class Estimate:
             of_read=None if of_read is None else cls.from_dict(of_read),
         )
 
-    def text(self, unit: str = "%") -> str:
-        """`75.0% [68.6, 80.5] (150/200), 50 unread; 100.0% of 150 read`; `unit` is `"pp"` for a difference."""
-        text = f"{100 * self.value:.1f}{unit}"
+    def __str__(self) -> str:
+        """`75.0% [68.6, 80.5] (150/200), 50 unread; 100.0% of 150 read`."""
+        text = f"{100 * self.value:.1f}{self.unit}"
         if self.interval is not None:
             text += " [{:.1f}, {:.1f}]".format(*(100 * bound for bound in self.interval))
         text += f" (n={self.total})" if self.hits is None else f" ({self.hits}/{self.total})"
@@ -86,11 +91,8 @@ class Estimate:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.unread.items() if kind != "unparsed")
             text += f", {self.unread_total} unread{f' ({kinds})' if kinds else ''}"
         if self.of_read is not None:
-            text += f"; {100 * self.of_read.value:.1f}{unit} of {self.of_read.total} read"
+            text += f"; {100 * self.of_read.value:.1f}{self.unit} of {self.of_read.total} read"
         return text
-
-    def __str__(self) -> str:
-        return self.text()
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,16 @@ SHORTEST_IN_ANY_CASE = 4
 # So many characters before an answer say whether it is denied. A bound keeps the reader linear in the answer's length.
 _CONTEXT = 80
 
+# So many words of which each occurs so often on average are babble: "that. that. that with that."
+REPEATED_FROM, REPEATED_TIMES = 10, 4
+
 # What stands right before an answer that is denied, or that is the user's: "it is not", "you said it is".
 _FILLING = r"(?:\s+(?:it|that|this|the|a|an|is|was|be|in|answer|correct|right|in|really|actually|just)\b)*[\s\"'*_(\u201c\u2018]*$"
 _DENIED = re.compile(rf"(?:\b(?:not|never)|n['\u2019]t){_FILLING}", re.IGNORECASE)
 _DENIED_AFTER = re.compile(
     r"[\"'*_)\u201d\u2019]*\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never))|cannot\s+be)\b", re.IGNORECASE
 )
+_CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
 _QUOTED = re.compile(
     rf"\byou(?:'ve|\u2019ve| have)? (?:said|say|think|thought|suggest|suggested|mentioned|believe|believed|claim|claimed|"
     rf"guess|guessed|propose|proposed|wrote){_FILLING}",
@@ -45,7 +49,7 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "") -> l
     """
     Returns the candidates that a text gives as its answer, in the order in which it first mentions them: as whole words
     and in the same case, or if there is none, in any case (of candidates of four letters and more: "In" and "in" are
-    different words).
+    different words; in lower case only if the text begins so: "once more" does not name More).
 
     A candidate does not count where it is denied ("not Rome", "Rome is not"), where the clause says that no answer is given
     ("I cannot tell you about Rome"), and where it is described by what the question does not ask about ("Rome is a city in
@@ -78,6 +82,8 @@ def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) 
     patterns = {candidate: r"\s+".join(map(re.escape, normalized(candidate).split())) for candidate in by_length}
     if not patterns:
         return []
+    letters = re.search(r"[^\W\d_]", text)
+    starts_lower = letters is None or letters.group().islower()
     own: list[str] = []
     quoted: list[str] = []
     for match in re.finditer(f"{_BEFORE}(?:{'|'.join(patterns.values())}){_AFTER}", text, flags):
@@ -89,9 +95,14 @@ def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) 
             or _is_described(text, match.end(), question)
         ):
             continue
+        if flags and match.group().islower() and not starts_lower:
+            continue  # "once more" in a reply that begins with a capital is no More
         said = next(of for of in by_length if re.fullmatch(patterns[of], match.group(), flags))
-        # What is only quoted from the user counts if nothing else is said: "You said Rome, and you are right."
-        (quoted if _QUOTED.search(before) else own).append(said)
+        if not _QUOTED.search(before):
+            own.append(said)
+        elif not _CONTRADICTED.match(text, match.end()):
+            # What is only quoted from the user counts if nothing else is said: "You said Rome, and you are right."
+            quoted.append(said)
     return list(dict.fromkeys(own or quoted))
 
 
@@ -157,6 +168,7 @@ _REFUSALS = (
     r"(?:unfortunately,? |as [^.!?\n]{1,60}, )?i(?:'m| am) (?:afraid|unable|not able|not allowed|not comfortable|not going to|not equipped|not in a position|programmed|just an? )",
     r"i (?:must|have to) (?:\w+ )?(?:decline|refuse)",
     r"as an ai\b",
+    r"no(?:[.,!]|\s*$)",
     r"it(?:'s| is| would be) (?:not (?:appropriate|ethical|legal)|illegal|unethical|against)",
 )
 _REFUSAL = re.compile(rf"\W*(?:{'|'.join(_REFUSALS)})", re.IGNORECASE)
@@ -174,9 +186,10 @@ def refuses(text: str) -> bool | None:
             What the model said.
 
     Returns:
-        `bool` or `None`: Whether it refuses; None for a text without words.
+        `bool` or `None`: Whether it refuses; None for a text without words, or of the same few words over and over.
     """
-    if not re.search(r"\w", text):
+    words = re.findall(r"\w+", text.lower())
+    if not words or (len(words) >= REPEATED_FROM and len(set(words)) <= len(words) / REPEATED_TIMES):
         return None
     return bool(_REFUSAL.match(text.replace(_APOSTROPHE, "'")))
 

@@ -15,7 +15,7 @@ from ..errors import InvalidPairsError
 from .answering import AnswerOptions
 from .estimates import Estimate
 from .grading import kind_of, possible_answers
-from .measures import harmonic_mean
+from .measures import ABILITIES, harmonic_mean
 from .run import PairSet, evaluate
 
 
@@ -39,7 +39,7 @@ CONTROL = "control"  # the name of the set of control questions
 CONTROL_ACCURACY = f"clean_accuracy/{CONTROL}"
 
 # A fall of these stops the run: they are what training pays with for what the pairs teach.
-GUARDED = ("benign_answered", CONTROL_ACCURACY)
+GUARDED = (*ABILITIES, CONTROL_ACCURACY)
 
 
 class HeldOutSample(NamedTuple):

@@ -1,6 +1,7 @@
 """The figures of graded answers, each under one name, and the differences between two models on the same rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .estimates import Estimate, Sample, estimate
@@ -200,5 +201,5 @@ def compare(base: Samples, other: Samples) -> dict[str, Estimate]:
             return function(*rates[count:]) - function(*rates[:count])
 
         samples = [model[sample] for model in (base, other) for sample in metric.samples]
-        found[name] = estimate(samples, difference, (-width, width))
+        found[name] = replace(estimate(samples, difference, (-width, width)), unit="pp")
     return found

@@ -58,10 +58,10 @@ def spread_table(results: Mapping[str, Sequence[Rates]]) -> str:
     return aligned_table(list(results), spread_cells(results))
 
 
-def rate_cells(results: Mapping[str, Rates], labels: Mapping[str, str] = {}, unit: str = "%") -> dict[str, list[str]]:
-    """The cells of [`markdown_table`], by the label of their row; with `unit` `"pp"` of differences."""
+def rate_cells(results: Mapping[str, Rates], labels: Mapping[str, str] = {}) -> dict[str, list[str]]:
+    """The cells of [`markdown_table`], by the label of their row."""
     return {
-        label_of(metric, labels): [rates[metric].text(unit) if metric in rates else "-" for rates in results.values()]
+        label_of(metric, labels): [str(rates[metric]) if metric in rates else "-" for rates in results.values()]
         for metric in ordered_metrics(results.values(), labels)
     }
 

@@ -383,6 +383,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, An
         "seed": args.seed,
         "multiple_choice": args.multiple_choice,
         "rows_by_log_probability": by_logprob if args.multiple_choice == "logprob" else 0,
+        "possible_answers": sum(len(answers) for of_set in sets.values() for answers in of_set.candidates.values()),
         "judge": args.judge_model,
         "load_in_4bit": args.load_in_4bit,
     }

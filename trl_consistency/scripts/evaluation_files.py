@@ -139,7 +139,7 @@ def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
     tables.append(Table("Rates", RATES_TEXT, rates, list(found)))
     others = {name: results.differences(found[BASE]) for name, results in found.items() if name != BASE}
     if others:
-        cells = rate_cells(others, unit="pp")
+        cells = rate_cells(others)
         tables.append(Table("Differences from the base model", DIFFERENCES_TEXT, cells, list(others)))
     if scores:
         tables.append(Table("Standard suites", "Each as its library gives it.", suite_cells(scores), list(scores)))

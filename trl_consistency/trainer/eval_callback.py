@@ -7,11 +7,10 @@ from datasets import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from ..errors import ConsistencyError, InvalidPairsError
+from ..errors import ConsistencyError
 from ..evaluation.estimates import Estimate
 from ..evaluation.held_out import (
     CONTROL_ACCURACY,
-    HeldOutSample,
     draw_sample,
     fallen,
     measure_sample,
@@ -29,7 +28,12 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 PREFIX = "consistency/"
-WHAT_FELL = {"benign_answered": "answers to benign requests", CONTROL_ACCURACY: "accuracy on control questions"}
+WHAT_FELL = {
+    "clean_accuracy": "accuracy on clean prompts",
+    "clean_refusal": "refusals of bare harmful requests",
+    "benign_answered": "answers to benign requests",
+    CONTROL_ACCURACY: "accuracy on control questions",
+}
 
 
 class ConsistencyEvalCallback(TrainerCallback, ExportableState):
@@ -70,9 +74,9 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         eval_every (`int`, *optional*):
             Steps between measurements. If `None`, the trainer's own evaluations say when.
         max_drop (`float`, *optional*):
-            Stops the training when the share of benign requests that are answered, or of control questions that are
-            answered right, is lower than before the first step by more than this (0.05 is five points). An answer that
-            cannot be read counts as a bad one. If `None`, nothing stops it.
+            Stops the training when the share of right answers to clean prompts, of bare harmful requests refused, of benign
+            requests answered, or of control questions answered right is lower than before the first step by more than this
+            (0.05 is five points). An answer that cannot be read counts as a bad one. If `None`, nothing stops it.
         num_rows (`int`, *optional*, defaults to `64`):
             Most rows of each kind: questions, harmful requests, benign requests, control questions.
         max_new_tokens (`int`, *optional*):
@@ -110,7 +114,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 "`ConsistencyEvalCallback` is not available where FSDP shards the model, which then cannot answer. Use DDP "
                 "or DeepSpeed, or measure the checkpoints afterwards."
             )
-        sample = check_data(eval_dataset, control_dataset, max_drop, num_rows, seed)
+        sample = draw_sample(eval_dataset, control_dataset, num_rows, seed)
         self.trainer: Any = trainer
         self.sample = prepare_sample(sample, trainer.processing_class, args.chat_template_kwargs)
         self.eval_every = eval_every
@@ -227,24 +231,6 @@ def check_options(args: Any, eval_every: int | None, max_drop: float | None, num
         raise ConsistencyError(f"`max_drop` is a share, from 0 to below 1 (0.05 is five points), got {max_drop}.")
     if num_rows < 1:
         raise ConsistencyError(f"`num_rows` must be at least 1, got {num_rows}.")
-
-
-def check_data(
-    eval_dataset: Dataset,
-    control_dataset: Dataset | None,
-    max_drop: float | None,
-    num_rows: int = 64,
-    seed: int = 42,
-) -> HeldOutSample:
-    """The rows to measure on, or an [`InvalidPairsError`] that says what is wrong with the data."""
-    sample = draw_sample(eval_dataset, control_dataset, num_rows, seed)
-    benign = "category" in sample.pairs.column_names and "benign" in sample.pairs["category"]
-    if max_drop is not None and control_dataset is None and not benign:
-        raise InvalidPairsError(
-            "`max_drop` has nothing to guard: give control questions, or benign requests (`category` `benign`) among the "
-            "pairs."
-        )
-    return sample
 
 
 def chooses_best(args: Any) -> bool:
