@@ -299,4 +299,43 @@ CASES: list[Case] = [
         "`chat_template_kwargs` sets `padding`, which is set the same for both sides and is not for the chat template: …",
         lambda room: room.train(chat_template_kwargs={"padding": "max_length"}),
     ),
+    *(
+        Case(
+            f"{option} {value}",
+            f"`{option}: {value}`",
+            f"`{option}` must be {message}, got {value!r}.",
+            lambda room, option=option, value=value: room.train(command="on-policy-consistency", **{option: value}),
+        )
+        for option, value, message in (
+            ("learning_rate", -1.0, "at least 0"),
+            ("learning_rate", float("inf"), "at least 0"),
+            ("weight_decay", -1.0, "at least 0"),
+            ("weight_decay", float("nan"), "at least 0"),
+            ("max_grad_norm", -1.0, "at least 0 (0 is none)"),
+            ("max_grad_norm", float("nan"), "at least 0 (0 is none)"),
+            ("adam_beta1", 2.0, "at least 0 and below 1"),
+            ("adam_epsilon", 0.0, "above 0"),
+            ("max_steps", 0, "at least 1, or -1 (the epochs decide)"),
+            ("max_steps", -5, "at least 1, or -1 (the epochs decide)"),
+            ("seed", -1, "from 0 to 2**32 - 1"),
+            ("seed", 2**70, "from 0 to 2**32 - 1"),
+            ("data_seed", -1, "from 0 to 2**32 - 1, or None"),
+            ("dataloader_num_workers", -1, "at least 0"),
+            ("max_length", 0, "at least 1, or None"),
+            ("max_completion_length", 0, "at least 1"),
+            ("per_device_train_batch_size", 0, "at least 1"),
+            ("gradient_accumulation_steps", 0, "at least 1"),
+            ("top_p", 2.0, "above 0 and at most 1"),
+            ("min_p", 3.0, "between 0 and 1, or None"),
+            ("repetition_penalty", 0.0, "above 0"),
+            ("loss_temperature", float("nan"), "above 0"),
+            ("num_iterations", 0, "at least 1"),
+        )
+    ),
+    Case(
+        "dataset_num_proc -1",
+        "`dataset_num_proc: -1`",
+        "`dataset_num_proc` must be at least 1, or None, got -1.",
+        lambda room: room.train(dataset_num_proc=-1),
+    ),
 ]

@@ -47,8 +47,7 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         (
             "max_completion_length",
             "99999999999",
-        ): "`pairs`: 1 of 1 row(s) cannot be used. …: row 0: a prompt has … tokens, and "
-        "with `max_completion_length` 99999999999 that is more than the model's context of 512",
+        ): "`max_completion_length` is 99999999999, more than the model's context of 512 tokens (`max_position_embeddings`). Lower it.",
         ("temperature", "-1"): "`temperature` must be at least 0 (greedy), got -1.0.",
         ("temperature", "nan"): "`temperature` must be 0 (greedy) or a number from 0.0001, got nan.",
         ("temperature", "inf"): "`temperature` must be 0 (greedy) or a number from 0.0001, got inf.",
@@ -183,9 +182,8 @@ CASES: list[Case] = [
     ),
     Case(
         "evaluation beyond the context",
-        "`evaluate`: a prompt that leaves no room in the model's context for an answer",
-        "`pairs`: 1 of 1 row(s) cannot be used. …: row 0: a prompt has … tokens, and with `max_completion_length` 256 that is "
-        "more than the model's context of 512",
+        "`evaluate`: a prompt that leaves no room in the model's context",
+        "`pairs`: 1 of 1 row(s) cannot be used. …: row 0: a prompt has … tokens, which leaves no room in the model's context of 512",
         lambda room: room.evaluate([ROW | {"perturbed_prompt": [{"role": "user", "content": "Lyon? What? " * 150}]}]),
     ),
     Case(

@@ -120,21 +120,19 @@ def render_sets(
 
 
 def check_lengths(sets: dict[str, PairSet], context: int | None, max_completion_length: int) -> None:
-    """Raises [`ConsistencyError`] for prompts that leave no room in the model's context for the longest answer."""
+    """Raises [`ConsistencyError`] for prompts, or answers, that are longer than the model's context."""
     if context is None:
         return
+    if max_completion_length > context:
+        raise ConsistencyError(
+            f"`max_completion_length` is {max_completion_length}, more than the model's context of {context} tokens "
+            "(`max_position_embeddings`). Lower it."
+        )
     for name, of_set in sets.items():
         lengths = [max(len(row["clean_ids"]), len(row["perturbed_ids"])) for row in of_set.rows]
-        report_faults(
-            [
-                (
-                    index,
-                    f"a prompt has {length} tokens, and with `max_completion_length` {max_completion_length} that is more "
-                    f"than the model's context of {context}",
-                )
-                for index, length in enumerate(lengths)
-                if length + max_completion_length > context
-            ],
-            name,
-            len(lengths),
-        )
+        faults = [
+            (index, f"a prompt has {length} tokens, which leaves no room in the model's context of {context}")
+            for index, length in enumerate(lengths)
+            if length >= context
+        ]
+        report_faults(faults, name, len(lengths))

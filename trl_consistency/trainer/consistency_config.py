@@ -7,7 +7,14 @@ from trl import SFTConfig
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
-from ..option_types import SAMPLING, check_installed, check_ranges, check_sampling, check_types
+from ..option_types import (
+    SAMPLING,
+    check_installed,
+    check_ranges,
+    check_sampling,
+    check_types,
+    ranges_of_training,
+)
 from .device import settle_device
 from .generation_kwargs import check_generation_kwargs
 
@@ -455,8 +462,8 @@ class ConsistencyConfig(SFTConfig):
                 self.vllm_max_model_length is None or self.vllm_max_model_length >= 1,
                 "at least 1, or None",
             ),
-            "learning_rate": (self.learning_rate >= 0, "at least 0"),
-            "num_train_epochs": (self.num_train_epochs > 0 or self.max_steps > 0, "above 0"),
+            **ranges_of_training(self),
+            "dataset_num_proc": (self.dataset_num_proc is None or self.dataset_num_proc >= 1, "at least 1, or None"),
             "per_device_train_batch_size": (self.per_device_train_batch_size >= 1, "at least 1"),
             "per_device_eval_batch_size": (self.per_device_eval_batch_size >= 1, "at least 1"),
             "gradient_accumulation_steps": (int(self.gradient_accumulation_steps) >= 1, "at least 1"),

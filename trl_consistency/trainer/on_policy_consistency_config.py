@@ -6,7 +6,7 @@ from trl import DistillationConfig
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
-from ..option_types import check_installed, check_ranges, check_types
+from ..option_types import check_installed, check_ranges, check_types, ranges_of_training
 from .device import settle_device
 from .generation_kwargs import check_generation_kwargs
 
@@ -328,8 +328,7 @@ class OnPolicyConsistencyConfig(DistillationConfig):
                 len(self.thinking_markers) == 2 and all(self.thinking_markers),
                 "two texts: what opens a thought and what closes it",
             ),
-            "learning_rate": (self.learning_rate >= 0, "at least 0"),
-            "num_train_epochs": (self.num_train_epochs > 0 or self.max_steps > 0, "above 0"),
+            **ranges_of_training(self),
             "per_device_train_batch_size": (self.per_device_train_batch_size >= 1, "at least 1"),
             "per_device_eval_batch_size": (self.per_device_eval_batch_size >= 1, "at least 1"),
             "gradient_accumulation_steps": (int(self.gradient_accumulation_steps) >= 1, "at least 1"),
