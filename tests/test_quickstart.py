@@ -153,7 +153,7 @@ def test_missing_extra(monkeypatch, capsys):
 def test_output_dir_not_writable(capsys):
     with pytest.raises(SystemExit):
         cli(["quickstart", "--output_dir", "/dev/null/quickstart"])
-    assert "is not writable" in capsys.readouterr().err
+    assert "`output_dir` `/dev/null/quickstart` cannot be written" in capsys.readouterr().err
 
 
 def test_questions_file(tmp_path, capsys):
