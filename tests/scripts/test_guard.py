@@ -66,8 +66,8 @@ def test_run_without_anchors_is_caught_and_one_with_anchors_is_not(tmp_path, org
     measured = [entry for entry in trainer.state.log_history if "eval_consistency/score" in entry]
     if recipe == "bct":
         assert trainer.state.global_step < trainer.args.max_steps
-        assert measured[-1]["eval_consistency/control_accuracy"] < 0.94
+        assert measured[-1]["eval_consistency/clean_accuracy/control"] < 0.94
     else:
         assert trainer.state.global_step == trainer.args.max_steps
-        assert measured[-1]["eval_consistency/control_accuracy"] > 0.97
+        assert measured[-1]["eval_consistency/clean_accuracy/control"] > 0.97
     assert measured[-1]["eval_consistency/score"] > 0.9, "the cure itself works with and without anchors"
