@@ -18,6 +18,7 @@ from tests.conftest import make_model, make_pairs
 from tests.killed_commands import Commands, Job, snapshot
 from tests.publishing.conftest import save_adapter
 from trl_consistency.folder_lock import LOCK, alone_in
+from trl_consistency.perturbations.card import MADE_WITH
 
 
 # What is not the same each time, and why.
@@ -25,6 +26,8 @@ NOT_COMPARED = {
     "training_args.bin": "holds the options, `resume_from_checkpoint` among them",
     "*.log": "what a training of the quickstart says, with its speed",
 }
+# What stands in each file before a run. `pairs` replaces no card but its own.
+EARLIER = f"earlier, {MADE_WITH}".encode()
 # What the next command in the folder removes.
 UNFINISHED = r"(.*/)?(\.[^/]*\.unfinished.*|_in_use\.lock)"
 # Of a training, parts of a checkpoint, which one file that is written last tells from whole ones, and the card so far.
@@ -244,7 +247,7 @@ def kill_and_go_on(room, name, kills, seed):
             for file in expected:
                 if "_answers" not in file and "_targets" not in file:
                     (room.work / file).parent.mkdir(parents=True, exist_ok=True)
-                    (room.work / file).write_bytes(b"earlier")
+                    (room.work / file).write_bytes(EARLIER)
 
     def check():
         found = room.files()
@@ -266,7 +269,7 @@ def kill_and_go_on(room, name, kills, seed):
         assert ended.code == -9, (room.path / "log").read_text()
         for file, content in room.files().items():
             if (room.work / file).is_file() and not re.fullmatch(scenario.unfinished, file):
-                assert content in (expected[file], b"earlier"), (file, kill)
+                assert content in (expected[file], EARLIER), (file, kill)
         if generator.random() < 0.2:
             assert room.run(scenario).code == 0, (room.path / "log").read_text()
             check()
