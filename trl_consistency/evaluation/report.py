@@ -14,9 +14,8 @@ KINDS = {"question": "Questions", "harmful": "Harmful requests", "benign": "Beni
 
 RATES_TEXT = (
     "Each is a share of all rows, with its 95% interval and counts. An answer that could not be read (unread) is neither right "
-    "nor suggested, neither a refusal nor a reply; where there are any, the rate of what could be read comes second. Where all "
-    "answers are alike, nothing shows how those of one source correlate, and each source counts as one answer: the interval "
-    "is then wide."
+    "nor suggested, neither a refusal nor a reply; where there are any, the rate of what could be read comes second. If all "
+    "answers are alike, each source counts as one answer, and the interval is wide."
 )
 DIFFERENCES_TEXT = "In percentage points, on all rows, with paired intervals."
 OUTCOMES_TEXT = "Every answer counts once."
