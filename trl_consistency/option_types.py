@@ -77,13 +77,6 @@ def check_installed(option: str, is_wanted: Any, module: str) -> None:
         raise ConsistencyError(f"`{option}` needs the package `{module}`: `pip install {module}`.")
 
 
-def check_ranges(options: Any, ranges: dict[str, tuple[bool, str]]) -> None:
-    """Raises [`ConsistencyError`] for the first option (name: is it valid, what is allowed) that is out of range."""
-    for key, (is_valid, allowed) in ranges.items():
-        if not is_valid:
-            raise ConsistencyError(f"`{key}` must be {allowed}, got {getattr(options, key)!r}.")
-
-
 # What leaves tokens out of a sample, and the values at which it leaves out none; vLLM says -1 for 0.
 SAMPLING = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0)}
 
@@ -93,24 +86,3 @@ def check_sampling(options: Mapping[str, Any], why_greedy: str = "at `temperatur
     for name, off in SAMPLING.items():
         if options.get(name) not in off:
             raise ConsistencyError(f"`{name}` is given, but {why_greedy} nothing is sampled. Set a temperature.")
-
-
-def ranges_of_training(options: Any) -> dict[str, tuple[bool, str]]:
-    """The ranges of options that both trainers inherit, for [`check_ranges`]. NaN and infinity are in none."""
-    endless = float("inf")
-    return {
-        "learning_rate": (0 <= options.learning_rate < endless, "at least 0"),
-        "weight_decay": (0 <= options.weight_decay < endless, "at least 0"),
-        "max_grad_norm": (
-            options.max_grad_norm is None or 0 <= options.max_grad_norm < endless,
-            "at least 0 (0 is none)",
-        ),
-        "adam_beta1": (0 <= options.adam_beta1 < 1, "at least 0 and below 1"),
-        "adam_beta2": (0 <= options.adam_beta2 < 1, "at least 0 and below 1"),
-        "adam_epsilon": (0 < options.adam_epsilon < endless, "above 0"),
-        "max_steps": (options.max_steps >= 1 or options.max_steps == -1, "at least 1, or -1 (the epochs decide)"),
-        "num_train_epochs": (options.max_steps > 0 or 0 < options.num_train_epochs < endless, "above 0"),
-        "seed": (0 <= options.seed < 2**32, "from 0 to 2**32 - 1"),
-        "data_seed": (options.data_seed is None or 0 <= options.data_seed < 2**32, "from 0 to 2**32 - 1, or None"),
-        "dataloader_num_workers": (options.dataloader_num_workers >= 0, "at least 0"),
-    }

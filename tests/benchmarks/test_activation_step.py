@@ -18,7 +18,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from trl_consistency import ConsistencyConfig
 from trl_consistency.data.collators import PairCollator
-from trl_consistency.trainer.paired_loss import PairedLoss
+from trl_consistency.trainer.paired_loss import Objectives, PairedLoss
 from trl_consistency.trainer.reference import Reference
 
 
@@ -72,7 +72,7 @@ def whole_model(model: PeftModel, clean: Tensor, perturbed: Tensor, layers: None
 def ours(model: PeftModel, clean: Tensor, perturbed: Tensor, layers: list[int] | None) -> Callable[[], None]:
     """What the trainer runs."""
     args = ConsistencyConfig(output_dir="unused", method="act", layers=layers, use_cpu=True, bf16=False)
-    paired_loss = PairedLoss(args, model, Reference(model, adapter_off=True))
+    paired_loss = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=True))
     rows = [{"clean_ids": a, "perturbed_ids": b} for a, b in zip(clean.tolist(), perturbed.tolist(), strict=True)]
     batch = PairCollator(pad_token_id=0, with_completions=False, with_reference=True)(rows)
     assert batch["suffix"][:, 2].tolist() == [SHARED] * BATCH

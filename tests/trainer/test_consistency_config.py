@@ -1,8 +1,13 @@
+import json
+import re
+from dataclasses import MISSING
+
 import pytest
-from trl import SFTConfig
+from trl import DistillationConfig, SFTConfig
 
 from tests.conftest import make_config
-from trl_consistency import ConsistencyConfig, ConsistencyError
+from trl_consistency import ConsistencyConfig, ConsistencyError, OnPolicyConsistencyConfig
+from trl_consistency.config.options import described_options
 
 
 def test_one_method_may_be_a_string(tmp_path):
@@ -174,10 +179,15 @@ def test_faulty_options(tmp_path, options, reason):
 
 def test_every_option_is_documented():
     """A field that the docstring leaves out, or a default that differs from it, is a lie to the user."""
-    own = set(ConsistencyConfig.__dataclass_fields__) - set(SFTConfig.__dataclass_fields__)
-    for name in own:
-        assert f"        {name} (" in ConsistencyConfig.__doc__, name
-        assert ConsistencyConfig.__dataclass_fields__[name].metadata["help"], name
+    for config, upstream in ((ConsistencyConfig, SFTConfig), (OnPolicyConsistencyConfig, DistillationConfig)):
+        texts = described_options(config.__doc__)
+        for name in set(config.__dataclass_fields__) - set(upstream.__dataclass_fields__):
+            field = config.__dataclass_fields__[name]
+            assert field.metadata["help"] == texts[name]
+            default = field.default if field.default is not MISSING else field.default_factory()
+            if default is not None:
+                stated = re.search(rf"        {name} \(.*defaults to `(.*)`\):", config.__doc__)[1]
+                assert json.loads(stated.replace("True", "true").replace("False", "false")) == default, name
 
 
 def test_label_smoothing_is_refused_wherever_the_reference_runs(tmp_path):

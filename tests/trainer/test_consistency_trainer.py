@@ -297,7 +297,7 @@ def test_thinking_can_be_left_out_of_the_targets(tmp_path, monkeypatch, caplog):
     targets = {}
     for keep in (True, False):
         trainer = make_trainer(tmp_path, pairs, max_steps=1, keep_thinking=keep, logging_steps=1)
-        monkeypatch.setattr("trl_consistency.trainer.target_making.generate_targets", lambda *_, **__: sampled)
+        monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *_, **__: sampled)
         trainer.train()
         assert losses(trainer)[0] > 0
         targets[keep] = [tokenizer.decode(trainer.targets[row["clean_ids"]]) for row in trainer.train_dataset]
@@ -308,7 +308,7 @@ def test_thinking_can_be_left_out_of_the_targets(tmp_path, monkeypatch, caplog):
 
 def test_generation_options_reach_the_generation(tmp_path):
     trainer = make_trainer(tmp_path, temperature=0.7, top_p=0.9, top_k=5, generation_kwargs={"min_new_tokens": 2})
-    config = trainer._generation_config()
+    config = trainer.target_maker.generation_config()
     assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 5)
     assert (config.max_new_tokens, config.min_new_tokens, config.eos_token_id) == (8, 2, [2])
 

@@ -78,7 +78,7 @@ def test_one_bad_batch_is_enough(tmp_path, of_gradient):
     what = "The norm of the gradient" if of_gradient else "The loss"
     with pytest.raises(NotFiniteError, match=rf"in step 3\. {what} is not finite.*No checkpoint was saved before it"):
         trainer.train()
-    assert trainer.trained_weights_are_finite()
+    assert trainer.finiteness.weights_are_finite()
     assert 0.0 not in [entry.get("loss") for entry in trainer.state.log_history]
 
 
@@ -116,7 +116,7 @@ def test_batch_that_the_grad_scaler_skips(tmp_path, scaled, caplog):
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert [step for step, loss in enumerate(losses, start=1) if math.isnan(loss)] == [3]
     assert "The loss of step 3 overflowed in fp16, and the grad scaler skips the step" in caplog.text
-    assert trainer.updates == 5
+    assert trainer.finiteness.updates == 5
 
 
 def test_loss_that_the_grad_scaler_cannot_mend(tmp_path, scaled):

@@ -10,7 +10,7 @@ from tests.conftest import CHATML, make_config, make_model, make_pairs, make_tok
 from tests.data.test_rendering import TextProcessor
 from tests.trainer.test_capture import MULTIMODAL, SHAPE, make
 from trl_consistency import ConsistencyError, ConsistencyTrainer, InvalidPairsError
-from trl_consistency.trainer import consistency_trainer, target_making
+from trl_consistency.trainer import consistency_trainer, target_maker
 
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
@@ -208,7 +208,7 @@ def test_metrics_are_logged_whatever_is_trained_on(tmp_path):
 
 
 def test_act_needs_no_answers(tmp_path, monkeypatch):
-    monkeypatch.setattr(target_making, "generate_targets", lambda *args: pytest.fail("generated"))
+    monkeypatch.setattr(target_maker, "generate_targets", lambda *args: pytest.fail("generated"))
     pairs = make_pairs(8, completion=False)
     trainer = make_trainer(tmp_path, ["act"], pairs=pairs, max_steps=1, eval_dataset=make_pairs(3, completion=False))
     trainer.train()

@@ -36,7 +36,7 @@ def whole(tmp_path_factory):
 def test_pairs_get_the_current_policys_answers(tmp_path):
     trainer = make_trainer(tmp_path, make_pairs(completion=False), temperature=0.0, **OPTIONS)
     seen = {}
-    regenerate = trainer.regenerate_targets
+    regenerate = trainer.target_maker.regenerate
 
     def observe(policy):
         before = copy.deepcopy(trainer.model)
@@ -48,7 +48,7 @@ def test_pairs_get_the_current_policys_answers(tmp_path):
         seen[round(trainer.state.epoch)] = result
         return result
 
-    trainer.regenerate_targets = observe
+    trainer.target_maker.regenerate = observe
     trainer.train()
     assert list(seen) == [1, 2], "after the last epoch there is nothing to train on"
     assert len(set(seen.values())) == 2

@@ -179,7 +179,7 @@ def test_longer_runs_of_a_constant_learning_rate(tmp_path):
     whole.train()
     for name, weight in load_file(tmp_path / "checkpoint-4" / "adapter_model.safetensors").items():
         assert torch.equal(weight, load_file(tmp_path / "whole/checkpoint-4/adapter_model.safetensors")[name])
-    assert longer.history == []
+    assert longer.run_record.history == []
 
 
 @pytest.mark.parametrize("method", ["bct", "opct"])

@@ -1,10 +1,12 @@
 """Which tokens the two prompts of a pair share: token ids are compared on both sides, never text."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from accelerate.logging import get_logger
 
 from .rendering import (
     Message,
@@ -17,6 +19,8 @@ from .rendering import (
     render_text,
 )
 
+
+logger = get_logger(__name__)
 
 # Stands for a message's content where a template is probed. A letter at its end: punctuation can merge with a newline.
 _SENTINEL = "consistency q"
@@ -336,3 +340,22 @@ def _spread(values: np.ndarray) -> Spread:
     if not len(values):
         return Spread(0, 0, 0)
     return Spread(values.min().item(), np.median(values).item(), values.max().item())
+
+
+def log_alignment(reports: dict[str, AlignmentReport], name: str, compares_answers: bool) -> None:
+    """
+    Logs what the pairs of a data set share, as a warning where that is thin.
+
+    Args:
+        reports (`dict[str, AlignmentReport]`):
+            What [`~trl_consistency.data.prepare.align_pairs`] found, by kind.
+        name (`str`):
+            What messages call the data set.
+        compares_answers (`bool`):
+            Whether the answers are compared as well as the suffixes. There is enough then.
+    """
+    for kind, report in reports.items():
+        is_thin = report.header_only and not (compares_answers and kind == "suffix")
+        rows = ", ".join(map(str, report.header_only[:5])) + (", ..." if len(report.header_only) > 5 else "")
+        advice = f" (Rows {rows}. docs/act.md says what to do about them.)" if is_thin else ""
+        logger.log(logging.WARNING if is_thin else logging.INFO, f"`{name}`: {report}{advice}")

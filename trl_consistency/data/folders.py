@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import metadata_load
 
 from ..errors import ConsistencyError
 
 
+FILE_TYPES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+
 # Absolute paths, addresses and the folder above
 _OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:|.*(?:://|::)|(?:.*[/\\])?\.\.(?:[/\\]|$)", re.DOTALL)
+
+
+def check_data_file(name: str) -> None:
+    """Raises [`ConsistencyError`] for what is named like a file of data and is not there."""
+    if os.path.splitext(name)[1].lower() in FILE_TYPES and not os.path.isfile(name):
+        raise ConsistencyError(f"There is no file {name}.")
 
 
 def check_data_folder(folder: str) -> None:
@@ -31,6 +38,8 @@ def check_data_folder(folder: str) -> None:
     """
     if not os.path.isdir(folder):
         return
+    from huggingface_hub import metadata_load
+
     readme, settings = Path(folder) / "README.md", Path(folder) / ".huggingface.yaml"
     for file in (readme, settings):
         if not file.is_file():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelerate.utils import is_peft_model
 from datasets import Dataset
@@ -17,18 +17,11 @@ from ..data.alignment import AlignmentReport
 from ..data.distinct import first_rows
 from ..data.prepare import needs_targets
 from .capture import find_blocks
-from .eval_callback import ConsistencyEvalCallback
 from .interruption import rows_per_step
 from .papers import cite, in_words, name_methods, name_without_paper
 from .resumption import describe_history, past_methods
 from .sharding import shape_of
-from .target_making import adapter_changes_base
 from .upstream import get_config_model_id
-
-
-if TYPE_CHECKING:
-    from .consistency_trainer import ConsistencyTrainer
-    from .on_policy_consistency_trainer import OnPolicyConsistencyTrainer
 
 
 LIBRARIES = ("trl-consistency", "trl", "transformers", "peft", "torch", "datasets")
@@ -73,14 +66,16 @@ def _name_wordings(perturbations: Iterable[Any]) -> str:
 
 
 def build_card(
-    trainer: "ConsistencyTrainer", model_name: str | None, dataset_name: str | None, tags: Any
+    trainer: Any, facts: dict[str, str], model_name: str | None, dataset_name: str | None, tags: Any
 ) -> ModelCard:
     """
     Builds the card of a trainer's model.
 
     Args:
-        trainer ([`ConsistencyTrainer`]):
+        trainer ([`PairTrainer`]):
             The trainer.
+        facts (`dict[str, str]`):
+            What the card says of the training: [`paired_facts`] or [`rollout_facts`].
         model_name (`str`, *optional*):
             Title. `None` takes the hub id or the last part of the output folder.
         dataset_name (`str`, *optional*):
@@ -91,25 +86,7 @@ def build_card(
     Returns:
         [`~huggingface_hub.ModelCard`]: The card.
     """
-    methods = trainer.args.method
-    return _build(trainer, methods, _training_facts(trainer), model_name, dataset_name, tags)
-
-
-def build_on_policy_card(
-    trainer: "OnPolicyConsistencyTrainer", model_name: str | None, dataset_name: str | None, tags: Any
-) -> ModelCard:
-    """As [`build_card`], of an on-policy trainer's model."""
-    return _build(trainer, ["opct"], _on_policy_facts(trainer), model_name, dataset_name, tags)
-
-
-def _build(
-    trainer: Any,
-    methods: list[str],
-    facts: dict[str, str],
-    model_name: str | None,
-    dataset_name: str | None,
-    tags: Any,
-) -> ModelCard:
+    methods = ["opct"] if trainer.args.rolls_out else trainer.args.method
     args, model = trainer.args, trainer.model
     methods = list(dict.fromkeys([*past_methods(trainer), *methods]))
     is_adapter = is_peft_model(model)
@@ -171,7 +148,8 @@ def _four_bits(model: Any) -> str | None:
     )
 
 
-def _training_facts(trainer: "ConsistencyTrainer") -> dict[str, str]:
+def paired_facts(trainer: Any) -> dict[str, str]:
+    """What the card of a [`ConsistencyTrainer`] says."""
     args = trainer.args
     weights = ", ".join(f"{method} (weight {weight:g})" for method, weight in args.weights.items())
     facts = {
@@ -190,7 +168,8 @@ def _training_facts(trainer: "ConsistencyTrainer") -> dict[str, str]:
     return facts | _optimisation_facts(trainer, "rows")
 
 
-def _on_policy_facts(trainer: "OnPolicyConsistencyTrainer") -> dict[str, str]:
+def rollout_facts(trainer: Any) -> dict[str, str]:
+    """What the card of an [`OnPolicyConsistencyTrainer`] says."""
     args = trainer.args
     names = {0.0: "forward KL", 1.0: "reverse KL"}
     if args.loss_type == "divergence":
@@ -241,11 +220,9 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     )
     if history := describe_history(trainer):
         facts["History"] = history
-    if trainer.stopped:
-        facts["Stopped"] = trainer.stopped
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, ConsistencyEvalCallback) and callback.stopped:
-            facts["Stopped"] = callback.stopped
+    for callback in trainer.callback_handler.callbacks:  # of guards
+        if stopped := getattr(callback, "stopped", None):
+            facts["Stopped"] = stopped
     if best_step := _best_step(trainer):
         facts["Kept"] = f"the weights of step {best_step:,}, the best by `{args.metric_for_best_model}`"
     if is_peft_model(trainer.model):
@@ -269,7 +246,7 @@ def _best_step(trainer: Any) -> int | None:
     return int(checkpoint.rsplit("-", 1)[1])
 
 
-def _comparison_facts(trainer: "ConsistencyTrainer") -> dict[str, str]:
+def _comparison_facts(trainer: Any) -> dict[str, str]:
     """What is compared inside the blocks: which of them, where and how."""
     args, facts = trainer.args, {}
     if trainer.paired_loss is not None and {"act", "attct", "mlpct"} & set(args.method):
@@ -302,34 +279,31 @@ def _describe_alignment(report: AlignmentReport) -> str:
 
 def _reference_facts(trainer: Any) -> dict[str, str]:
     facts = {"Reference": _reference_description(trainer)}
-    scored = getattr(trainer, "paired_loss", None) or getattr(trainer, "rollout_loss", None)
-    if scored is not None:  # plain BCT keeps no reference: it has answered before training
-        facts["Reference checksum"] = f"{scored.reference.checksum:x}"
+    if trainer._reference is not None:  # plain BCT keeps none: it has answered before training
+        facts["Reference checksum"] = f"{trainer._reference.checksum:x}"
     return facts
 
 
 def _reference_description(trainer: Any) -> str:
     """What the reference policy is, in words."""
-    config = trainer._peft_config
     if getattr(trainer, "ref_model", None) is not None:
         return "another model"
-    if config is not None and not adapter_changes_base(config):
+    if trainer._adapter_off:
         return "the base model, without the adapter"
     adapter = ""
     if is_peft_model(trainer.model):
-        adapter = ", with its adapter" if config is None else ", with the adapter as it was initialised"
-    keeps_copy = getattr(trainer, "paired_loss", trainer) is not None
-    copy = " (a frozen copy)" if keeps_copy else ""
+        adapter = ", with its adapter" if trainer._peft_config is None else ", with the adapter as it was initialised"
+    copy = " (a frozen copy)" if trainer._reference is not None else ""
     return f"the model as it was before training{adapter}{copy}"
 
 
-def _target_description(trainer: "ConsistencyTrainer") -> str:
+def _target_description(trainer: Any) -> str:
     """Where the targets come from, in words."""
     trained = {"bct", "kl"} & set(trainer.args.method) or trainer.args.act_tokens != "prompt"
     use = "" if trained else "; for the logged metrics alone"
-    if not any(needs_targets(dataset) for dataset in trainer._target_sources[:1]):
+    if not any(needs_targets(dataset) for dataset in trainer.target_maker.sources[:1]):
         return f"given with the pairs (`completion` column){use}"
-    config = trainer._generation_config()
+    config = trainer.target_maker.generation_config()
     names = ("temperature", "top_p", "top_k", "min_p") if config.do_sample else ()
     options = [f"{name} {getattr(config, name):g}" for name in names if getattr(config, name) is not None]
     sampled = ", ".join(options) or "greedy"

@@ -114,7 +114,7 @@ def check_training_options(
         check_checkpoint(checkpoint, trainer.model)
     if checkpoint is not None:
         read_manifest(checkpoint)
-    trainer.compare_run(checkpoint, resume_changed)
+    trainer.run_record.compare(checkpoint, resume_changed)
     try:
         if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
             trainer.get_optimizer_cls_and_kwargs(args, trainer.model)
@@ -178,11 +178,12 @@ def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase
 def check_reference_options(trainer: Trainer) -> None:
     """Raises [`ConsistencyError`] for what the reference's pass beside the student's cannot do."""
     args = trainer.args
-    is_on_policy = not hasattr(args, "method")
     why = (
-        "" if is_on_policy else f" (`method` {args.method}, `log_consistency_metrics` {args.log_consistency_metrics})"
+        ""
+        if args.rolls_out
+        else f" (`method` {args.method}, `log_consistency_metrics` {args.log_consistency_metrics})"
     )
-    way_out = "" if is_on_policy else "; `method: [bct]` alone can have it"
+    way_out = "" if args.rolls_out else "; `method: [bct]` alone can have it"
     refused = {
         "`torch.nn.DataParallel` (several GPUs in one process; use `accelerate launch`)": args.n_gpu > 1,
         "tensor, context or sequence parallelism": trainer.accelerator.parallelism_config is not None,
@@ -212,12 +213,12 @@ def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
             "adapter: one that the model came with, or one whose initialisation changes the base weights. Merge it into "
             "the model (`merge_and_unload`) and give a new `peft_config`, or use DDP or DeepSpeed ZeRO-2."
         )
-    if not hasattr(args, "method") and args.log_consistency_metrics:
+    if args.rolls_out and args.log_consistency_metrics:
         raise ConsistencyError(
             f"`log_consistency_metrics` has the reference answer the clean prompts, each process other ones, and under {name} "
             "no process holds the whole reference. Leave it out, or use DDP or DeepSpeed ZeRO-2."
         )
-    if backend.is_zero3 and is_peft_model(trainer.model) and args.gradient_checkpointing and hasattr(args, "method"):
+    if backend.is_zero3 and is_peft_model(trainer.model) and args.gradient_checkpointing and not args.rolls_out:
         raise ConsistencyError(
             f"Under {name} TRL trains an adapter with reentrant gradient checkpointing only, which runs the blocks "
             f"without gradients: `method` {args.method} cannot train there. Set `gradient_checkpointing: false`, or use "

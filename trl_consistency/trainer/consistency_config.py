@@ -1,31 +1,22 @@
-import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any
 
 from trl import SFTConfig
 
-from ..data.pairs import template_kwargs_faults
+from ..config.options import at_least, option, with_help
+from ..config.shared import GENERATION, PairConfig
 from ..errors import ConsistencyError
-from ..option_types import (
-    SAMPLING,
-    check_installed,
-    check_ranges,
-    check_sampling,
-    check_types,
-    ranges_of_training,
-)
-from .device import settle_device
+from ..option_types import SAMPLING, check_sampling
 from .generation_kwargs import check_generation_kwargs
 
 
 METHODS = ("bct", "kl", "act", "attct", "mlpct")
-ACT_TOKENS = ("prompt", "completion", "all")
-MLP_DISTANCES = ("cosine", "mse", "smooth_l1")
 
 
 @dataclass
-class ConsistencyConfig(SFTConfig):
+@with_help
+class ConsistencyConfig(PairConfig, SFTConfig):
     r"""
     Configuration class for the [`ConsistencyTrainer`].
 
@@ -37,7 +28,8 @@ class ConsistencyConfig(SFTConfig):
         > Parameters that control the objective
 
         method (`list[str]`, *optional*, defaults to `["bct"]`):
-            Objectives to train on. In Python a single string may be given.
+            Objectives to train on: one or several of `bct`, `kl`, `act`, `attct` and `mlpct`. In Python a single string
+            may be given.
 
             - `"bct"`: token-mean cross-entropy of the reference policy's own clean answer, given the perturbed prompt
               ([Chua et al., 2024](https://huggingface.co/papers/2403.05518)).
@@ -62,36 +54,12 @@ class ConsistencyConfig(SFTConfig):
             What to do with pairs that share nothing which `act`, `attct` or `mlpct` could compare: `"error"` reports them
             and refuses the run before any training, `"drop"` leaves them out and logs how many.
 
-        anchor_ratio (`float`, *optional*, defaults to `0.0`):
-            Share of anchors in an epoch, at least 0 and below 1: `round(r / (1 - r) * N)` rows with two equal prompts
-            are added to the N pairs, from the trainer's `anchor_dataset` or, without one, from the pairs' own clean
-            prompts. They ask the student to stay where the reference is.
+        > Parameters that control the pairs, the anchors and the logging
 
-        > Parameters that control the logging
+        Those of [`PairConfig`].
 
-        log_consistency_metrics (`bool`, *optional*, defaults to `False`):
-            Whether to log, whatever is trained on, `response_cross_entropy` (of the clean answer, on the perturbed
-            prompt), `activation_distance` (on the tokens that both prompts end with, mean over `layers`) and
-            `reference_kl` (from the reference's distribution on the clean answer). It costs the reference's pass, and
-            whole passes where `layers` would allow shorter ones.
         log_layer_distances (`bool`, *optional*, defaults to `False`):
             Whether to log the activation distance of each layer besides.
-        dose_check (`bool`, *optional*, defaults to `False`):
-            Whether to measure, before the first step and on 64 pairs, how differently the model answers the two sides:
-            flips of greedy answers, KL divergence, and where there is a key sycophancy and clean accuracy. They are
-            logged under `dose/`, with a warning if there is nothing to train or the clean side is bad.
-
-        > Parameters that control the data preprocessing
-
-        max_length (`int`, *optional*):
-            Longest row in tokens: the longer of the two prompts plus the completion. `None` sets no limit. Rows are
-            never cut; `overlong` says what happens to those over the limit.
-        overlong (`str`, *optional*, defaults to `"error"`):
-            What to do with rows over `max_length`: `"error"` reports them and refuses the run before any training,
-            `"drop"` leaves them out and logs how many.
-        chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template for all rows, such as `{"enable_thinking": False}`. A row's own
-            `chat_template_kwargs` column comes on top.
 
         > Parameters that control the generation of targets (only for data sets without a `completion` column)
 
@@ -117,8 +85,6 @@ class ConsistencyConfig(SFTConfig):
         keep_thinking (`bool`, *optional*, defaults to `True`):
             Whether the student learns what the reference thought before its answer. If `False`, the thought between
             `thinking_markers` is emptied in the targets.
-        thinking_markers (`list[str]`, *optional*, defaults to `["<think>", "</think>"]`):
-            What opens and closes a thought.
         regenerate_targets_every (`int`, *optional*):
             Epochs after which the *current* policy answers the pairs' clean prompts anew, for the epochs that follow.
             Anchors and evaluation stay with the reference's answers. `None` keeps the reference's throughout.
@@ -145,173 +111,48 @@ class ConsistencyConfig(SFTConfig):
     """
 
     _VALID_DICT_FIELDS = [*SFTConfig._VALID_DICT_FIELDS, "chat_template_kwargs", "generation_kwargs"]
+    _upstream = SFTConfig
 
     # Parameters that control the objective
-    method: list[str] = field(
-        default_factory=lambda: ["bct"],
-        metadata={"help": f"Objectives to train on, among {', '.join(METHODS)}."},
-    )
-    method_weights: list[float] | None = field(
-        default=None,
-        metadata={"help": "Weight of each objective in `method`, non-negative. `None` weighs each by 1."},
-    )
+    method: list[str] = option(["bct"])
+    method_weights: list[float] | None = option(None)
+    layers: list[int] | None = option(None)
+    act_tokens: str = option("prompt", choices=("prompt", "completion", "all"))
+    mlp_distance: str = option("cosine", choices=("cosine", "mse", "smooth_l1"))
+    no_shared_span: str = option("error", choices=("error", "drop"))
 
-    layers: list[int] | None = field(
-        default=None,
-        metadata={"help": "Blocks that `act`, `attct` and `mlpct` compare, negative from the end. All if None."},
-    )
-    act_tokens: str = field(
-        default="prompt",
-        metadata={
-            "help": "Where `act` compares: the prompt's shared tokens, the completion's, or all.",
-            "choices": list(ACT_TOKENS),
-        },
-    )
-    mlp_distance: str = field(
-        default="cosine", metadata={"help": "How `mlpct` compares.", "choices": list(MLP_DISTANCES)}
-    )
-    no_shared_span: str = field(
-        default="error",
-        metadata={
-            "help": "What to do with pairs that share nothing to compare: `error` reports them and refuses the run, "
-            "`drop` leaves them out and logs how many.",
-            "choices": ["error", "drop"],
-        },
-    )
-
-    anchor_ratio: float = field(
-        default=0.0,
-        metadata={
-            "help": "Share of anchors (rows with two equal prompts) in an epoch, at least 0 and below 1, added to the "
-            "pairs from the anchor data set or from the pairs' own clean prompts."
-        },
-    )
-
-    # Parameters that control the logging
-    log_consistency_metrics: bool = field(
-        default=False,
-        metadata={
-            "help": "Whether to log the response cross-entropy, the activation distance and the KL to the reference, "
-            "whatever is trained on."
-        },
-    )
-    log_layer_distances: bool = field(
-        default=False, metadata={"help": "Whether to log the activation distance of each layer besides."}
-    )
-    dose_check: bool = field(
-        default=False,
-        metadata={
-            "help": "Whether to measure before the first step how differently the model answers the two sides of 64 pairs, "
-            "and warn if there is nothing to train or the clean side is bad."
-        },
-    )
-
-    # Parameters that control the data preprocessing
-    max_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Longest row in tokens: the longer of the two prompts plus the completion. `None` sets no limit."
-        },
-    )
-    overlong: str = field(
-        default="error",
-        metadata={
-            "help": "What to do with rows over `max_length`: `error` reports them and refuses the run, `drop` leaves "
-            "them out and logs how many.",
-            "choices": ["error", "drop"],
-        },
-    )
-    chat_template_kwargs: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={
-            "help": "Variables of the chat template for all rows. A row's own `chat_template_kwargs` come on top."
-        },
-    )
+    # Parameters that control the pairs, the anchors and the logging
+    log_layer_distances: bool = option(False)
 
     # Parameters that control the generation of targets
-    max_completion_length: int = field(default=512, metadata={"help": "Longest generated target in tokens."})
-    temperature: float = field(
-        default=1.0, metadata={"help": "Sampling temperature of the targets. 0 generates greedily."}
-    )
-    top_p: float = field(default=1.0, metadata={"help": "Nucleus sampling of the targets. 1.0 keeps all tokens."})
-    top_k: int = field(default=0, metadata={"help": "Most likely tokens to sample targets from. 0 keeps all."})
-    min_p: float | None = field(
-        default=None,
-        metadata={"help": "Smallest probability of a sampled token, relative to the most likely one."},
-    )
-    repetition_penalty: float = field(
-        default=1.0, metadata={"help": "Penalty of tokens that occurred before. 1.0 is none."}
-    )
-    generation_kwargs: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={"help": "Further arguments of `GenerationConfig` for the targets. They override the others."},
-    )
-    cache_implementation: str | None = field(
-        default=None, metadata={"help": "Key/value cache implementation of the generation of targets."}
-    )
-    target_batch_size: int = field(default=32, metadata={"help": "Clean prompts answered at a time on each process."})
-    keep_thinking: bool = field(
-        default=True,
-        metadata={"help": "Whether the student learns what the reference thought before its answer."},
-    )
-    thinking_markers: list[str] = field(
-        default_factory=lambda: ["<think>", "</think>"], metadata={"help": "What opens and closes a thought."}
-    )
-    regenerate_targets_every: int | None = field(
-        default=None,
-        metadata={"help": "Epochs after which the current policy answers the pairs' clean prompts anew."},
-    )
-    target_cache_dir: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder where targets are written while they are generated. `_targets` in `output_dir` if None."
-        },
-    )
-    use_vllm: bool = field(
-        default=False,
-        metadata={
-            "help": "Whether vLLM generates the targets instead of the default model.generate(). Requires `vllm` to be "
-            "installed."
-        },
-    )
-    vllm_mode: str = field(
-        default="colocate",
-        metadata={"help": "Only `colocate`: vLLM runs in the same process and shares the training GPUs."},
-    )
-    vllm_model_impl: str = field(
-        default="vllm",
-        metadata={
-            "help": "Model implementation to use for vLLM.",
-            "choices": ["transformers", "vllm"],
-        },
-    )
-    vllm_gpu_memory_utilization: float = field(
-        default=0.3, metadata={"help": "Share of the GPU memory that vLLM reserves."}
-    )
-    vllm_max_model_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Context window for vLLM: at least the longest prompt plus `max_completion_length`. Inferred from "
-            "the model config if None."
-        },
-    )
+    max_completion_length: int = option(512, at_least(1))
+    temperature: float = option(1.0, at_least(0, " (0 is greedy)"))
+    top_p: float = option(1.0, GENERATION["top_p"])
+    top_k: int = option(0, GENERATION["top_k"])
+    min_p: float | None = option(None, GENERATION["min_p"])
+    repetition_penalty: float = option(1.0, GENERATION["repetition_penalty"])
+    generation_kwargs: dict[str, Any] | str | None = option(None)
+    cache_implementation: str | None = option(None)
+    target_batch_size: int = option(32, at_least(1))
+    keep_thinking: bool = option(True)
+    regenerate_targets_every: int | None = option(None, at_least(1).or_none())
+    target_cache_dir: str | None = option(None)
+    use_vllm: bool = option(False)
+    vllm_mode: str = option("colocate")
+    vllm_model_impl: str = option("vllm", choices=("transformers", "vllm"))
+    vllm_gpu_memory_utilization: float = option(0.3, GENERATION["vllm_gpu_memory_utilization"])
+    vllm_max_model_length: int | None = option(None, GENERATION["vllm_max_model_length"])
 
     def __post_init__(self) -> None:
         if isinstance(self.method, str):
             self.method = [self.method]
         self._check_types()
         self._check_method()
-        self._check_ranges()
+        self._check_ranges({"dataset_num_proc": at_least(1).or_none()})
         self._refuse_inherited()
         self._check_used()
         self._check_vllm()
-        if self.ddp_backend and "WORLD_SIZE" not in os.environ:
-            raise ConsistencyError(
-                f"`ddp_backend` is {self.ddp_backend}, but this is a single process. Launch several with `accelerate "
-                "launch` or `torchrun`, or leave it out."
-            )
-        check_installed("deepspeed", self.deepspeed, "deepspeed")
-        settle_device(self)
+        self._settle()
         super().__post_init__()
         self._check_generation_kwargs()
         self._check_sampling()
@@ -355,36 +196,27 @@ class ConsistencyConfig(SFTConfig):
         )
 
     def _check_types(self) -> None:
-        own = [field.name for field in fields(self) if field.name not in SFTConfig.__dataclass_fields__]
-        check_types(
-            self,
-            [*own, "max_length", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size"],
-        )
+        super()._check_types()
         for key, of_what in (("method_weights", "one number a method"), ("layers", "blocks such as [-1]")):
             if not isinstance(getattr(self, key), list | None):
                 raise ConsistencyError(f"`{key}` must be a list, {of_what}, got {getattr(self, key)!r}.")
 
     def _check_generation_kwargs(self) -> None:
-        for key in ("chat_template_kwargs", "generation_kwargs"):
-            if not isinstance(getattr(self, key), dict | None):
-                raise ConsistencyError(f"`{key}` must be a mapping, got {getattr(self, key)!r}.")
-        for fault in template_kwargs_faults(cast(dict[str, Any], self.chat_template_kwargs or {})):
-            raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
+        kwargs = self._check_mappings()
         if self.use_vllm:  # they are arguments of vLLM's, which checks them itself
-            taken = {"n", "seed", "stop_token_ids"} & set(self.generation_kwargs or {})
+            taken = {"n", "seed", "stop_token_ids"} & set(kwargs)
             if taken:
                 raise ConsistencyError(
                     f"`generation_kwargs` sets {', '.join(sorted(taken))}, which the trainer sets with `use_vllm`."
                 )
             return
-        kwargs = cast(dict[str, Any], self.generation_kwargs or {})
         if kwargs.get("num_return_sequences", 1) != 1:
             raise ConsistencyError("`generation_kwargs` sets `num_return_sequences`: a clean prompt has one target.")
         check_generation_kwargs(kwargs)
 
     def _check_sampling(self) -> None:
         """Refuses options of sampling where targets are not sampled; `generation_kwargs` come on top of the others."""
-        kwargs = cast(dict[str, Any], self.generation_kwargs or {})
+        kwargs: dict[str, Any] = self.generation_kwargs or {}  # type: ignore[assignment]
         is_hot = kwargs.get("temperature", self.temperature) != 0
         is_sampled = is_hot if self.use_vllm else kwargs.get("do_sample", self.temperature != 0)
         if "temperature" in kwargs and is_sampled != is_hot:
@@ -433,43 +265,6 @@ class ConsistencyConfig(SFTConfig):
                 "current policy is to answer. Leave one of them out."
             )
 
-    def _check_ranges(self) -> None:
-        ranges = {
-            "anchor_ratio": (0 <= self.anchor_ratio < 1, "at least 0 and below 1"),
-            "max_length": (self.max_length is None or self.max_length >= 1, "at least 1, or None"),
-            "act_tokens": (self.act_tokens in ACT_TOKENS, "'prompt', 'completion' or 'all'"),
-            "mlp_distance": (self.mlp_distance in MLP_DISTANCES, "'cosine', 'mse' or 'smooth_l1'"),
-            "no_shared_span": (self.no_shared_span in ("error", "drop"), "'error' or 'drop'"),
-            "overlong": (self.overlong in ("error", "drop"), "'error' or 'drop'"),
-            "max_completion_length": (self.max_completion_length >= 1, "at least 1"),
-            "temperature": (0 <= self.temperature < float("inf"), "at least 0 (0 is greedy)"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "top_k": (self.top_k >= 0, "at least 0 (0 keeps all)"),
-            "min_p": (self.min_p is None or 0 <= self.min_p <= 1, "between 0 and 1, or None"),
-            "repetition_penalty": (self.repetition_penalty > 0, "above 0"),
-            "target_batch_size": (self.target_batch_size >= 1, "at least 1"),
-            "thinking_markers": (
-                len(self.thinking_markers) == 2 and all(self.thinking_markers),
-                "two texts: what opens a thought and what closes it",
-            ),
-            "regenerate_targets_every": (
-                self.regenerate_targets_every is None or self.regenerate_targets_every >= 1,
-                "at least 1, or None",
-            ),
-            "vllm_model_impl": (self.vllm_model_impl in ("transformers", "vllm"), "'transformers' or 'vllm'"),
-            "vllm_gpu_memory_utilization": (0 < self.vllm_gpu_memory_utilization <= 1, "above 0 and at most 1"),
-            "vllm_max_model_length": (
-                self.vllm_max_model_length is None or self.vllm_max_model_length >= 1,
-                "at least 1, or None",
-            ),
-            **ranges_of_training(self),
-            "dataset_num_proc": (self.dataset_num_proc is None or self.dataset_num_proc >= 1, "at least 1, or None"),
-            "per_device_train_batch_size": (self.per_device_train_batch_size >= 1, "at least 1"),
-            "per_device_eval_batch_size": (self.per_device_eval_batch_size >= 1, "at least 1"),
-            "gradient_accumulation_steps": (int(self.gradient_accumulation_steps) >= 1, "at least 1"),
-        }
-        check_ranges(self, ranges)
-
     def _check_used(self) -> None:
         """Refuses options of objectives that are not trained on, rather than ignore them."""
         unused = {
@@ -483,11 +278,11 @@ class ConsistencyConfig(SFTConfig):
             "loss_type": (self.loss_type == "dft" and "bct" not in self.method, "bct"),
             "use_vllm": (self.use_vllm and not self.needs_completions, "methods that need answers"),
         }
-        for option, (is_unused, methods) in unused.items():
+        for name, (is_unused, methods) in unused.items():
             if is_unused:
-                default = type(self).__dataclass_fields__[option].default
+                default = type(self).__dataclass_fields__[name].default
                 raise ConsistencyError(
-                    f"`{option}` is set, but `method` is {self.method}: it is for {methods}. Leave it out, or set it back "
+                    f"`{name}` is set, but `method` is {self.method}: it is for {methods}. Leave it out, or set it back "
                     f"to {default!r}."
                 )
         if self.log_layer_distances and not self.log_consistency_metrics:
@@ -508,18 +303,11 @@ class ConsistencyConfig(SFTConfig):
                 self.completion_only_loss is False,
                 "the prompt holds the cue, which must not be learned",
             ),
-            "enable_jit_checkpoint": (self.enable_jit_checkpoint, "SIGTERM saves a checkpoint without it"),
             "dataset_kwargs": (self.dataset_kwargs, "pairs are always rendered by the trainer"),
             "truncation_mode='keep_end'": (self.truncation_mode != "keep_start", "rows are never cut, see `overlong`"),
             "dataset_text_field": (self.dataset_text_field != "text", "pairs have `clean_prompt`, `perturbed_prompt`"),
-            "average_tokens_across_devices=False": (
-                not self.average_tokens_across_devices,
-                "the loss is a mean over the tokens of the global batch",
-            ),
         }
         if self.compares_with_reference:
             alone = "only `method: [bct]` without `log_consistency_metrics` has it"
             refused["label_smoothing_factor"] = (self.label_smoothing_factor, alone)
-        for option, (is_set, reason) in refused.items():
-            if is_set:
-                raise ConsistencyError(f"`{option}` is not available in consistency training: {reason}. Leave it out.")
+        self._refuse("in consistency training", refused)

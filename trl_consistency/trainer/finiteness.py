@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,69 +60,51 @@ def _all_agree(is_well: bool, accelerator: Accelerator | None) -> bool:
     return bool(accelerator.gather(flag).all())
 
 
-class CheckWeights(TrainerCallback):
-    """Looks at the weights in training when a checkpoint was loaded, and after each step of the optimizer."""
-
-    def __init__(self, trainer: "FinitenessMixin"):
-        self.trainer = trainer
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if not self.trainer.trained_weights_are_finite():
-            raise ConsistencyError(
-                f"The weights of step {state.global_step}, from which training is to go on, are not finite. Delete that "
-                "checkpoint, and start again from an earlier one or from the beginning."
-            )
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if not self.trainer.trained_weights_are_finite():
-            raise NotFiniteError("The optimizer made weights that are not finite.")
-
-
-class FinitenessMixin:
+class FinitenessGuard(TrainerCallback):
     """
-    What a [`~transformers.Trainer`] needs so that it stops at the first loss, gradient or weight that is NaN or infinite,
-    in all processes, and saves none.
+    Stops a [`~transformers.Trainer`] at the first loss, gradient or weight that is NaN or infinite, in all processes, and
+    lets none be saved. The weights are looked at when a checkpoint was loaded, and after each step of the optimizer.
 
     In fp16 the grad scaler skips a batch that overflows, which is its way of finding a scale. That ends the run only if it
     does not help.
+
+    Args:
+        trainer ([`PairTrainer`]):
+            The trainer, which calls the methods that no event of a callback stands for.
+
+    Attributes:
+        stopped (`str`, *optional*):
+            Why and where training stopped, for the card.
+        updates (`int`):
+            Steps in which the weights changed.
+        last_checkpoint ([`~pathlib.Path`], *optional*):
+            The last checkpoint that was saved or loaded.
     """
 
-    # Of the trainer that this is mixed into
-    args: Any
-    accelerator: Any
-    model: Any
-    state: Any
-    add_callback: Any
-    remove_callback: Any
-    create_model_card: Any
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.stopped: str | None = None
+        self._begin(None)
 
-    stopped: str | None = None  # why and where training stopped, for the card
-    updates = 0  # steps in which the weights changed
-    last_checkpoint: Path | None = None
+    def _begin(self, checkpoint: str | None) -> None:
+        self.stopped, self.updates = None, 0
+        self.last_checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._loss_is_finite: Tensor | None = None  # of the batches of this step
+        self._last_loss_was_finite = True
+        self._hides_loss = False  # since the last log
+        self._hid_loss = False  # at any time
 
-    _loss_is_finite: Tensor | None = None  # of the batches of this step
-    _last_loss_was_finite = True
-    _hides_loss = False  # since the last log
-    _hid_loss = False  # at any time
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        self.stopped, self.updates, self._loss_is_finite, self._last_loss_was_finite = None, 0, None, True
-        self._hides_loss = self._hid_loss = False
-        self.last_checkpoint = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
-        check = CheckWeights(self)
-        self.add_callback(check)
+    @contextmanager
+    def watching(self, checkpoint: str | None) -> Iterator[None]:
+        """Surrounds a training, and says where it stopped and what is kept."""
+        self._begin(checkpoint)
         try:
-            result = super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+            yield
             self._check_end()
-            return result
         except NotFiniteError as error:
-            step = self.state.global_step + 1
+            step = self.trainer.state.global_step + 1
             self.stopped = f"In step {step}. The weights are those before it. {error}"
-            self.create_model_card()
+            self.trainer.create_model_card()
             kept = "No checkpoint was saved before it, and no model is saved."
             if self.last_checkpoint is not None:
                 kept = f"The last checkpoint before it, {self.last_checkpoint}, is kept."
@@ -128,11 +112,9 @@ class FinitenessMixin:
                 f"Training stopped in step {step}. {error} Nothing of that step is saved. {kept} A lower `learning_rate`, a "
                 "`max_grad_norm`, or bf16 in place of fp16 may avoid it."
             ) from error
-        finally:
-            self.remove_callback(check)
 
     def _check_end(self) -> None:
-        if self.state.global_step == 0:
+        if self.trainer.state.global_step == 0:
             raise ConsistencyError(
                 "Training ended before its first step, so that the model is what it was: the data fill no batch, or "
                 "`num_train_epochs` is 0. Use smaller batches, or more rows."
@@ -141,65 +123,70 @@ class FinitenessMixin:
             raise NotFiniteError("The gradients of every batch overflowed in fp16, so that no step changed a weight.")
 
     def _overflows_in_fp16(self) -> bool:
-        return self.accelerator.mixed_precision == "fp16"
+        return self.trainer.accelerator.mixed_precision == "fp16"
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        loss = super().training_step(*args, **kwargs)  # type: ignore[misc]
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not self.weights_are_finite():
+            raise ConsistencyError(
+                f"The weights of step {state.global_step}, from which training is to go on, are not finite. Delete that "
+                "checkpoint, and start again from an earlier one or from the beginning."
+            )
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not self.weights_are_finite():
+            raise NotFiniteError("The optimizer made weights that are not finite.")
+
+    def see_loss(self, loss: Tensor) -> None:
+        """Notes the loss of a batch. Whether it is finite is asked once a step, with the gradient."""
         is_finite_loss = torch.isfinite(loss.detach()).all()
         before = self._loss_is_finite
         self._loss_is_finite = is_finite_loss if before is None else before & is_finite_loss
-        return loss
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Between the backward of a step and its optimizer; the norm is that of all processes."""
-        grad_norm = super()._get_grad_norm(model, grad_norm)  # type: ignore[misc]
-        loss_was_finite = bool(self.accelerator.gather(self._loss_is_finite.int().reshape(1)).all())  # type: ignore[union-attr]
+    def see_gradient(self, grad_norm: Any) -> None:
+        """Raises [`NotFiniteError`] for the losses or the gradient of a step that are not finite."""
+        accelerator = self.trainer.accelerator
+        loss_was_finite = bool(accelerator.gather(self._loss_is_finite.int().reshape(1)).all())  # type: ignore[union-attr]
         norm_is_finite = grad_norm is None or math.isfinite(float(grad_norm))
-        previous_was, self._last_loss_was_finite, self._loss_is_finite = (
-            self._last_loss_was_finite,
-            loss_was_finite,
-            None,
-        )
+        previous_was = self._last_loss_was_finite
+        self._last_loss_was_finite, self._loss_is_finite = loss_was_finite, None
         if loss_was_finite and norm_is_finite:
             self.updates += 1
-            return grad_norm
+            return
         what = "The norm of the gradient" if loss_was_finite else "The loss"
         if not self._overflows_in_fp16():
             raise NotFiniteError(f"{what} is not finite.")
         if not loss_was_finite and not previous_was:
             raise NotFiniteError("The loss is not finite in two steps in a row.")
-        scaler = self.accelerator.scaler
+        scaler = accelerator.scaler
         if scaler is not None and scaler.get_scale() < 1:
             raise NotFiniteError(
                 f"{what} is not finite, though the grad scaler has come down to {scaler.get_scale():g}."
             )
-        logger.warning(
-            f"{what} of step {self.state.global_step + 1} overflowed in fp16, and the grad scaler skips the step."
-        )
+        step = self.trainer.state.global_step + 1
+        logger.warning(f"{what} of step {step} overflowed in fp16, and the grad scaler skips the step.")
         self._hides_loss |= not loss_was_finite
-        return grad_norm
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        # Trainer leaves a loss that is not finite out of the sum, so that the mean looks lower than it was.
+    def correct(self, logs: dict[str, float]) -> None:
+        """Trainer leaves a loss that is not finite out of its sum, so that the mean looks lower than it was."""
         if self._hides_loss and "loss" in logs:
             logs["loss"], self._hides_loss = math.nan, False
             self._hid_loss = True
         if self._hid_loss and "train_loss" in logs:
             logs["train_loss"] = math.nan
-        super().log(logs, start_time)  # type: ignore[misc]
 
-    def trained_weights_are_finite(self) -> bool:
+    def weights_are_finite(self) -> bool:
         """Whether the weights in training are, in all processes."""
-        shards = [shard_of(weight).detach() for weight in self.model.parameters() if weight.requires_grad]
+        weights = self.trainer.model.parameters()
+        shards = [shard_of(weight).detach() for weight in weights if weight.requires_grad]
         # The largest absolute value, over all the tensors at once
         largest = torch.nn.utils.get_total_norm([shard for shard in shards if shard.numel()], math.inf)
-        return _all_agree(bool(torch.isfinite(largest)), self.accelerator)
+        return _all_agree(bool(torch.isfinite(largest)), self.trainer.accelerator)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)  # type: ignore[misc]
-        self.last_checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        if not self.trained_weights_are_finite():
+    def check_before_saving(self) -> None:
+        """Raises [`NotFiniteError`] if the weights are not finite."""
+        if not self.weights_are_finite():
             raise NotFiniteError("The weights are not finite, and are not saved: take an earlier checkpoint.")
-        super().save_model(output_dir, _internal_call)  # type: ignore[misc]

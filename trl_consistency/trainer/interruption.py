@@ -9,18 +9,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 from accelerate import Accelerator
 from accelerate.logging import get_logger
 from safetensors import SafetensorError
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
-from ..errors import ConsistencyError, one_line
+from ..errors import ConsistencyError
 
 
 logger = get_logger(__name__)
@@ -186,66 +184,46 @@ def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
         os.close(write_end)
 
 
-class InterruptionMixin:
-    """What a [`~transformers.Trainer`] needs so that a run can be interrupted at any moment, and resumed."""
+@contextmanager
+def stopping_on_signals(trainer: Any) -> Iterator[None]:
+    """Lets a signal stop a trainer's training after a step, with a checkpoint."""
+    stop = StopOnSignal(trainer.accelerator)
+    trainer.add_callback(stop)
+    try:
+        with stop.listening():
+            yield
+    finally:
+        trainer.remove_callback(stop)
 
-    # Of the trainer that this is mixed into
-    args: Any
-    accelerator: Any
-    state: Any
-    control: Any
-    optimizer: Any
-    add_callback: Any
-    remove_callback: Any
-    _get_output_dir: Any
-    run_record: Callable[[], dict[str, Any]]
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(resume_from_checkpoint, str):  # `True` was resolved by the trainer, before it did anything else.
-            self._compare_processes(resume_from_checkpoint)
-        stop = StopOnSignal(self.accelerator)
-        self.add_callback(stop)
+class Checkpoints:
+    """
+    The checkpoints of a training, of which each is whole or not there.
+
+    Args:
+        trainer ([`PairTrainer`]):
+            The trainer.
+    """
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+
+    @contextmanager
+    def writing(self, trial: Any) -> Iterator[None]:
+        """
+        Surrounds the writing of a checkpoint.
+
+        Raises:
+            [`ConsistencyError`]: If it cannot be written. What was written of it is deleted.
+        """
+        trainer = self.trainer
+        run_dir = Path(trainer._get_output_dir(trial=trial))
+        directory = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
+        if trainer.args.should_save:
+            _make_way(run_dir, directory, will_rotate=bool(trainer.args.save_total_limit))
+        trainer.accelerator.wait_for_everyone()
         try:
-            with stop.listening():
-                result = super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
-        finally:
-            self.remove_callback(stop)
-        if isinstance(resume_from_checkpoint, str) and self.args.should_save and self.args.save_total_limit:
-            # A run that was killed after its last step did not come to this, and saves no further checkpoint.
-            _delete_damaged(Path(self.args.output_dir))
-            rotate_checkpoints(
-                self.args.output_dir, self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True
-            )
-        return result
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Upstream asks after a step whether it was the last one: a run that is resumed from its last step takes none."""
-        if self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True
-            return
-        super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
-
-    def _compare_processes(self, checkpoint: str) -> None:
-        manifest, now = read_manifest(checkpoint), self.accelerator.num_processes
-        if manifest.get("processes", now) == now:
-            return
-        then, rows = manifest["rows_per_step"], rows_per_step(self)
-        place = "where they were"
-        if then != rows:
-            place = f"elsewhere, since a step had {then} rows and has {rows} now (the batch size would mend that)"
-        logger.warning(
-            f"{checkpoint} was saved by {manifest['processes']} process(es) and is resumed by {now}: the data go on {place} "
-            "and cached targets are used again, but random states (dropout, sampling) cannot go on."
-        )
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        run_dir = Path(self._get_output_dir(trial=trial))
-        directory = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if self.args.should_save:
-            _make_way(run_dir, directory, will_rotate=bool(self.args.save_total_limit))
-        self.accelerator.wait_for_everyone()
-        try:
-            super()._save_checkpoint(model, trial)  # type: ignore[misc]
+            yield
         except (OSError, RuntimeError, SafetensorError, ConsistencyError) as error:
             reason = _why_not_written(error)
             if reason is None:
@@ -257,35 +235,24 @@ class InterruptionMixin:
                 "room, and start again with `--resume_from_checkpoint true`."
             ) from error
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        needed = {name for group in self.optimizer.param_groups for name in group}
-        with _readable(checkpoint):
-            super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
-            if lacking := needed - {name for group in self.optimizer.param_groups for name in group}:
-                raise ValueError(f"it has no {', '.join(sorted(lacking))}, and is another optimizer's")
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)  # type: ignore[misc]
-        # What follows is the last file of the checkpoint, which is to say that all processes have written theirs.
-        self.accelerator.wait_for_everyone()
-        files = [path for path in Path(output_dir).rglob("*") if path.is_file()]
-        self.state.stateful_callbacks[MANIFEST] = {
-            "processes": self.accelerator.num_processes,
-            "rows_per_step": rows_per_step(self),
-            **self.run_record(),
-            "files": {str(path.relative_to(output_dir)): path.stat().st_size for path in sorted(files)},
+    def note_files(self, directory: str) -> None:
+        """Notes what a checkpoint holds for its last file, which says that all processes have written theirs."""
+        trainer = self.trainer
+        trainer.accelerator.wait_for_everyone()
+        files = [path for path in Path(directory).rglob("*") if path.is_file()]
+        trainer.state.stateful_callbacks[MANIFEST] = {
+            "processes": trainer.accelerator.num_processes,
+            "rows_per_step": rows_per_step(trainer),
+            **trainer.run_record.to_dict(),
+            "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(files)},
         }
 
-
-@contextmanager
-def _readable(checkpoint: str | None) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, KeyError, RuntimeError, ValueError, UnpicklingError) as error:
-        raise ConsistencyError(
-            f"The optimizer's state in {checkpoint} cannot be loaded ({one_line(error)}). Delete that checkpoint and start "
-            "again with `--resume_from_checkpoint true`, or resume with the options of the run that saved it."
-        ) from error
+    def delete_surplus(self, resumed_from: str | None) -> None:
+        """A run that was killed after its last step did not come to this, and saves no further checkpoint when it resumes."""
+        args, state = self.trainer.args, self.trainer.state
+        if resumed_from is not None and args.should_save and args.save_total_limit:
+            _delete_damaged(Path(args.output_dir))
+            rotate_checkpoints(args.output_dir, args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
 
 
 def _make_way(run_dir: Path, directory: Path, will_rotate: bool) -> None:
@@ -304,7 +271,7 @@ def _delete_damaged(run_dir: Path) -> None:
 
 
 def _why_not_written(error: Exception) -> str | None:
-    """None if it is not for want of a place to write to that saving failed."""
+    """Why the write failed, or None if the failure is unrelated to the disk."""
     if isinstance(error, ConsistencyError) and isinstance(error.__cause__, OSError):  # of our own files
         error = error.__cause__
     if isinstance(error, OSError):

@@ -4,7 +4,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from .paired_loss import RowLosses
+from .row_losses import RowLosses
 
 
 class LossMeter:

@@ -225,6 +225,12 @@ def _check_generation_config(file: Path) -> None:
         )
 
 
+def check_reference_files(ref_model: str, trust_remote_code: bool) -> None:
+    """Raises [`ConsistencyError`] for a reference whose files cannot be right."""
+    check_model_folder(ref_model)
+    check_architecture(ref_model, load_config(ref_model, None, trust_remote_code))
+
+
 def check_weights(folder: str) -> None:
     """Raises [`ConsistencyError`] if the weights in a folder are missing, pickled, or not whole."""
     files = sorted(Path(folder).glob("*.safetensors"))

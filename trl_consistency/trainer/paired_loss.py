@@ -1,9 +1,10 @@
 """The objectives on a batch of pairs: one pass of the reference, one of the student, everything compared from these two."""
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from torch import Tensor, nn
 
 from ..objectives.activation import activation_loss, layer_distances
@@ -11,33 +12,37 @@ from ..objectives.attention import attention_divergence
 from ..objectives.divergence import kl_divergence, token_log_probs
 from ..objectives.mlp import mlp_distance
 from .capture import Head, States, capture_states, find_blocks, head_of, resolve_layers
-from .consistency_config import ConsistencyConfig
 from .load_balancing import load_balancing_loss
 from .reference import Reference
+from .row_losses import RowLosses, of_batch
 
+
+logger = get_logger(__name__)
 
 Batch = dict[str, Any]
 
 
-class RowLosses(NamedTuple):
-    """
-    A quantity on the rows of a batch: its sum over what it counts in each row, and that count, both of shape (B,).
+@dataclass
+class Objectives:
+    """The objectives of a [`PairedLoss`] and what is watched beside them; see [`ConsistencyConfig`] for each."""
 
-    A tuple, since the wrappers of FSDP and DeepSpeed look for the tensors of an output in nothing else.
-    """
+    method: list[str]
+    layers: list[int] | None = None
+    act_tokens: str = "prompt"
+    mlp_distance: str = "cosine"
+    loss_type: str = "nll"
+    log_consistency_metrics: bool = False
+    log_layer_distances: bool = False
 
-    sums: Tensor
-    counts: Tensor
-
-
-def of_batch(value: Tensor, num_rows: int) -> RowLosses:
-    """A quantity that a batch has as a whole, as that of each of its rows."""
-    return RowLosses(value.expand(num_rows), torch.ones_like(value).expand(num_rows))
+    @classmethod
+    def of(cls, args: Any) -> "Objectives":
+        """Those of a [`ConsistencyConfig`]."""
+        return cls(**{field.name: getattr(args, field.name) for field in fields(cls)})
 
 
 @dataclass
 class Answers:
-    """What a model says at the answers' tokens, of all rows one after the other: the head reads `hidden`, [M, H]."""
+    """Hidden states at the answers' tokens, [M, H], concatenated over the rows, and the head that reads them."""
 
     hidden: Tensor
     head: Head
@@ -48,8 +53,8 @@ class PairedLoss:
     Computes objectives on batches of [`~trl_consistency.data.collators.PairCollator`].
 
     Args:
-        args ([`ConsistencyConfig`]):
-            Objectives and their options.
+        objectives ([`Objectives`]):
+            What is compared, and how.
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The student, not wrapped for distributed training.
         reference ([`Reference`]):
@@ -58,12 +63,10 @@ class PairedLoss:
             Whether to compute the load-balancing loss of the student's routers as well.
     """
 
-    def __init__(
-        self, args: ConsistencyConfig, model: nn.Module, reference: Reference, balances_routers: bool = False
-    ):
-        self.args, self.reference, self.balances_routers = args, reference, balances_routers
-        self.watches = args.log_consistency_metrics
-        methods = set(args.method)
+    def __init__(self, objectives: Objectives, model: nn.Module, reference: Reference, balances_routers: bool = False):
+        self.objectives, self.reference, self.balances_routers = objectives, reference, balances_routers
+        self.watches = objectives.log_consistency_metrics
+        methods = set(objectives.method)
         self._captured = {
             "residual": "act" in methods or self.watches,
             "mlp": "mlpct" in methods,
@@ -71,16 +74,18 @@ class PairedLoss:
         }
         self._needs_head = bool({"bct", "kl"} & methods) or self.watches
         # A learned prompt has answers that can be compared, and no blocks.
-        self.layers = resolve_layers(args.layers, len(find_blocks(model))) if any(self._captured.values()) else []
+        self.layers = (
+            resolve_layers(objectives.layers, len(find_blocks(model))) if any(self._captured.values()) else []
+        )
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """What each objective counts in each row, (B,): answer tokens, pairs that share something, shared tokens."""
         counted = {"bct": batch["response"][:, 2], "kl": batch["response"][:, 2]}
-        if "act" in self.args.method:
-            counted["act"] = (_act_span(batch, self.args.act_tokens)[:, 2] > 0).long()
+        if "act" in self.objectives.method:
+            counted["act"] = (_act_span(batch, self.objectives.act_tokens)[:, 2] > 0).long()
         if "window" in batch:
             counted["attct"] = counted["mlpct"] = batch["window"][:, 2]
-        return {method: counted[method] for method in self.args.method}
+        return {method: counted[method] for method in self.objectives.method}
 
     def __call__(self, model: Any, batch: Batch) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
         """
@@ -124,7 +129,7 @@ class PairedLoss:
         watched = {name: RowLosses(of_rows.sums * pairs, of_rows.counts * pairs) for name, of_rows in watched.items()}
         if student.routing is not None:
             watched["aux_loss"] = of_batch(load_balancing_loss(model, student.routing), len(rows))
-        return {method: RowLosses(losses[method], counts[method]) for method in self.args.method}, watched
+        return {method: RowLosses(losses[method], counts[method]) for method in self.objectives.method}, watched
 
     # The two passes
 
@@ -134,8 +139,8 @@ class PairedLoss:
         perturbed side, and the length.
         """
         spans = {}
-        if "act" in self.args.method:
-            spans["act"] = _act_span(batch, self.args.act_tokens)
+        if "act" in self.objectives.method:
+            spans["act"] = _act_span(batch, self.objectives.act_tokens)
         if self.watches:
             spans["watched"] = batch["suffix"]
         if "window" in batch:
@@ -195,53 +200,50 @@ class PairedLoss:
                 with torch.no_grad():
                     by_layer = layer_distances(ours, theirs, pairs, num_pairs)  # [layers, B]
                 watched["activation_distance"] = RowLosses(by_layer.mean(0), shares_something)
-                if self.args.log_layer_distances:
+                if self.objectives.log_layer_distances:
                     for layer, distances in zip(self.layers, by_layer, strict=True):
                         watched[f"activation_distance/layer_{layer}"] = RowLosses(distances, shares_something)
-            if name == "window" and "mlpct" in self.args.method:
+            if name == "window" and "mlpct" in self.objectives.method:
                 distances = [
-                    mlp_distance(of_student[part], of_reference[part], self.args.mlp_distance)
+                    mlp_distance(of_student[part], of_reference[part], self.objectives.mlp_distance)
                     for of_student, of_reference in zip(student.mlp, reference.mlp, strict=True)
                 ]
                 losses["mlpct"] = _by_row(torch.stack(distances).mean(0), pairs, num_pairs)
-            if name == "window" and "attct" in self.args.method:
+            if name == "window" and "attct" in self.objectives.method:
                 losses["attct"], skipped = _attention_by_row(student.attention, reference.attention, span, start)
                 watched["attct_skipped_rows"] = RowLosses(skipped, span[:, 2])
         return losses, watched
 
     def _compare_answers(self, student: Answers, reference: Answers, batch: Batch) -> dict[str, Tensor]:
         losses = {}
-        if "bct" in self.args.method:
+        if "bct" in self.objectives.method:
             log_probs = _log_probs(student, batch)
             # DFT: https://huggingface.co/papers/2508.05629
-            weights = log_probs.exp().detach() if self.args.loss_type == "dft" else 1
+            weights = log_probs.exp().detach() if self.objectives.loss_type == "dft" else 1
             losses["bct"] = _by_answer(-log_probs * weights, batch)
-        if "kl" in self.args.method:
+        if "kl" in self.objectives.method:
             losses["kl"] = _by_answer(_divergence(student, reference), batch)
         return losses
 
     # Training part of a model
 
-    def freeze_unreached(self, model: nn.Module) -> list[str]:
+    def freeze_unreached(self, model: nn.Module) -> None:
         """
         Freezes the trainable parameters that no objective reaches: blocks after the last compared one, the head. DDP
         would wait for their gradients, and an optimizer would decay them.
-
-        Returns:
-            `list[str]`: The names of those that were frozen.
         """
-        if {"bct", "kl"} & set(self.args.method):
-            return []
+        if {"bct", "kl"} & set(self.objectives.method):
+            return
         blocks = find_blocks(model).modules
         # Reached whatever a probe says: a mixture of experts leaves some experts out of any one batch.
-        whole = self.layers[-1] + ("act" in self.args.method)
+        whole = self.layers[-1] + ("act" in self.objectives.method)
         before = {id(parameter) for block in blocks[:whole] for parameter in block.parameters()}
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         device = next(model.parameters()).device
         ids = torch.zeros(1, 2, dtype=torch.long, device=device)
         where = torch.zeros(1, dtype=torch.long, device=device)
         compared = {"act": "residual", "mlpct": "mlp", "attct": "attention"}
-        captured = {compared[method]: True for method in self.args.method}
+        captured = {compared[method]: True for method in self.objectives.method}
         with torch.enable_grad():
             options = {"residual": False, **captured, "need_routing": self.balances_routers}
             states = capture_states(model, ids, torch.ones_like(ids), where, where + 1, self.layers, **options)
@@ -254,7 +256,11 @@ class PairedLoss:
             if grad is None and id(parameter) not in before:
                 parameter.requires_grad_(False)
                 frozen.append(name)
-        return frozen
+        if frozen:
+            listed = ", ".join(frozen[:3]) + (", ..." if len(frozen) > 3 else "")
+            logger.warning(
+                f"Frozen, since no compared block depends on it: {len(frozen)} trainable tensor(s) ({listed})."
+            )
 
 
 def _act_span(batch: Batch, act_tokens: str) -> Tensor:

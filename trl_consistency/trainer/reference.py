@@ -14,9 +14,10 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import Trainer, TrainerCallback
 
 from ..errors import ConsistencyError
+from .finiteness import check_base
 from .quantization import scales_of
-from .sharding import is_sharded, prepare_frozen, shard_of
-from .upstream import ForwardRedirection, create_model_from_path, use_adapter
+from .sharding import is_sharded, prepare_frozen, shape_of, shard_of
+from .upstream import ForwardRedirection, create_model_from_path, get_config_model_id, use_adapter
 
 
 logger = get_logger(__name__)
@@ -167,6 +168,16 @@ class StartReference(TrainerCallback):
             raise ConsistencyError(message)
 
 
+def adapter_changes_base(peft_config: Any) -> bool:
+    """
+    Whether the initial policy is more than the model with the adapter off: the adapter's initialisation takes its part out
+    of the base weights, so that only both together are the initial policy, or the base model's biases train along.
+    """
+    init = str(getattr(peft_config, "init_lora_weights", True)).lower()
+    trains_biases = getattr(peft_config, "bias", "none") != "none"
+    return trains_biases or init.startswith(("pissa", "olora", "corda", "loftq"))
+
+
 def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Reference:
     """
     The model of a trainer as it is now, frozen.
@@ -232,3 +243,40 @@ def _checksum(weights: list[Tensor]) -> int:
 def _sum_of_bits(weight: Tensor) -> int:
     integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
     return int(weight.detach().contiguous().view(integer).sum(dtype=torch.int64))
+
+
+def load_reference_model(ref_model: Any, trainer: Any) -> Any:
+    """
+    Another model as the reference, loaded if it is only named.
+
+    Raises:
+        [`ConsistencyError`]: If its weights are not finite, or its vocabulary is not the student's.
+    """
+    args, accelerator = trainer.args, trainer.accelerator
+    if isinstance(ref_model, str):
+        options = {key: value for key, value in (args.model_init_kwargs or {}).items() if key != "revision"}
+        options.setdefault("trust_remote_code", args.trust_remote_code)
+        options.setdefault("use_safetensors", True)
+        if accelerator.num_processes > 1:
+            options["device_map"] = None  # "auto" would spread it over the other processes' devices.
+        ref_model = create_model_from_path(ref_model, **options)
+    check_base(ref_model, get_config_model_id(ref_model.config), accelerator)
+    ours, theirs = (shape_of(model.get_output_embeddings().weight)[0] for model in (trainer.model, ref_model))
+    if ours != theirs:
+        raise ConsistencyError(
+            f"`ref_model` has a vocabulary of {theirs} tokens and the model one of {ours}: their distributions cannot be "
+            "compared. Use a reference with the same vocabulary."
+        )
+    return ref_model
+
+
+def check_separate(ref_model: Any, model: Any) -> None:
+    """Raises [`ConsistencyError`] if the reference would train along with the student."""
+    if isinstance(model, str):
+        return
+    ours = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) in ours for parameter in ref_model.parameters()):
+        raise ConsistencyError(
+            "`ref_model` shares weights with the model in training, so that both would always agree. Leave it out: "
+            "without it the reference is the initial policy, frozen, in the same memory."
+        )

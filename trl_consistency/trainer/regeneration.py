@@ -1,15 +1,11 @@
 """Targets made anew while training goes on."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
 from ..errors import ConsistencyError
-
-
-if TYPE_CHECKING:
-    from .consistency_trainer import ConsistencyTrainer
 
 
 class RegenerateTargets(TrainerCallback, ExportableState):
@@ -22,7 +18,7 @@ class RegenerateTargets(TrainerCallback, ExportableState):
             The trainer whose targets they are.
     """
 
-    def __init__(self, trainer: "ConsistencyTrainer"):
+    def __init__(self, trainer: Any):
         self.trainer = trainer
         self.epoch = 0  # after which the targets in use were made; 0 for the reference's
         self.policy = ""  # fingerprint of the policy that made them
@@ -58,5 +54,5 @@ class RegenerateTargets(TrainerCallback, ExportableState):
             self._replace(epoch, None)
 
     def _replace(self, epoch: int, policy: str | None) -> None:
-        self.policy = self.trainer.regenerate_targets(policy)
+        self.policy = self.trainer.target_maker.regenerate(policy)
         self.epoch = epoch

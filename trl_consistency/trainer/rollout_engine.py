@@ -1,7 +1,9 @@
 """Rollouts by vLLM: the engine is sent the policy in copies, one layer at a time, and nothing is merged in place."""
 
 import copy
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +21,7 @@ from transformers import AutoConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
+from .rollout_loss import importance_weights
 from .upstream import load_vllm_generation
 
 
@@ -246,3 +249,64 @@ def _check_server(client: Any) -> None:
             f"The vLLM server runs with `--logprobs-mode {mode}`, which does not tell how likely a token was to be sampled. "
             "Restart it with `--logprobs-mode processed_logprobs`, or set `vllm_importance_sampling_correction: false`."
         )
+
+
+@contextmanager
+def without_vllm(args: OnPolicyConsistencyConfig) -> Iterator[None]:
+    """Has TRL's trainer start no engine: its engine would merge the adapter into the reference's weights."""
+    use_vllm, args.use_vllm = args.use_vllm, False
+    try:
+        yield
+    finally:
+        args.use_vllm = use_vllm
+
+
+class EngineMismatch:
+    """
+    How far the policy in training is from the engine that sampled, since the last log, under GRPO's names.
+
+    Args:
+        args ([`OnPolicyConsistencyConfig`]):
+            Options of the importance weights.
+        accelerator ([`~accelerate.Accelerator`]):
+            What brings the rows of all processes together.
+    """
+
+    def __init__(self, args: OnPolicyConsistencyConfig, accelerator: Accelerator):
+        self.args, self.accelerator = args, accelerator
+        self._seen: dict[str, list[Tensor]] = {"train": [], "eval": []}
+
+    def add(self, mode: str, metrics: dict[str, list[float]], mask: Tensor, log_ratio: Tensor) -> None:
+        """
+        Adds a batch to the metrics of a mode.
+
+        Args:
+            mode (`str`):
+                `"train"` or `"eval"`.
+            metrics (`dict[str, list[float]]`):
+                What the trainer logs next, and clears then.
+            mask (`torch.Tensor`):
+                Which tokens are compared, (B, T).
+            log_ratio (`torch.Tensor`):
+                Policy to engine, in nats, of each of these tokens.
+        """
+        seen = self._seen[mode]
+        if "sampling/sampling_logp_difference/max" not in metrics:  # logged
+            seen.clear()
+        rows = log_ratio.new_full(mask.shape, math.nan).masked_scatter(mask.bool(), log_ratio)
+        rows = self.accelerator.pad_across_processes(rows, dim=1, pad_index=math.nan)
+        # In evaluation without the rows that repeat to fill the last batch
+        log_ratio = (self.accelerator.gather if mode == "train" else self.accelerator.gather_for_metrics)(rows)
+        seen.append(log_ratio[~log_ratio.isnan()])
+        log_ratio = torch.cat(seen)
+        if not len(log_ratio):
+            return
+        difference, weights = log_ratio.abs(), importance_weights(log_ratio, self.args)
+        for name, value in (
+            ("sampling_logp_difference/mean", difference.mean()),
+            ("sampling_logp_difference/max", difference.max()),
+            ("importance_sampling_ratio/min", weights.min()),
+            ("importance_sampling_ratio/mean", weights.mean()),
+            ("importance_sampling_ratio/max", weights.max()),
+        ):
+            metrics[f"sampling/{name}"] = [value.item()]

@@ -15,9 +15,10 @@ from ..objectives.divergence import (
 from .capture import Head, head_of
 from .load_balancing import Routing, load_balancing_loss
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
-from .paired_loss import Answers, RowLosses, of_batch
+from .paired_loss import Answers
 from .prefix_sharing import PrefixSharing
 from .reference import GivenReference, Reference
+from .row_losses import RowLosses, of_batch
 
 
 logger = get_logger(__name__)

@@ -1,7 +1,6 @@
 """What is watched of rollouts beside the loss: their lengths, and how they and the student stand to the clean answers."""
 
 from itertools import takewhile
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,9 +14,10 @@ from ..data.targets import TargetTable, generate_targets
 from ..errors import ConsistencyError
 from .capture import find_blocks
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
-from .paired_loss import PairedLoss, RowLosses
+from .paired_loss import Objectives, PairedLoss
 from .reference import GivenReference, Reference
 from .rollout_loss import Rollouts
+from .row_losses import RowLosses
 from .sharding import shape_of
 
 
@@ -178,8 +178,7 @@ class PairMetrics:
                     f"{shapes[0][1]}. Leave it out."
                 )
         # No objective: all is only watched.
-        options: Any = SimpleNamespace(method=[], layers=None, log_consistency_metrics=True, log_layer_distances=False)
-        self._paired_loss = PairedLoss(options, model, reference)
+        self._paired_loss = PairedLoss(Objectives([], log_consistency_metrics=True), model, reference)
         self._collator = PairCollator(pad_token_id=pad_token_id, with_reference=True)
 
     @torch.no_grad()

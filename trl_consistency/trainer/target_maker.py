@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from accelerate.logging import get_logger
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from transformers import GenerationConfig, PreTrainedModel
 
-from ..data.collators import PairCollator
+from ..data.eval_sets import named
 from ..data.model_identity import identity_digest, model_identity, model_tensors
 from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets
@@ -18,12 +18,9 @@ from ..data.target_cache import TargetCache, fingerprint
 from ..data.targets import TargetTable, generate_targets
 from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
+from .reference import adapter_changes_base
 from .upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
 from .vllm_engine import VLLMEngine
-
-
-if TYPE_CHECKING:
-    from .consistency_config import ConsistencyConfig
 
 
 logger = get_logger(__name__)
@@ -39,78 +36,74 @@ PLAIN_LOADING = {
 }
 
 
-def adapter_changes_base(peft_config: Any) -> bool:
+class TargetMaker:
     """
-    Whether the initial policy is more than the model with the adapter off: the adapter's initialisation takes its part out
-    of the base weights, so that only both together are the initial policy, or the base model's biases train along.
+    Has the reference policy answer the clean prompts of a trainer's data sets.
+
+    Args:
+        trainer ([`ConsistencyTrainer`]):
+            The trainer.
+        loaded_by_name (`bool`):
+            Whether the model's weights are those of the files under its name.
+
+    Attributes:
+        table ([`~trl_consistency.data.targets.TargetTable`]):
+            The targets, by clean prompt.
+        sources (`list[Dataset]`):
+            The prepared data sets that may lack completions, the training pairs first.
     """
-    init = str(getattr(peft_config, "init_lora_weights", True)).lower()
-    trains_biases = getattr(peft_config, "bias", "none") != "none"
-    return trains_biases or init.startswith(("pissa", "olora", "corda", "loftq"))
 
+    def __init__(self, trainer: Any, loaded_by_name: bool):
+        self.trainer, self.args, self.accelerator = trainer, trainer.args, trainer.accelerator
+        self.table = TargetTable()
+        self.sources: list[AnyDataset] = []
+        self._loaded_by_name = loaded_by_name
 
-class TargetsMixin:
-    """
-    What a [`~transformers.Trainer`] needs to let the reference policy answer the clean prompts of its data sets.
-
-    The trainer sets `targets`, `_peft_config`, `_loaded_by_name` and `_target_sources` (the prepared data sets that may lack completions,
-    the training pairs first).
-    """
-
-    targets: TargetTable
-    args: "ConsistencyConfig"
-    data_collator: PairCollator
-    _peft_config: Any
-    _loaded_by_name: bool  # and its weights are those of its files
-    _target_sources: list[AnyDataset]
-    # Of the trainer that this is mixed into
-    accelerator: Any
-    model: Any
-    model_wrapped: Any
-    processing_class: Any
-    state: Any
-    is_in_train: bool
-    train_dataset: Any
-    _tokenizer: Any
-
-    def generate_targets(self) -> None:
+    def note_sources(self) -> None:
         """
-        Has the reference policy answer the clean prompts of rows without a completion, into `self.targets`.
+        Notes the data sets that may lack targets.
 
-        [`train`] and [`evaluate`] do this by themselves; it is for those who want the targets alone.
+        Raises:
+            [`ConsistencyError`]: If their targets cannot be made, or are never made though they are to be made anew.
         """
-        self._generate_missing_targets(self._target_sources)
+        args, noted = self.args, self.trainer.noted_data
+        pairs, anchors = noted["train_dataset"], noted.get("anchor_dataset")
+        # Not the mixture with anchors, which no longer says which rows lack a target
+        self.sources = [pairs, *named(self.trainer.eval_dataset).values()]
+        if anchors is not None and not isinstance(pairs, IterableDataset):
+            self.sources.append(anchors)
+        if args.regenerate_targets_every and not (args.needs_completions and needs_targets(pairs)):
+            why = "come with their completions" if args.needs_completions else f"need none for {args.method}"
+            raise ConsistencyError(f"`regenerate_targets_every` is set, but the pairs {why}.")
+        if args.needs_completions and any(map(needs_targets, self.sources)):
+            self.check_whole()
 
     def dataset_with_targets(self) -> Dataset:
-        """
-        The training pairs with their targets.
-
-        Returns:
-            [`~datasets.Dataset`]: The pairs as they were given, with the columns `completion` (text) and
-            `completion_ids` (token ids).
-        """
+        """As [`ConsistencyTrainer.dataset_with_targets`]."""
+        tokenizer = self.trainer._tokenizer
 
         def add_target(row: dict[str, Any]) -> dict[str, Any]:
-            completion_ids = row.get("completion_ids") or self.targets[row["clean_ids"]]
-            completion = self._tokenizer.decode(completion_ids, skip_special_tokens=True)
+            completion_ids = row.get("completion_ids") or self.table[row["clean_ids"]]
+            completion = tokenizer.decode(completion_ids, skip_special_tokens=True)
             return {"completion": completion, "completion_ids": completion_ids}
 
-        dataset = self.train_dataset.map(add_target, desc="Adding targets", load_from_cache_file=False)
+        dataset = self.trainer.train_dataset.map(add_target, desc="Adding targets", load_from_cache_file=False)
         return dataset.remove_columns(["clean_ids", "perturbed_ids", "length"])
 
-    def _generate_missing_targets(self, datasets: Iterable[AnyDataset]) -> None:
+    def generate(self, datasets: Iterable[AnyDataset]) -> None:
+        """Has the reference policy answer the clean prompts of rows without a completion, where answers are needed."""
         if not self.args.needs_completions:
             return
-        prompts = self.targets.missing(
+        prompts = self.table.missing(
             prompt_ids for dataset in datasets if needs_targets(dataset) for prompt_ids in dataset["clean_ids"]
         )
         if not prompts:
             return
-        self._check_whole()
+        self.check_whole()
         with self._reference_policy() as model, self._engine(model) as engine:
-            self._answer(model, prompts, self.targets, self._target_cache(model), engine)
+            self._answer(model, prompts, self.table, self._cache(model), engine)
 
-    def _check_whole(self) -> None:
+    def check_whole(self) -> None:
         """Raises [`ConsistencyError`] if the model cannot generate targets."""
         if DistributedBackend(self.accelerator).is_fsdp:
             raise ConsistencyError(
@@ -118,7 +111,7 @@ class TargetsMixin:
                 "targets`, or use DDP or DeepSpeed."
             )
 
-    def regenerate_targets(self, policy: str | None = None) -> str:
+    def regenerate(self, policy: str | None = None) -> str:
         """
         Has the current policy answer the clean prompts of the pairs, for the epochs to come.
 
@@ -134,13 +127,9 @@ class TargetsMixin:
             now = fingerprint(model_tensors(model))
             made_by = policy or now
             cache = TargetCache(Path(self.args.output_dir) / TARGET_CACHE / made_by, {"weights": made_by})
-            self._answer(
-                model if made_by == now else None,
-                current.missing(self._target_sources[0]["clean_ids"]),
-                current,
-                cache,
-            )
-        self.data_collator.current_targets = current
+            prompts = current.missing(self.sources[0]["clean_ids"])
+            self._answer(model if made_by == now else None, prompts, current, cache)
+        self.trainer.data_collator.current_targets = current
         return made_by
 
     def _answer(
@@ -151,7 +140,7 @@ class TargetsMixin:
         cache: TargetCache,
         engine: VLLMEngine | None = None,
     ) -> None:
-        config = self._generation_config()
+        config = self.generation_config()
         show_progress = self.accelerator.is_main_process and not self.args.disable_tqdm
         with nullcontext() if engine else self._autocast():
             completions = generate_targets(
@@ -172,7 +161,7 @@ class TargetsMixin:
             )
         if not self.args.keep_thinking:
             opening, closing = self.args.thinking_markers
-            completions = [empty_thought(ids, self._tokenizer, (opening, closing)) for ids in completions]
+            completions = [empty_thought(ids, self.trainer._tokenizer, (opening, closing)) for ids in completions]
             unanswered = completions.count([])
             if unanswered:
                 logger.warning(
@@ -189,7 +178,9 @@ class TargetsMixin:
         if not self.args.use_vllm:
             yield None
             return
-        engine = VLLMEngine(model, self.accelerator, self.processing_class, self.args, self._generation_config())
+        engine = VLLMEngine(
+            model, self.accelerator, self.trainer.processing_class, self.args, self.generation_config()
+        )
         try:
             yield engine
         finally:
@@ -198,8 +189,8 @@ class TargetsMixin:
     @contextmanager
     def _reference_policy(self) -> Iterator[PreTrainedModel]:
         """The policy as it was when training began, unwrapped and ready to generate."""
-        has_begun = self.is_in_train or self.state.global_step > 0
-        adapter_off = self._peft_config is not None and not adapter_changes_base(self._peft_config)
+        has_begun = self.trainer.is_in_train or self.trainer.state.global_step > 0
+        adapter_off = self.trainer._adapter_off
         if has_begun and not adapter_off:
             raise ConsistencyError(
                 "Targets must come from the model as it was before training, and its weights have changed since. Pass "
@@ -212,7 +203,9 @@ class TargetsMixin:
     def _evaluating(self) -> Iterator[PreTrainedModel]:
         """The model unwrapped and without dropout, ready to generate."""
         with unwrap_model_for_generation(
-            self.model_wrapped, self.accelerator, gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs
+            self.trainer.model_wrapped,
+            self.accelerator,
+            gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
         ) as model:
             if model.device.type != self.accelerator.device.type:
                 model.to(self.accelerator.device)  # DeepSpeed moves it only when training begins.
@@ -223,16 +216,16 @@ class TargetsMixin:
             finally:
                 model.train(was_training)
 
-    def _target_cache(self, model: PreTrainedModel) -> TargetCache:
+    def _cache(self, model: PreTrainedModel) -> TargetCache:
         """The cache of the reference's targets; `model` is what generates them."""
-        changed = self._peft_config is not None and adapter_changes_base(self._peft_config)
+        changed = self.trainer._peft_config is not None and adapter_changes_base(self.trainer._peft_config)
         # The adapter in training is no part of the reference; one that came with the model is.
         identity = model_identity(
             model,
             get_config_model_id(model.config),
             as_loaded=self._loaded_by_name and not changed,
             revision=(self.args.model_init_kwargs or {}).get("revision") or "main",
-            adapter_off=self._peft_config is not None,
+            adapter_off=self.trainer._peft_config is not None,
         )
         identity["autocast"] = "bfloat16" if self.args.bf16 else "float16" if self.args.fp16 else None
         # A folder that the user names holds one model's targets; by default each model gets a folder of its own.
@@ -241,17 +234,18 @@ class TargetsMixin:
         with self.accelerator.main_process_first():
             return TargetCache(directory, identity)
 
-    def _generation_config(self) -> GenerationConfig:
-        args = self.args
-        eos_token_ids = self.model.generation_config.eos_token_id
+    def generation_config(self) -> GenerationConfig:
+        """How targets are generated."""
+        args, tokenizer = self.args, self.trainer._tokenizer
+        eos_token_ids = self.trainer.model.generation_config.eos_token_id
         eos_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else list(eos_token_ids or [])
-        if self._tokenizer.eos_token_id is not None and self._tokenizer.eos_token_id not in eos_token_ids:
-            eos_token_ids.append(self._tokenizer.eos_token_id)
+        if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in eos_token_ids:
+            eos_token_ids.append(tokenizer.eos_token_id)
         sampling = {"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k, "min_p": args.min_p}
         options = {
             "max_new_tokens": args.max_completion_length,
-            "pad_token_id": self._tokenizer.pad_token_id,
-            "bos_token_id": self._tokenizer.bos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": tokenizer.bos_token_id,
             "eos_token_id": eos_token_ids,
             "repetition_penalty": args.repetition_penalty,
             "cache_implementation": args.cache_implementation,

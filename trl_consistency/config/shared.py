@@ -1,0 +1,145 @@
+"""What both configurations have in common: options about pairs, and checks of inherited ones."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, cast
+
+from ..data.pairs import template_kwargs_faults
+from ..errors import ConsistencyError
+from ..option_types import check_installed, check_types
+from ..trainer.device import settle_device
+from .options import BELOW_ONE, SEED, SHARE, Allowed, above, at_least, check_ranges, option, refuse, with_help
+
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments as _Arguments
+else:
+    _Arguments = object  # TRL's configuration, which stands after this class among a configuration's bases
+
+
+TWO_TEXTS = Allowed(
+    "two texts: what opens a thought and what closes it", lambda markers: len(markers) == 2 and all(markers)
+)
+
+# Values that inherited options of training may have
+TRAINING = {
+    "learning_rate": at_least(0),
+    "weight_decay": at_least(0),
+    "max_grad_norm": Allowed("at least 0 (0 is none)", lambda value: value is None or at_least(0).holds(value)),
+    "adam_beta1": BELOW_ONE,
+    "adam_beta2": BELOW_ONE,
+    "adam_epsilon": above(0),
+    "max_steps": Allowed("at least 1, or -1 (the epochs decide)", lambda steps: steps >= 1 or steps == -1),
+    "seed": SEED,
+    "data_seed": SEED.or_none(),
+    "dataloader_num_workers": at_least(0),
+    "per_device_train_batch_size": at_least(1),
+    "per_device_eval_batch_size": at_least(1),
+    "gradient_accumulation_steps": Allowed("at least 1", lambda steps: int(steps) >= 1),
+}
+
+# Values that options of sampling and of vLLM may have, which one configuration declares and the other inherits
+GENERATION = {
+    "top_p": SHARE,
+    "top_k": at_least(0, " (0 keeps all)"),
+    "min_p": Allowed("between 0 and 1, or None", lambda value: value is None or 0 <= value <= 1),
+    "repetition_penalty": above(0),
+    "vllm_gpu_memory_utilization": SHARE,
+    "vllm_max_model_length": at_least(1).or_none(),
+}
+
+
+@dataclass
+@with_help
+class PairConfig(_Arguments):
+    r"""
+    Options that [`ConsistencyConfig`] and [`OnPolicyConsistencyConfig`] have in common.
+
+    Parameters:
+        max_length (`int`, *optional*):
+            Longest row in tokens: the longer prompt plus the completion. A completion that is generated counts as
+            `max_completion_length`. `None` sets no limit. Rows are never cut; `overlong` says what happens to those over
+            the limit.
+        overlong (`str`, *optional*, defaults to `"error"`):
+            What to do with rows over `max_length`: `"error"` reports them and refuses the run before any training,
+            `"drop"` leaves them out and logs how many.
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            Variables of the chat template for all rows, such as `{"enable_thinking": False}`. A row's own
+            `chat_template_kwargs` column comes on top.
+        thinking_markers (`list[str]`, *optional*, defaults to `["<think>", "</think>"]`):
+            What opens and closes a thought.
+        anchor_ratio (`float`, *optional*, defaults to `0.0`):
+            Share of anchors (rows with two equal prompts) in an epoch, at least 0 and below 1. They ask the student to stay
+            where the reference is. `round(r / (1 - r) * N)` of them are added to the N pairs, from the trainer's
+            `anchor_dataset` or, without one, from the pairs' own clean prompts.
+        log_consistency_metrics (`bool`, *optional*, defaults to `False`):
+            Whether to log response cross-entropy, activation distance and KL to the reference, whatever is trained on. They
+            are `response_cross_entropy` (of the clean answer, on the perturbed prompt), `activation_distance` (on the tokens
+            that both prompts end with) and `reference_kl` (from the reference's distribution on the clean answer). This
+            costs further passes and, on-policy, the reference's greedy answer to every distinct clean prompt whose row has
+            no `completion`.
+        dose_check (`bool`, *optional*, defaults to `False`):
+            Whether to measure, before the first step and on 64 pairs, how differently the model answers the two sides.
+            Logged under `dose/` are flips of greedy answers, KL divergence, and where there is a key sycophancy and clean
+            accuracy, with a warning if there is nothing to train or the clean side is bad.
+    """
+
+    # Parameters that control the pairs, the anchors and the logging
+    max_length: int | None = option(None, at_least(1).or_none())
+    overlong: str = option("error", choices=("error", "drop"))
+    chat_template_kwargs: dict[str, Any] | str | None = option(None)
+    thinking_markers: list[str] = option(["<think>", "</think>"], TWO_TEXTS)
+    anchor_ratio: float = option(0.0, BELOW_ONE)
+    log_consistency_metrics: bool = option(False)
+    dose_check: bool = option(False)
+
+    _upstream = object  # TRL's configuration
+    rolls_out = False  # whether the student's own answers are trained on
+
+    @property
+    def needs_completions(self) -> bool:
+        """Whether the reference's clean answers are needed."""
+        return False
+
+    def _check_types(self) -> None:
+        """Of own options, and of the inherited ones that are compared or computed with before anybody else checks them."""
+        own = [field.name for field in fields(self) if field.name not in self._upstream.__dataclass_fields__]  # type: ignore[attr-defined]
+        used = ("max_length", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size")
+        check_types(self, dict.fromkeys((*own, *used)))
+
+    def _check_ranges(self, inherited: Mapping[str, Allowed]) -> None:
+        if self.max_steps <= 0:
+            inherited = {**inherited, "num_train_epochs": above(0)}
+        check_ranges(self, {**TRAINING, **inherited})
+
+    def _refuse(self, context: str, refused: dict[str, tuple[Any, str]]) -> None:
+        """Refuses what TRL's configuration offers and the trainer cannot do, rather than ignore it."""
+        refused = {
+            **refused,
+            "enable_jit_checkpoint": (self.enable_jit_checkpoint, "SIGTERM saves a checkpoint without it"),
+            "average_tokens_across_devices=False": (
+                not self.average_tokens_across_devices,
+                "the loss is a mean over the tokens of the global batch",
+            ),
+        }
+        refuse(context, {name: (is_set, f"{reason}. Leave it out") for name, (is_set, reason) in refused.items()})
+
+    def _settle(self) -> None:
+        """What must be known before transformers checks the rest."""
+        if self.ddp_backend and "WORLD_SIZE" not in os.environ:
+            raise ConsistencyError(
+                f"`ddp_backend` is {self.ddp_backend}, but this is a single process. Launch several with `accelerate "
+                "launch` or `torchrun`, or leave it out."
+            )
+        check_installed("deepspeed", self.deepspeed, "deepspeed")
+        settle_device(self)
+
+    def _check_mappings(self) -> dict[str, Any]:
+        """Options that TRL has read as mappings by now. Returns `generation_kwargs`."""
+        for key in ("chat_template_kwargs", "generation_kwargs"):
+            if not isinstance(getattr(self, key), dict | None):
+                raise ConsistencyError(f"`{key}` must be a mapping, got {getattr(self, key)!r}.")
+        for fault in template_kwargs_faults(cast(dict[str, Any], self.chat_template_kwargs or {})):
+            raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
+        return self.generation_kwargs or {}

@@ -1,0 +1,424 @@
+"""What both trainers do the same way: checks, data, anchors, training, evaluation, checkpoints and the model card."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+
+import torch
+from datasets import Dataset, IterableDataset
+from torch import nn
+from transformers import PreTrainedTokenizerBase, ProcessorMixin, TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
+
+from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
+from ..data.eval_sets import EvalDataset, like, named
+from ..data.lint import warn_of_findings
+from ..data.pairs import AnyDataset, check_pairs
+from ..data.prepare import is_prepared, unformatted
+from ..data.rendering import load_processing_class
+from ..errors import ConsistencyError
+from ..files import write_text
+from .card import build_card, describe_data
+from .checks import (
+    as_config,
+    check_anchor_arguments,
+    check_chat_template,
+    check_evaluation,
+    check_extras,
+    check_output_dir,
+    check_sharding,
+    check_steps,
+    check_tokenizer,
+    check_training_options,
+)
+from .device import announce_cpu, mixed_precision
+from .dose import DoseCheck
+from .finiteness import FinitenessGuard, check_base
+from .folder_lock import all_alone_in
+from .interruption import (
+    Checkpoints,
+    stopping_on_signals,
+)
+from .loss_meter import LossMeter
+from .model_checks import check_model, context_length
+from .pushing import PushMixin
+from .quantization import keep_layout
+from .reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
+from .resumption import RunRecord
+from .row_evaluation import EvaluatedRows
+from .row_losses import RowLosses
+from .upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
+
+
+if TYPE_CHECKING:
+    from transformers import Trainer as _Trainer
+else:
+    _Trainer = object  # TRL's trainer, which stands after this class among a trainer's bases
+
+
+ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
+
+
+@dataclass
+class PreparedData:
+    """Data that passed all checks, and what renders them. The data sets are as they came if they cannot be rendered yet."""
+
+    processing_class: ProcessingClass
+    train_dataset: AnyDataset
+    eval_dataset: Any
+    anchor_dataset: AnyDataset | None
+
+
+class PairTrainer(PushMixin, _Trainer):
+    """
+    What [`ConsistencyTrainer`] and [`OnPolicyConsistencyTrainer`] have in common, on whichever of TRL's trainers they stand.
+
+    A trainer calls [`_check_and_prepare`], then the constructor of TRL's trainer, then [`_check_loaded`]. What is its own it
+    says in the methods that raise `NotImplementedError` here, and those that do nothing.
+    """
+
+    _tag_names: ClassVar = ["trl", "trl-consistency", "consistency-training"]
+    _tokenizer_options: ClassVar[dict[str, str]] = {}
+
+    # Set by the constructor of TRL's trainer
+    args: Any
+    accelerator: Any
+    train_dataset: Any
+    processing_class: Any
+    _signature_columns: list[str] | None
+
+    # What is its own
+
+    def _check_options(self, model: Any, model_id: str, args: Any, peft_config: Any, quantization_config: Any) -> None:
+        """Raises [`ConsistencyError`] for what the files and the options alone show."""
+
+    def _check_dataset(self, dataset: AnyDataset, name: str, args: Any) -> None:
+        """Raises [`InvalidPairsError`] for pairs that are well-formed and still no use."""
+
+    def _settle_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
+        """Checks what renders the chat messages. Returns whether rows can be rendered before TRL's trainer is made."""
+        check_tokenizer(processing_class, args)
+        check_chat_template(processing_class, datasets, ways_out="Use")
+        return True
+
+    def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
+        """The rows as token ids."""
+        raise NotImplementedError
+
+    def _check_size(self, dataset: AnyDataset, args: Any) -> None:
+        """Raises [`InvalidPairsError`] for fewer rows than a batch takes."""
+
+    def _for_evaluation(self, dataset: AnyDataset, args: Any) -> AnyDataset:
+        """Prepared rows as evaluation reads them."""
+        return dataset
+
+    @property
+    def _reference(self) -> Reference | None:
+        """What the student is compared with; None where the reference's answers are enough."""
+        raise NotImplementedError
+
+    @property
+    def _adapter_off(self) -> bool:
+        """Whether the initial policy is the model with its adapter off."""
+        return self._peft_config is not None and not adapter_changes_base(self._peft_config)
+
+    def _before_training(self) -> None:
+        """Brings what the first step needs."""
+
+    def _after_training(self) -> None:
+        """Lets go of what the last step needed."""
+
+    def _before_evaluation(self, datasets: Sequence[AnyDataset]) -> None:
+        """Brings what an evaluation on prepared data sets needs."""
+
+    def _evaluating_set(self) -> AbstractContextManager:
+        """What surrounds the evaluation on a set."""
+        return nullcontext()
+
+    def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
+        """The metrics, by their names without prefix, of the rows of a whole set."""
+        raise NotImplementedError
+
+    def _train_metrics(self, means: dict[str, float]) -> dict[str, float]:
+        """What is logged of the means since the last log, by the names of the log."""
+        raise NotImplementedError
+
+    def _total(self, means: dict[str, float]) -> float:
+        """The loss that these means add up to."""
+        raise NotImplementedError
+
+    def _card_facts(self) -> dict[str, str]:
+        """What the model card says of the training, before what it says of any."""
+        raise NotImplementedError
+
+    # Checks and preparation
+
+    def _check_and_prepare(
+        self,
+        model: Any,
+        args: Any,
+        train_dataset: AnyDataset | None,
+        eval_dataset: EvalDataset | None,
+        anchor_dataset: AnyDataset | None,
+        processing_class: ProcessingClass | None,
+        peft_config: Any,
+        quantization_config: Any,
+    ) -> PreparedData:
+        """Checks everything that can be checked before weights load, and makes token ids of all rows."""
+        model_id = _id_of(model)
+        check_extras(args, quantization_config)
+        self._check_options(model, model_id, args, peft_config, quantization_config)
+        self._peft_config = peft_config
+        self._vocab_size = check_model(model, args, peft_config, quantization_config)
+        self._context = context_length(model, args)
+        if args.should_save:
+            check_output_dir(args.output_dir)
+        check_evaluation(args, eval_dataset)
+        train_dataset, anchor_dataset = unformatted(train_dataset), unformatted(anchor_dataset)
+        datasets = {"train_dataset": train_dataset, **named(eval_dataset)}
+        datasets = {name: unformatted(dataset) for name, dataset in datasets.items()}
+        for name, dataset in datasets.items():
+            check_pairs(dataset, name)
+            self._check_dataset(dataset, name, args)
+        check_steps(cast(AnyDataset, train_dataset), args.max_steps)
+        if anchor_dataset is not None:
+            check_anchor_arguments(anchor_dataset, train_dataset, args.anchor_ratio)
+            datasets["anchor_dataset"] = anchor_rows(anchor_dataset)
+        if processing_class is None:
+            revision = (args.model_init_kwargs or {}).get("revision")
+            processing_class = load_processing_class(
+                model_id, revision, args.trust_remote_code, **self._tokenizer_options
+            )
+        self.data_facts = describe_data(train_dataset)
+        self.is_chat = isinstance(next(iter(cast(AnyDataset, train_dataset)))["clean_prompt"], list)
+        self.anchor_description = (
+            "the pairs' own clean prompts" if anchor_dataset is None else "a data set of their own"
+        )
+        if self._settle_template(processing_class, args, datasets):
+            datasets = {
+                name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()
+            }
+            self._check_size(datasets["train_dataset"], args)
+            for name in named(eval_dataset):
+                datasets[name] = self._for_evaluation(datasets[name], args)
+        return PreparedData(
+            processing_class, datasets["train_dataset"], like(eval_dataset, datasets), datasets.get("anchor_dataset")
+        )
+
+    def _prepare_rows(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
+        if is_prepared(dataset):
+            return dataset
+        with global_then_local_main_first():
+            dataset = self._render(dataset, processing_class, args, name)
+        if name == "train_dataset":
+            warn_of_findings(dataset, processing_class, name, args.chat_template_kwargs, args.thinking_markers)
+        return dataset
+
+    def _check_loaded(self, model: Any, anchor_dataset: AnyDataset | None) -> None:
+        """Checks the model that TRL's trainer has loaded, and sets up what accompanies the training."""
+        args, model_id = self.args, _id_of(model)
+        keep_layout(self.model)
+        announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
+        check_base(self.model, model_id, self.accelerator)
+        self.base_checksum = checksum_base(self.model, has_new_adapter=self._peft_config is not None)
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ConsistencyError(
+                "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
+                "is_trainable=True)`, or give a `peft_config`."
+            )
+        self.finiteness = FinitenessGuard(self)
+        self.add_callback(self.finiteness)
+        self.run_record = RunRecord(self)
+        self.checkpoints = Checkpoints(self)
+        self._meter = LossMeter()
+        self._forward_redirection = ForwardRedirection()
+        # The prepared data sets that decide the run, by the names of the constructor's arguments
+        self.noted_data = {"train_dataset": self.train_dataset}
+        if args.dose_check:
+            self.add_callback(DoseCheck(self, self.train_dataset))
+        if args.anchor_ratio > 0:
+            self._add_anchors(anchor_dataset)
+
+    def _add_anchors(self, anchors: AnyDataset | None) -> None:
+        pairs, args = self.train_dataset, self.args
+        anchors = own_anchors(pairs) if anchors is None else anchors
+        if not is_prepared(anchors):
+            anchors = self._prepare_rows(anchors, self.processing_class, args, "anchor_dataset")
+        if isinstance(pairs, IterableDataset):
+            self.train_dataset = mix_anchor_stream(
+                pairs, anchors, args.anchor_ratio, args.seed, args.needs_completions
+            )
+        else:
+            anchors = choose_anchors(cast(Dataset, anchors), len(pairs), args.anchor_ratio, args.seed)
+            self.train_dataset = mix_anchors(pairs, anchors)
+        self.noted_data["anchor_dataset"] = anchors
+
+    def _freeze_reference(self, model: Any) -> Reference:
+        check_sharding(self, self._adapter_off)
+        return freeze_initial_policy(self, model, self._adapter_off)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            self._signature_columns = list(PREPARED_COLUMNS)
+
+    # Training
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        *args: Any,
+        resume_changed: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> Any:
+        """
+        As [`~transformers.Trainer.train`]; generates the targets that the data sets lack first. SIGTERM or Ctrl-C ends the
+        process after a step, with a checkpoint.
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                A checkpoint, or `True` for the last one that is whole.
+            resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
+                What may be other than in the checkpoint's run, by the names that the error lists. The model card says so.
+
+        Raises:
+            [`ConsistencyError`]: If the checkpoint is of another run, or numbers are no longer finite.
+        """
+        checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
+        with all_alone_in(self.args.output_dir, self.accelerator):
+            self._before_training()
+            with self.finiteness.watching(checkpoint):
+                self.run_record.begin(checkpoint)
+                with stopping_on_signals(self):
+                    result = super().train(checkpoint, *args, **kwargs)
+                self.checkpoints.delete_surplus(checkpoint)
+        self._after_training()
+        self._check_reference()
+        return result
+
+    def _check_reference(self) -> None:
+        if self._reference is not None:
+            self._reference.check()
+
+    def _call_wrapped(self, model: nn.Module, function: Any, *args: Any) -> Any:
+        """`function(unwrapped model, *args)` in the place of the model's forward."""
+        unwrapped = self.accelerator.unwrap_model(model)
+        # Through the wrapper's forward: without it, DDP's processes would silently drift apart.
+        with mixed_precision(self.accelerator):
+            return self._forward_redirection(model, unwrapped, function, unwrapped, *args)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        self.finiteness.see_loss(loss)
+        return loss
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """Between the backward of a step and its optimizer; the norm is that of all processes."""
+        grad_norm = super()._get_grad_norm(model, grad_norm)
+        self.finiteness.see_gradient(grad_norm)
+        return grad_norm
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Upstream asks after a step whether it was the last one: a run that is resumed from its last step takes none."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if self.model.training:
+            anchor_share, means, of_anchors = self._meter.means(self.accelerator)
+            logs |= self._train_metrics(means)
+            if of_anchors:
+                logs["anchor_share"] = anchor_share
+                logs["anchor_loss"] = self._total(of_anchors)
+        self.finiteness.correct(logs)
+        super().log(logs, start_time)
+
+    # Evaluation
+
+    def evaluate(
+        self,
+        eval_dataset: EvalDataset | str | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """
+        As [`~transformers.Trainer.evaluate`]. Pairs that are passed here are checked and prepared as in the constructor, and
+        the targets that they lack come from the reference policy.
+        """
+        if eval_dataset is None or isinstance(eval_dataset, str):
+            datasets = named(self.eval_dataset)
+        else:
+            datasets = {name: self._prepare_eval(dataset, name) for name, dataset in named(eval_dataset).items()}
+            eval_dataset = like(eval_dataset, datasets)
+        self._before_evaluation(list(datasets.values()))
+        return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+
+    def predict(
+        self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """As [`~transformers.Trainer.predict`], with pairs that are prepared as in [`evaluate`]."""
+        test_dataset = self._prepare_eval(test_dataset, "test_dataset")
+        self._before_evaluation([test_dataset])
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix)
+
+    def _prepare_eval(self, dataset: AnyDataset, name: str) -> AnyDataset:
+        if is_prepared(dataset):
+            return dataset
+        check_pairs(dataset, name)
+        return self._for_evaluation(self._prepare_rows(dataset, self.processing_class, self.args, name), self.args)
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        self._eval_rows = EvaluatedRows(self.accelerator)
+        with self._evaluating_set():
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        # Trainer has averaged the means of batches, which weighs short answers too heavily.
+        for name, value in self._eval_metrics(self._eval_rows.by_name()).items():
+            output.metrics[f"{metric_key_prefix}_{name}"] = value
+        return output
+
+    # Checkpoints and the model card
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._check_reference()
+        with self.checkpoints.writing(trial):
+            super()._save_checkpoint(model, trial)
+        self.finiteness.last_checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.checkpoints.note_files(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As [`~transformers.Trainer.save_model`]; the model card goes with it."""
+        self.finiteness.check_before_saving()
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            self._write_card(output_dir or self.args.output_dir)
+
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+    ) -> None:
+        """Writes the model card to `args.output_dir`. Arguments as in [`~trl.SFTTrainer`]."""
+        if self.is_world_process_zero():
+            self._write_card(self.args.output_dir, model_name, dataset_name, tags)
+
+    def _write_card(self, folder: str, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
+        card = build_card(self, self._card_facts(), model_name, dataset_name, tags)
+        write_text(Path(folder) / "README.md", str(card))
+
+
+def settle_config(args: Any, kind: Any, model: Any, suffix: str) -> Any:
+    """The configuration of a run: `args` as one of `kind`, or the defaults with a folder that is named after the model."""
+    if args is None:
+        return kind(f"{_id_of(model).split('/')[-1]}-{suffix}")
+    return as_config(cast(TrainingArguments, args), kind)
+
+
+def _id_of(model: Any) -> str:
+    return model if isinstance(model, str) else get_config_model_id(model.config)

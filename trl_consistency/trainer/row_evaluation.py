@@ -1,0 +1,35 @@
+"""The rows of an evaluation, whatever its batches and processes."""
+
+import torch
+from accelerate import Accelerator
+
+from .row_losses import RowLosses
+
+
+class EvaluatedRows:
+    """
+    Collects the losses of all rows of a set.
+
+    Args:
+        accelerator ([`~accelerate.Accelerator`]):
+            What brings the rows of all processes together.
+    """
+
+    def __init__(self, accelerator: Accelerator):
+        self.accelerator = accelerator
+        self._names: list[str] = []
+        self._rows: list[torch.Tensor] = []
+
+    def add(self, by_name: dict[str, RowLosses]) -> None:
+        """Adds the rows of a batch. Every batch, on every process, has the same names."""
+        self._names = list(by_name)
+        rows = torch.stack(
+            [part.float() for of_rows in by_name.values() for part in (of_rows.sums, of_rows.counts)], 1
+        )
+        # By row, so that the rows that repeat to fill the last batch of several processes are left out.
+        self._rows.append(self.accelerator.gather_for_metrics(rows).cpu())
+
+    def by_name(self) -> dict[str, RowLosses]:
+        """The rows of the whole set."""
+        both = torch.cat(self._rows).double().unflatten(1, (-1, 2)).unbind(1)
+        return {name: RowLosses(*of_rows.unbind(1)) for name, of_rows in zip(self._names, both, strict=True)}
