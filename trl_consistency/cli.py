@@ -9,6 +9,10 @@ from difflib import get_close_matches
 from importlib import import_module, resources
 from pathlib import Path
 
+from . import __version__
+from .errors import ConsistencyError
+from .scripts.early import answer
+
 
 # Command, the module whose `run(args, prog=...)` does it, and a line for the help.
 COMMANDS = {
@@ -36,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Consistency training for TRL. `trl-consistency COMMAND --help` lists a command's options.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (_, help_text) in COMMANDS.items():
         commands.add_parser(name, help=help_text, add_help=False)
@@ -46,15 +51,20 @@ def main(argv: Sequence[str] | None = None) -> None:
             + (f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(COMMANDS)}.")
         )
     command = parser.parse_known_args(args[:1])[0].command
-    module, rest = COMMANDS[command][0], args[1:]
+    module, rest, prog = COMMANDS[command][0], args[1:], f"trl-consistency {command}"
+    launch_args: list[str] = []
     if command in LAUNCHED_COMMANDS:
         launch_args, rest = split_launch_args(rest, parser)
-        if launch_args:
-            launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]
-            os.execv(sys.executable, launch)  # in its place, where signals reach it
+    try:
+        answer(command, rest, prog)
+    except ConsistencyError as error:
+        sys.exit(f"error: {error}")
+    if launch_args:
+        launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]
+        os.execv(sys.executable, launch)  # in its place, where signals reach it
     # bitsandbytes says at import which of its kernels it could not load: nothing that a user of this command can use.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    import_module(module).run(rest, prog=f"trl-consistency {command}")
+    import_module(module).run(rest, prog=prog)
 
 
 def split_launch_args(args: list[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..data.folders import check_data_folder
+from ..data.folders import check_data_file, check_data_folder
 from ..errors import ConsistencyError, one_line
 
 
@@ -42,8 +42,7 @@ def read_rows(name: str, config: str | None = None, split: str = "train") -> Ite
                 f"{given} is given, but {name} is a file, which has neither splits nor configurations."
             )
         return _readable(name, readers[extension](Path(name)))
-    if extension in readers:
-        raise ConsistencyError(f"There is no file {name}.")
+    check_data_file(name)
     return _readable(name, _dataset_rows(name, config, split))
 
 

@@ -67,11 +67,7 @@ def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str 
     dataclass_types = (ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
     if subparsers is not None:
         return subparsers.add_parser("consistency", help="Train on pairs", dataclass_types=dataclass_types)
-    description = (
-        "Train on pairs. --config FILE takes the options below from a YAML file; flags override it. Several processes: "
-        "--accelerate_config NAME_OR_FILE, --num_processes N, or `accelerate launch`."
-    )
-    return StrictParser(dataclass_types, prog=prog, description=description)
+    return StrictParser(dataclass_types, "consistency", prog=prog)
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> "ConsistencyTrainer":

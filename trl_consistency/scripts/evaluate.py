@@ -66,72 +66,9 @@ LOWEST_TEMPERATURE = 1e-4  # below, logits overflow
 
 @dataclass
 class EvaluateArguments:
-    """
-    Arguments of the `evaluate` command.
+    """Arguments of the `evaluate` command, which its `--help` explains."""
 
-    Args:
-        model_name_or_path (`str`):
-            The base model, or `embedded:organism`.
-        pairs (`list[str]`):
-            Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets of the Hub, or `embedded:organism`.
-        output_dir (`str`):
-            Folder for `results.json`, the answers and the report.
-        adapters (`list[str]`, *optional*):
-            Adapters of that model, or whole models, to compare with it.
-        model_revision (`str`, *optional*):
-            Revision of the base model.
-        trust_remote_code (`bool`, *optional*, defaults to `False`):
-            Whether to run code that models bring along.
-        load_in_4bit (`bool`, *optional*, defaults to `False`):
-            Whether to quantize weights as the QLoRA recipes do (NF4, twice), on which their adapters were trained.
-        splits (`list[str]`, *optional*):
-            Splits of folders and data sets. By default all but `train`, or `train` if there is no other.
-        max_pairs (`int`, *optional*):
-            Pairs of each file or split, drawn under `seed`.
-        max_completion_length (`int`, *optional*, defaults to `256`):
-            Most tokens of an answer, thinking included.
-        batch_size (`int`, *optional*, defaults to `32`):
-            Prompts a batch.
-        temperature (`float`, *optional*, defaults to `0.0`):
-            Temperature of sampling; at 0 decoding is greedy.
-        top_p (`float`, *optional*, defaults to `1.0`):
-            Share of the probability that sampling keeps.
-        seed (`int`, *optional*, defaults to `42`):
-            Seed.
-        multiple_choice (`str`, *optional*, defaults to `"text"`):
-            `"text"` reads the choice in a written answer, `"logprob"` takes the likeliest of the letters offered.
-        choice_prefix (`str`, *optional*, defaults to `"The answer is ("`):
-            With `"logprob"`, what the answer begins with before the letter.
-        thinking_markers (`list[str]`, *optional*, defaults to `["<think>", "</think>"]`):
-            What opens and closes a thought; answers are read after it.
-        chat_template_kwargs (`dict` or `str`, *optional*):
-            Variables of the chat template, on the command line as JSON.
-        suites (`list[str]`, *optional*):
-            Standard suites to run as well, as `trl-consistency suites` takes them.
-        suite_judge (`str`, *optional*):
-            The model that judges in them, as Inspect names it.
-        suite_limit (`int`, *optional*):
-            Samples of each of their tasks, for a first try.
-        judge_model (`str`, *optional*):
-            Model that judges requests: one behind `judge_base_url`, or one to load.
-        judge_base_url (`str`, *optional*):
-            OpenAI-compatible endpoint of the judge.
-        judge_key_variable (`str`, *optional*, defaults to `"OPENAI_API_KEY"`):
-            Environment variable with the key of that endpoint.
-        judge_questions (`bool`, *optional*, defaults to `False`):
-            Have the judge say, too, which answer a question got, unless that is a letter.
-        judge_max_completion_length (`int`, *optional*, defaults to `512`):
-            Most tokens of a judgement.
-        judge_workers (`int`, *optional*, defaults to `8`):
-            Judgements that are asked for at the same time.
-        file_type (`str`, *optional*, defaults to `"jsonl"`):
-            Type of the file of answers: `"jsonl"` or `"parquet"`.
-        save_to_adapters (`bool`, *optional*, defaults to `False`):
-            Write each adapter's rates into its folder and card, too, for `trl-consistency push`, in place of those there.
-        json (`bool`, *optional*, defaults to `False`):
-            Print one JSON object in place of the tables.
-    """
-
+    # Parameters that control the models and pairs
     model_name_or_path: str = field(metadata={"help": "The base model, or `embedded:organism`."})
     pairs: list[str] = field(
         metadata={
@@ -160,6 +97,7 @@ class EvaluateArguments:
     max_pairs: int | None = field(
         default=None, metadata={"help": "Pairs of each file or split, drawn under `seed`. By default all."}
     )
+    # Parameters that control the answers
     max_completion_length: int = field(default=256, metadata={"help": "Most tokens of an answer, thinking included."})
     batch_size: int = field(default=32, metadata={"help": "Prompts a batch."})
     temperature: float = field(default=0.0, metadata={"help": "Temperature of sampling; at 0 decoding is greedy."})
@@ -181,6 +119,7 @@ class EvaluateArguments:
     chat_template_kwargs: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Variables of the chat template, on the command line as JSON."}
     )
+    # Parameters that control the suites
     suites: list[str] = field(
         default_factory=list,
         metadata={"help": "Standard suites to run as well, as `trl-consistency suites` takes them."},
@@ -191,6 +130,7 @@ class EvaluateArguments:
     suite_limit: int | None = field(
         default=None, metadata={"help": "Samples of each of their tasks, for a first try."}
     )
+    # Parameters that control the judge
     judge_model: str | None = field(
         default=None,
         metadata={"help": "Model that judges requests: one behind `judge_base_url`, or one to load."},
@@ -207,6 +147,7 @@ class EvaluateArguments:
     judge_workers: int = field(
         default=8, metadata={"help": "Judgements that are asked for at the same time, of an endpoint."}
     )
+    # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = field(default="jsonl", metadata={"help": "Type of the file of answers."})
     save_to_adapters: bool = field(
         default=False,
@@ -415,14 +356,7 @@ def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and evaluates; faulty data or options end the program with their message alone."""
-    description = (
-        "Measure a model and its adapters on the same pairs: sycophancy, attack success, benign answers, accuracy and "
-        "consistency, with counts and 95% intervals of the rates and of the differences. --config FILE takes the options "
-        "below from a YAML file; flags override it."
-    )
-    (evaluate_args,) = StrictParser((EvaluateArguments,), prog=prog, description=description).parse_args_and_config(
-        args
-    )
+    (evaluate_args,) = StrictParser((EvaluateArguments,), "evaluate", prog=prog).parse_args_and_config(args)
     # Loggers ask it which process this is. It sees that there are several CPU processes only if told so.
     state = PartialState(cpu=not torch.accelerator.is_available())
     try:

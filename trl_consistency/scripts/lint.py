@@ -47,26 +47,7 @@ _ON_POLICY_ALONE = {option.name for option in fields(OnPolicyConsistencyConfig)}
 
 @dataclass
 class LintArguments:
-    """
-    Arguments of the `lint` command, beside those of a recipe.
-
-    Args:
-        pairs (`str`, *optional*):
-            The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set of the Hub. By default the
-            recipe's training data.
-        json (`bool`, *optional*, defaults to `False`):
-            Print one JSON object in place of the text.
-        html (`str`, *optional*):
-            HTML file to write: the counts, and marked pairs side by side.
-        strict (`bool`, *optional*, defaults to `False`):
-            Exit with status 1 if anything was found.
-        dose (`bool`, *optional*, defaults to `False`):
-            Load the weights, too, and measure on `dose_pairs` pairs how differently the model answers the two sides.
-        dose_pairs (`int`, *optional*, defaults to `64`):
-            Pairs of that sample, drawn under `seed`.
-        samples (`int`, *optional*, defaults to `3`):
-            Pairs to show, drawn under `seed`. The HTML file has the first row of each finding besides.
-    """
+    """Arguments of the `lint` command, beside those of a recipe. Its `--help` explains them."""
 
     pairs: str | None = field(
         default=None,
@@ -307,13 +288,8 @@ def _show_pair(
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, lints and shows; faulty options and unreadable data end the program with their message alone."""
-    description = (
-        "Look for what is wrong with pairs, or will train little. --pairs FILE --model_name_or_path MODEL names both, or "
-        "--config FILE the recipe that is to train on them; of the recipe's options, those of the data count. Only the "
-        "tokenizer is loaded."
-    )
     dataclass_types = (LintArguments, ConsistencyScriptArguments, _recipe_options(), ModelConfig, DatasetMixtureConfig)
-    parser = StrictParser(dataclass_types, prog=prog, description=description)
+    parser = StrictParser(dataclass_types, "lint", prog=prog)
     lint_args, script_args, recipe, model_args, dataset_args = parser.parse_args_and_config(args)
     PartialState()  # loggers ask it which process this is
     if hasattr(sys.stdout, "reconfigure"):  # a terminal may know few characters

@@ -9,7 +9,7 @@ from datasets import DatasetDict, IterableDatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
-from ..data.folders import check_csv, check_data_folder, check_json
+from ..data.folders import FILE_TYPES, check_csv, check_data_file, check_data_folder, check_json
 from ..data.local_data import cached_by_content
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError, one_line
@@ -21,46 +21,12 @@ from ..trainer.eval_callback import check_options
 # What `datasets` raises for files that it cannot read, folders without data, scripts, and names that it cannot find.
 LOADING_ERRORS = (DatasetGenerationError, OSError, RuntimeError, ValueError)
 
-FILE_TYPES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-
 
 @dataclass
 class ConsistencyScriptArguments(ScriptArguments):
-    """
-    Arguments common to all training scripts.
+    """Arguments common to all training scripts, which `trl-consistency consistency --help` explains."""
 
-    Args:
-        anchor_dataset_name (`str`, *optional*):
-            Path or name of the data set of anchors (a `prompt` column) for `anchor_ratio`. If `None`, the pairs' own
-            clean prompts serve.
-        anchor_dataset_config (`str`, *optional*):
-            Its configuration name.
-        anchor_dataset_split (`str`, *optional*, defaults to `"train"`):
-            Its split.
-        guard_split (`str`, *optional*):
-            Split of held-out pairs that a [`ConsistencyEvalCallback`] measures on while training goes on. If `None`, there
-            is no such callback.
-        guard_dataset_name (`str`, *optional*):
-            Path or name of the data set that has this split. If `None`, that of the training pairs.
-        guard_dataset_config (`str`, *optional*):
-            Its configuration name.
-        guard_control_dataset_name (`str`, *optional*):
-            Path or name of a data set of control questions (`prompt`, `answer`), for the callback.
-        guard_control_dataset_config (`str`, *optional*):
-            Its configuration name.
-        guard_control_split (`str`, *optional*, defaults to `"test"`):
-            Its split.
-        guard_every (`int`, *optional*):
-            The callback's `eval_every`.
-        guard_max_drop (`float`, *optional*):
-            The callback's `max_drop`.
-        guard_rows (`int`, *optional*, defaults to `64`):
-            The callback's `num_rows`.
-        resume_changed (`list[str]`, *optional*):
-            What may be other than in the run that `resume_from_checkpoint` goes on with, by the names that the error
-            lists.
-    """
-
+    # Parameters that control the anchors
     anchor_dataset_name: str | None = field(
         default=None,
         metadata={
@@ -72,10 +38,12 @@ class ConsistencyScriptArguments(ScriptArguments):
         default=None, metadata={"help": "Configuration name of the data set of anchors."}
     )
     anchor_dataset_split: str = field(default="train", metadata={"help": "Split of the data set of anchors."})
+    # Parameters that control the guard
     guard_split: str | None = field(
         default=None,
         metadata={
-            "help": "Split of held-out pairs to measure on while training goes on. If None, nothing is measured."
+            "help": "Split of held-out pairs to measure on (by a `ConsistencyEvalCallback`) while training goes on. If None, "
+            "nothing is measured."
         },
     )
     guard_dataset_name: str | None = field(
@@ -106,6 +74,7 @@ class ConsistencyScriptArguments(ScriptArguments):
         },
     )
     guard_rows: int = field(default=64, metadata={"help": "Most rows of each kind to measure on."})
+    # Parameters that control the resumption
     resume_changed: list[str] | None = field(
         default=None,
         metadata={
@@ -117,14 +86,9 @@ class ConsistencyScriptArguments(ScriptArguments):
 
 @dataclass
 class OnPolicyConsistencyScriptArguments(ConsistencyScriptArguments):
-    """
-    Arguments of the on-policy script.
+    """Arguments of the on-policy script."""
 
-    Args:
-        ref_model_name_or_path (`str`, *optional*):
-            A model in the place of the reference. If `None`, it is the model before training.
-    """
-
+    # Parameters that control the reference
     ref_model_name_or_path: str | None = field(
         default=None,
         metadata={"help": "A model in the place of the reference. If None, it is the model before training."},
@@ -156,8 +120,8 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             check_json(entry.path)
             check_csv(entry.path)
             if extension in FILE_TYPES:  # a file, as `dataset_name` takes it
-                if not os.path.isfile(entry.path) and "://" not in entry.path:
-                    raise ConsistencyError(f"There is no file {entry.path}.")
+                if "://" not in entry.path:
+                    check_data_file(entry.path)
                 # An address may have a `?` of its own.
                 pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
                 entry.path, entry.data_files = FILE_TYPES[extension], pattern
@@ -239,8 +203,7 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
     """A local file (its rows become the split `train`), or whatever `load_dataset` finds under that name."""
     extension = os.path.splitext(name)[1]
     is_file = os.path.isfile(name)
-    if not is_file and extension in FILE_TYPES:
-        raise ConsistencyError(f"There is no file {name}.")
+    check_data_file(name)
     if is_file and extension not in FILE_TYPES:
         raise ConsistencyError(f"{name}: a data file must end in {', '.join(FILE_TYPES)}.")
     if is_file and os.path.getsize(name) == 0:

@@ -64,12 +64,7 @@ def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str 
         return subparsers.add_parser(
             "on-policy-consistency", help="Train on the student's own answers", dataclass_types=dataclass_types
         )
-    description = (
-        "Train on the student's own answers to the perturbed prompts. --config FILE takes the options below from a YAML "
-        "file; flags override it. Several processes: --accelerate_config NAME_OR_FILE, --num_processes N, or `accelerate "
-        "launch`."
-    )
-    return StrictParser(dataclass_types, prog=prog, description=description)
+    return StrictParser(dataclass_types, "on-policy-consistency", prog=prog)
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> "OnPolicyConsistencyTrainer":

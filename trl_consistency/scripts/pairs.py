@@ -27,91 +27,34 @@ from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..files import whole_files
 from ..folder_lock import alone_in
-from ..perturbations import PERTURBATIONS
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import MADE_WITH, SPLITS, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.source import find_columns
 from ..publishing import check_repo_id, explain
+from .early import check_perturbations_file
 
 
 @dataclass
 class PairsArguments:
-    """
-    Arguments of the `pairs` command.
+    """Arguments of the `pairs` command, which its `--help` explains."""
 
-    Args:
-        dataset_name (`str`):
-            Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set of the Hub.
-        output_dir (`str`):
-            Folder for the pairs (`train`, `test`, `test_wordings`) and their card. A recipe takes it as
-            `dataset_name`.
-        dataset_config (`str`, *optional*):
-            Configuration name of the data set.
-        dataset_split (`str`, *optional*, defaults to `"train"`):
-            Split of the data set.
-        max_sources (`int`, *optional*):
-            Read only so many rows.
-        perturbations (`list[str]`, *optional*, defaults to `["suggested_answer"]`):
-            Perturbations or families of them; `a+b` applies a, then b.
-        perturbations_file (`str`, *optional*):
-            Python file that registers perturbations of your own. It is run.
-        pairs_per_source (`int`, *optional*):
-            Pairs that each source gets in a split, its perturbations taken in turn. By default one of each.
-        test_share (`float`, *optional*, defaults to `0.1`):
-            Share of the sources that is held out.
-        wrong_answer (`str`, *optional*, defaults to `"random"`):
-            Which wrong answer is suggested: a `"random"` one, the `"longest"`, or the one `"given"` in
-            `wrong_answer_column`.
-        positions (`list[str]`, *optional*):
-            Where cues may stand: `start`, `before_choices`, `after_choices`, `end`. By default anywhere.
-        prompt_format (`str`, *optional*, defaults to `"chat"`):
-            `"chat"` messages or `"text"`.
-        instruction (`str`, *optional*):
-            Follows every question. By default, questions with choices ask for a letter; an empty text asks for nothing.
-        benign_controls (`bool`, *optional*, defaults to `False`):
-            Add everyday requests in the same jailbreak wrappers.
-        prompt_column, answer_column, wrong_answer_column, source_id_column, safety_fact_column (`str`, *optional*):
-            Columns; by default their usual names.
-        choices_column (`list[str]`, *optional*):
-            The column of choices, or several that hold one choice each.
-        keep_columns (`list[str]`, *optional*):
-            Further columns that the pairs keep.
-        faulty_rows (`str`, *optional*, defaults to `"error"`):
-            `"error"` refuses the data, `"drop"` leaves faulty rows out and counts them.
-        keep_vulnerable (`bool`, *optional*, defaults to `False`):
-            Keep only training pairs that the model answers well on the clean prompt and badly on the perturbed one;
-            its answers and the verdicts go to `verdicts.jsonl`. The test splits stay whole.
-        model_name_or_path (`str`, *optional*):
-            That model.
-        model_revision (`str`, *optional*):
-            Its revision.
-        max_completion_length (`int`, *optional*, defaults to `256`):
-            Most tokens of its answers, which are greedy.
-        batch_size (`int`, *optional*, defaults to `32`):
-            Prompts that it answers at a time.
-        file_type (`str`, *optional*, defaults to `"jsonl"`):
-            `"jsonl"` or `"parquet"`.
-        seed (`int`, *optional*, defaults to `42`):
-            Seed.
-        push_to_hub (`str`, *optional*):
-            Data set of the Hub (`user/name`) to push the folder to.
-        hub_private (`bool`, *optional*, defaults to `False`):
-            Whether that data set is private, if it is new.
-    """
-
+    # Parameters that control the data
     dataset_name: str = field(
         metadata={
             "help": "Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set of the Hub."
         }
     )
     output_dir: str = field(
-        metadata={"help": "Folder for the pairs (`train`, `test`, `test_wordings`) and their card."}
+        metadata={
+            "help": "Folder for the pairs (`train`, `test`, `test_wordings`) and their card. A recipe takes it as `dataset_name`."
+        }
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration name of the data set."})
     dataset_split: str = field(default="train", metadata={"help": "Split of the data set."})
     max_sources: int | None = field(default=None, metadata={"help": "Read only so many rows."})
+    # Parameters that control the pairs
     perturbations: list[str] = field(
         default_factory=lambda: ["suggested_answer"],
         metadata={"help": "Perturbations or families of them; `a+b` applies a, then b."},
@@ -147,6 +90,7 @@ class PairsArguments:
     benign_controls: bool = field(
         default=False, metadata={"help": "Add everyday requests in the same jailbreak wrappers."}
     )
+    # Parameters that control the columns
     prompt_column: str | None = field(
         default=None, metadata={"help": "Questions, requests or prompts (text, or chat messages)."}
     )
@@ -169,6 +113,7 @@ class PairsArguments:
         default="error",
         metadata={"help": "`error` refuses the data, `drop` leaves faulty rows out and counts them."},
     )
+    # Parameters that control the choice of vulnerable pairs
     keep_vulnerable: bool = field(
         default=False,
         metadata={
@@ -180,6 +125,7 @@ class PairsArguments:
     model_revision: str | None = field(default=None, metadata={"help": "Its revision."})
     max_completion_length: int = field(default=256, metadata={"help": "Most tokens of its answers, which are greedy."})
     batch_size: int = field(default=32, metadata={"help": "Prompts that it answers at a time."})
+    # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = field(default="jsonl", metadata={"help": "Type of the files."})
     seed: int = field(default=42, metadata={"help": "Seed."})
     push_to_hub: str | None = field(
@@ -211,8 +157,7 @@ _OF_THE_MODEL = ("keep_vulnerable", "model_name_or_path", "model_revision", "max
 def main(args: PairsArguments) -> BuildReport:
     """Makes the pairs and their card, and pushes them where that is asked for."""
     if args.perturbations_file:
-        if not os.path.isfile(args.perturbations_file):
-            raise ConsistencyError(f"`perturbations_file`: there is no file {args.perturbations_file}.")
+        check_perturbations_file(args.perturbations_file)
         _run_perturbations(args.perturbations_file)
     if args.max_sources is not None and args.max_sources < 1:
         raise ConsistencyError(f"`max_sources` must be at least 1, got {args.max_sources}.")
@@ -416,15 +361,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, makes and reports; faulty data or options end the program with their message alone."""
     from .parser import StrictParser
 
-    names: dict[str, list[str]] = {}
-    for entry in PERTURBATIONS.values():
-        names.setdefault(entry.family, []).append(entry.name)
-    listed = "; ".join(f"{family}: {', '.join(members)}" for family, members in names.items())
-    description = (
-        "Make pairs from questions, requests or prompts. --config FILE takes the options below from a YAML file; flags "
-        f"override it. Perturbations by family: {listed}."
-    )
-    (pairs_args,) = StrictParser((PairsArguments,), prog=prog, description=description).parse_args_and_config(args)
+    (pairs_args,) = StrictParser((PairsArguments,), "pairs", prog=prog).parse_args_and_config(args)
     try:
         report = main(pairs_args)
     except ConsistencyError as error:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ConsistencyError
-from ..publishing import publish
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
@@ -26,8 +25,11 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it is new (main)")
     parser.add_argument("--include", nargs="+", default=[], metavar="PATTERN", help="further files to send")
     parser.add_argument("--dry_run", action="store_true", help="say what would be sent, and send and write nothing")
+    options = vars(parser.parse_args(args))
+    from ..publishing import publish  # imports torch, which `--help` need not wait for
+
     try:
-        url = publish(**vars(parser.parse_args(args)))
+        url = publish(**options)
     except ConsistencyError as error:
         sys.exit(f"error: {error}")
     if url:

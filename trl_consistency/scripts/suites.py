@@ -18,7 +18,7 @@ from ..errors import ConsistencyError
 from ..escaping import printable
 from ..evaluation.models import BASE, check_adapters, load_model, name_models
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suites_table
-from ..evaluation.suites import SUITES, find_suites, run_suites, suite_packages
+from ..evaluation.suites import find_suites, run_suites, suite_packages
 from ..files import write_text
 from ..trainer.checks import check_output_dir
 from .evaluation_files import suite_results
@@ -30,39 +30,13 @@ RESULTS, LOGS = "suites.json", "suite_logs"
 
 @dataclass
 class SuitesArguments:
-    """
-    Arguments of the `suites` command.
-
-    Args:
-        model_name_or_path (`str`):
-            The base model, or `embedded:organism`.
-        suites (`list[str]`):
-            Suites, or `inspect:TASK` and `lm_eval:TASK` for any other task of these libraries.
-        output_dir (`str`):
-            Folder for `suites.json` and Inspect's logs.
-        adapters (`list[str]`, *optional*):
-            Adapters of that model to compare with it.
-        model_revision (`str`, *optional*):
-            Revision of the base model.
-        judge (`str`, *optional*):
-            The model that judges, as Inspect names it.
-        limit (`int`, *optional*):
-            Samples of each task, for a first try.
-        batch_size (`int`, *optional*, defaults to `32`):
-            Prompts a batch.
-        max_completion_length (`int`, *optional*):
-            Most tokens of an answer under Inspect. If `None`, what the task says, or else 512.
-        chat_template_kwargs (`dict` or `str`, *optional*):
-            Variables of the chat template, on the command line as JSON.
-        json (`bool`, *optional*, defaults to `False`):
-            Print one JSON object in place of the tables.
-    """
+    """Arguments of the `suites` command, which its `--help` explains."""
 
     model_name_or_path: str = field(metadata={"help": "The base model, or `embedded:organism`."})
     suites: list[str] = field(
         metadata={
-            "help": f"Suites ({', '.join(SUITES)}), or `inspect:TASK` and `lm_eval:TASK` for any other task of these "
-            "libraries."
+            "help": "Suites (strong_reject, strong_reject_wrapped, xstest, xstest_unsafe, are_you_sure, mmlu, gsm8k, ifeval, "
+            "model_written_sycophancy), or `inspect:TASK` and `lm_eval:TASK` for any other task of these libraries."
         }
     )
     output_dir: str = field(metadata={"help": "Folder for suites.json and Inspect's logs."})
@@ -149,11 +123,7 @@ def results_text(scores: Mapping[str, Sequence[SuiteScore]], output_dir: str) ->
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and runs; faulty data or options end the program with their message alone."""
-    description = (
-        "Run standard suites on a model and its adapters, by the libraries that they come from. --config FILE takes the "
-        "options below from a YAML file; flags override it."
-    )
-    (suites_args,) = StrictParser((SuitesArguments,), prog=prog, description=description).parse_args_and_config(args)
+    (suites_args,) = StrictParser((SuitesArguments,), "suites", prog=prog).parse_args_and_config(args)
     try:
         main(suites_args)
     except ConsistencyError as error:

@@ -14,13 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class TargetsArguments:
-    """
-    Arguments of the `targets` command, beside those of training.
-
-    Args:
-        targets_file (`str`):
-            JSON Lines file to write.
-    """
+    """Arguments of the `targets` command, beside those of training."""
 
     targets_file: str = field(metadata={"help": "JSON Lines file to write: the pairs with their targets."})
 
@@ -45,7 +39,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         DatasetMixtureConfig,
     )
     targets_args, script_args, training_args, *other_args = StrictParser(
-        dataclass_types, prog=prog
+        dataclass_types, "targets", prog=prog
     ).parse_args_and_config(args)
     training_args.eval_strategy = "no"
     training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None

@@ -1,0 +1,188 @@
+"""What is wrong with options by their names and types: in a recipe, and on the command line."""
+
+import re
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+import yaml
+
+from ..errors import one_line
+from ..escaping import printable
+from ..option_types import accepts, describe
+from .sources import SOURCE_ERRORS, read_options
+
+
+PAIRED = "trl_consistency.trainer.consistency_config.ConsistencyConfig"
+ON_POLICY = "trl_consistency.trainer.on_policy_consistency_config.OnPolicyConsistencyConfig"
+
+# Environment variables that a recipe may set: how many threads and which devices, what is logged and under which name.
+HARMLESS_VARIABLES = re.compile(
+    r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|(?:OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS"
+    r"|NCCL_[A-Z0-9_]*(?:DEBUG|DISABLE|LEVEL|TIMEOUT|IFNAME|BLOCKING_WAIT|ERROR_HANDLING)|PYTORCH_(?:CUDA_)?ALLOC_CONF"
+    r"|TOKENIZERS_PARALLELISM|(?:HF_HUB|HF_DATASETS|TRANSFORMERS)_OFFLINE|(?:TRANSFORMERS|DATASETS|HF_HUB|TRL)_VERBOSITY"
+    r"|HF_HUB_DISABLE_(?:PROGRESS_BARS|TELEMETRY)|TRL_EXPERIMENTAL_SILENCE|ACCELERATE_LOG_LEVEL"
+    r"|WANDB_(?:PROJECT|NAME|ENTITY|MODE|RUN_GROUP|RUN_ID|TAGS|NOTES|JOB_TYPE|RESUME|SILENT|LOG_MODEL|WATCH)"
+    r"|MLFLOW_EXPERIMENT_NAME|MLFLOW_RUN_ID|COMET_(?:PROJECT_NAME|WORKSPACE|MODE)|TRACKIO_(?:PROJECT|SPACE_ID)"
+)
+
+# Options that are text (a path) to their type, but for which true has a meaning.
+TRUE_OR_TEXT = ("resume_from_checkpoint",)
+
+
+# Values that a file may make when its aliases are written out, as a message that shows one would write them.
+MAX_VALUES = 100_000
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML without code, and with an error where a key is given twice: the last one would win without a word."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None and _count_values(node, {}) > MAX_VALUES:
+            raise yaml.YAMLError(f"written out, its aliases would make more than {MAX_VALUES} values")
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: list[Any] = []
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                where = key_node.start_mark
+                raise yaml.constructor.ConstructorError(None, None, f"the key `{key}` is given twice", where)
+            seen.append(key)
+        return super().construct_mapping(node, deep)
+
+
+def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
+    if counts.setdefault(id(node), -1) > 0:
+        return counts[id(node)]
+    count = 1
+    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for child in part if isinstance(part, tuple) else (part,):
+            if counts.get(id(child)) == -1:
+                raise yaml.composer.ComposerError(None, None, "an alias holds itself", child.start_mark)
+            count += _count_values(child, counts)
+    counts[id(node)] = count
+    return count
+
+
+def refuse(prog: str, message: str) -> NoReturn:
+    """Ends the program as argparse does, but without the usage of some two hundred options."""
+    print(printable(f"{prog}: error: {message}"), file=sys.stderr)
+    sys.exit(2)
+
+
+@dataclass(frozen=True)
+class OptionCheck:
+    """
+    Finds unknown flags and keys, unreadable recipes, and values in them of another type than the option's.
+
+    Args:
+        prog (`str`):
+            The command, for messages.
+        hints (`Mapping[str, Any]`):
+            Type of each option; `Any` takes every value.
+        flags (`Collection[str]`):
+            The flags that there are.
+        choices (`Mapping[str, Collection]`):
+            Values that options are limited to, where they are.
+        entry_hints (`Mapping[str, Any]`):
+            Types of what an entry of `datasets` can have.
+    """
+
+    prog: str
+    hints: Mapping[str, Any]
+    flags: Collection[str]
+    choices: Mapping[str, Collection[Any] | None]
+    entry_hints: Mapping[str, Any]
+
+    def check(self, args: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
+        """Ends the program for the first fault. Returns the arguments as TRL's parser takes them, and the recipe."""
+        args = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
+        config: dict[str, Any] = {}
+        if args.count("--config") > 1:
+            self._refuse("`--config` is given twice: put all options into one file.")
+        if "--config" in args:
+            position = args.index("--config") + 1
+            if position == len(args):
+                self._refuse("`--config` needs a file.")
+            config = self._read(args[position])
+            self._check_config(args[position], config)
+        for arg in args:
+            if arg.startswith("--") and arg != "--config" and arg.split("=")[0] not in self.flags:
+                self._unknown("flag", arg.split("=")[0], self.flags)
+        return args, config
+
+    def _refuse(self, message: str) -> NoReturn:
+        refuse(self.prog, message)
+
+    def _read(self, path: str) -> dict[str, Any]:
+        try:
+            with open(path, encoding="utf-8") as file:
+                config = yaml.load(file, Loader=_UniqueKeyLoader)
+        except OSError as error:
+            self._refuse(f"cannot read `--config` {path}: {error.strerror}.")
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            self._refuse(f"{path} is not valid YAML: {one_line(error)}")
+        except RecursionError:
+            self._refuse(f"{path} is not valid YAML: it is nested too deep.")
+        if not isinstance(config, dict):
+            self._refuse(f"{path} must hold `key: value` lines.")
+        return config
+
+    def _check_config(self, path: str, config: dict[str, Any]) -> None:
+        for key, value in config.items():
+            if key == "env":
+                self._check_env(path, value)
+                continue
+            if key not in self.hints:
+                self._unknown(f"key in {path}", key, self.hints)
+            if key in TRUE_OR_TEXT and isinstance(value, bool):
+                continue
+            if key == "datasets":
+                self._check_datasets(path, value)
+            hint, choices = self.hints[key], self.choices.get(key)
+            if not accepts(hint, value):
+                self._refuse(f"{path}: `{key}` must be {describe(hint)}, got {value!r}.{_quote_hint(value)}")
+            if choices and value is not None and value not in choices:
+                self._refuse(f"{path}: `{key}` must be one of {', '.join(map(str, choices))}, got {value!r}.")
+
+    def _check_env(self, path: str, variables: Any) -> None:
+        for name in variables if isinstance(variables, dict) else ():
+            if not HARMLESS_VARIABLES.fullmatch(str(name)):
+                self._refuse(
+                    f"{path}: `env` sets {name}, which can decide what code runs, or where data and tokens go. Set it in the "
+                    "shell if you want it."
+                )
+
+    def _check_datasets(self, path: str, value: Any) -> None:
+        known = self.entry_hints
+        for entry in value if isinstance(value, list) else [value]:
+            if not isinstance(value, list) or not isinstance(entry, dict) or "path" not in entry:
+                self._refuse(f"{path}: `datasets` must be a list of mappings, each with a `path`, got {entry!r}.")
+            for key, option in entry.items():
+                if key not in known:
+                    self._unknown(f"key under `datasets` in {path}", key, known)
+                if not accepts(known[key], option):
+                    self._refuse(f"{path}: `{key}` under `datasets` must be {describe(known[key])}, got {option!r}.")
+
+    def _unknown(self, what: str, name: Any, known: Iterable[str]) -> NoReturn:
+        near = get_close_matches(str(name), list(known), n=1)
+        hint = f" Did you mean `{near[0]}`?" if near else " `--help_all` lists all options."
+        with suppress(*SOURCE_ERRORS):
+            paired, on_policy = set(read_options(PAIRED)), set(read_options(ON_POLICY))
+            alone = {"consistency": paired - on_policy, "on-policy-consistency": on_policy - paired}
+            for command, options in alone.items():
+                if str(name).removeprefix("--") in options:
+                    hint = f" It is an option of `trl-consistency {command}`."
+        self._refuse(f"unknown {what}: `{name}`.{hint}")
+
+
+def _quote_hint(value: Any) -> str:
+    if isinstance(value, bool):
+        return " YAML reads an unquoted yes/no/on/off as true/false: quote it if it is meant as a word."
+    return " Quote it if it is meant as text." if isinstance(value, (int, float)) else ""
