@@ -20,7 +20,13 @@ def make_trainer(model, fsdp=None, zero=None, **options):
         deepspeed_plugin=zero and SimpleNamespace(zero_stage=zero),
     )
     args = SimpleNamespace(
-        **{"gradient_checkpointing": False, "log_consistency_metrics": False, "model_init_kwargs": None, **options}
+        **{
+            "rolls_out": False,
+            "gradient_checkpointing": False,
+            "log_consistency_metrics": False,
+            "model_init_kwargs": None,
+            **options,
+        }
     )
     return SimpleNamespace(model=model, args=args, accelerator=SimpleNamespace(state=state))
 
@@ -51,7 +57,7 @@ class TestSharding:
         check_sharding(make_trainer(get_peft_model(make_model(), LORA), **backend), adapter_off=False)
 
     def test_answers_of_a_sharded_reference_are_refused(self):
-        trainer = make_trainer(make_model(), fsdp=2, log_consistency_metrics=True)
+        trainer = make_trainer(make_model(), fsdp=2, rolls_out=True, log_consistency_metrics=True)
         with pytest.raises(ConsistencyError, match=r"`log_consistency_metrics`.*whole reference.*Leave it out"):
             check_sharding(trainer, adapter_off=False)
 

@@ -160,9 +160,9 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
 
     def __post_init__(self) -> None:
         self._check_types()
+        self._check_ranges(INHERITED)
         if self.steps_per_generation is None:
             self.steps_per_generation = int(self.gradient_accumulation_steps)
-        self._check_ranges(INHERITED)
         self._check_batches()
         self._refuse_inherited()
         self._check_vllm()
