@@ -1,5 +1,9 @@
 """Errors for the person who gave the data or the options: what is wrong, which row or key, what to do."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from .escaping import printable
 
 
@@ -15,6 +19,15 @@ class ConsistencyError(ValueError):
 
 class InvalidPairsError(ConsistencyError):
     """Raised when a data set does not hold usable (clean prompt, perturbed prompt) pairs."""
+
+
+@contextmanager
+def ending_with_message() -> Iterator[None]:
+    """Faulty data or options end the program with their message alone."""
+    try:
+        yield
+    except ConsistencyError as error:
+        sys.exit(f"error: {error}")
 
 
 def one_line(error: BaseException) -> str:

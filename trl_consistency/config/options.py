@@ -1,10 +1,10 @@
-"""How an option is declared: its default, the values it may have, and its help, which is its text in the docstring."""
+"""How an option is declared: its default, the values it may have, and its help, which may be its text in the docstring."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from inspect import cleandoc
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from ..errors import ConsistencyError
 
@@ -58,19 +58,26 @@ BELOW_ONE = Allowed("at least 0 and below 1", lambda value: 0 <= value < 1)
 SEED = Allowed("from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32)
 
 
-def option(default: Any, allowed: Allowed | None = None, choices: Iterable[str] | None = None) -> Any:
+def option(
+    default: Any = MISSING,
+    allowed: Allowed | None = None,
+    choices: Iterable[str] | None = None,
+    help: str | None = None,
+) -> Any:
     """
     An option of a configuration class.
 
     Args:
-        default (`Any`):
-            Its default. Each configuration gets a copy of a list.
+        default (`Any`, *optional*):
+            Its default; without one it must be given. Each configuration gets a copy of a list.
         allowed ([`Allowed`], *optional*):
             The values that it may have, checked by [`check_ranges`].
         choices (`Iterable[str]`, *optional*):
             The texts that it may be. The command line shows them.
+        help (`str`, *optional*):
+            Its help, where the docstring of the class does not say it.
     """
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = {} if help is None else {"help": help}
     if choices is not None:
         metadata["choices"] = list(choices)
         allowed = one_of(*metadata["choices"])
@@ -89,8 +96,8 @@ def described_options(docstring: str) -> dict[str, str]:
 
 def with_help(config: Config) -> Config:
     """
-    Decorator of a configuration class, below `@dataclass`: each option's help is its text in the docstring, and a line such
-    as "Those of [`PairConfig`]." in the docstring becomes the options of that base class.
+    Decorator of a configuration class, below `@dataclass`: an option's help is its text in the docstring unless it has one,
+    and a line such as "Those of [`PairConfig`]." in the docstring becomes the options of that base class.
     """
     allowed: dict[str, Allowed] = {}
     for base in config.__bases__:
@@ -104,17 +111,31 @@ def with_help(config: Config) -> Config:
             metadata = dict(declared.metadata)
             if "allowed" in metadata:  # argparse gets what is left
                 allowed[name] = metadata.pop("allowed")
+            text = metadata.get("help") or texts[name]
             # argparse reads "%" as the beginning of a placeholder.
-            declared.metadata = {**metadata, "help": texts[name].replace("%", "%%")}  # type: ignore[assignment]
+            declared.metadata = {**metadata, "help": text.replace("%", "%%")}  # type: ignore[assignment]
     config._allowed = allowed  # type: ignore[attr-defined]
     return config
 
 
-def check_ranges(options: Any, inherited: Mapping[str, Allowed]) -> None:
-    """Raises [`ConsistencyError`] for the first option with a value that it may not have, `inherited` ones included."""
-    for name, allowed in {**options._allowed, **inherited}.items():
+class CommandArguments:
+    """Base of the arguments of the commands: a single value, as a YAML file may give it, becomes a list of one."""
+
+    def __post_init__(self) -> None:
+        for declared in fields(self):  # type: ignore[arg-type]
+            value, hint = getattr(self, declared.name), declared.type
+            if isinstance(value, str) and any(get_origin(part) is list for part in (hint, *get_args(hint))):
+                setattr(self, declared.name, [value])
+
+
+def check_ranges(options: Any, inherited: Mapping[str, Allowed] | None = None) -> None:
+    """
+    Raises [`ConsistencyError`] for the first option with a value that it may not have, `inherited` ones included. None may
+    stand where it is the default.
+    """
+    for name, allowed in {**getattr(options, "_allowed", {}), **(inherited or {})}.items():
         value = getattr(options, name)
-        if not allowed.holds(value):
+        if (value is not None or getattr(type(options), name, MISSING) is not None) and not allowed.holds(value):
             raise ConsistencyError(f"`{name}` must be {allowed.words}, got {value!r}.")
 
 

@@ -15,70 +15,14 @@ trl-consistency consistency \
 ```
 """
 
-import argparse
-import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from ..trainer.consistency_config import ConsistencyConfig
+from ..trainer.consistency_trainer import ConsistencyTrainer
+from .loading import ConsistencyScriptArguments
+from .training import TrainingCommand
 
 
-if TYPE_CHECKING:
-    from trl import DatasetMixtureConfig, ModelConfig
-
-    from ..trainer.consistency_config import ConsistencyConfig
-    from ..trainer.consistency_trainer import ConsistencyTrainer
-    from .loading import ConsistencyScriptArguments
-    from .parser import StrictParser
-
-
-def make_trainer(
-    script_args: "ConsistencyScriptArguments",
-    training_args: "ConsistencyConfig",
-    model_args: "ModelConfig",
-    dataset_args: "DatasetMixtureConfig",
-) -> "ConsistencyTrainer":
-    from ..trainer.consistency_trainer import ConsistencyTrainer
-    from .training import trainer_arguments
-
-    return ConsistencyTrainer(**trainer_arguments(script_args, training_args, model_args, dataset_args))
-
-
-def main(
-    script_args: "ConsistencyScriptArguments",
-    training_args: "ConsistencyConfig",
-    model_args: "ModelConfig",
-    dataset_args: "DatasetMixtureConfig",
-) -> "ConsistencyTrainer":
-    from .loading import load_guard
-    from .training import train_and_save
-
-    guard = load_guard(script_args, training_args)
-    trainer = make_trainer(script_args, training_args, model_args, dataset_args)
-    train_and_save(trainer, script_args, guard)
-    return trainer
-
-
-def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str | None = None) -> "StrictParser":
-    from trl import DatasetMixtureConfig, ModelConfig
-
-    from ..trainer.consistency_config import ConsistencyConfig
-    from .loading import ConsistencyScriptArguments
-    from .parser import StrictParser
-
-    dataclass_types = (ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
-    if subparsers is not None:
-        return subparsers.add_parser("consistency", help="Train on pairs", dataclass_types=dataclass_types)
-    return StrictParser(dataclass_types, "consistency", prog=prog)
-
-
-def run(args: Sequence[str] | None = None, prog: str | None = None) -> "ConsistencyTrainer":
-    """Parses and trains; faulty data or options end the program with their message alone. Returns the trainer, ended."""
-    from ..errors import ConsistencyError
-
-    parsed = make_parser(prog=prog).parse_args_and_config(args)
-    try:
-        return main(*parsed)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
+COMMAND = TrainingCommand("consistency", ConsistencyTrainer, ConsistencyConfig, ConsistencyScriptArguments)
+make_parser, run = COMMAND.make_parser, COMMAND.run
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +22,9 @@ import torch
 from accelerate import PartialState
 from transformers import BitsAndBytesConfig
 
+from ..config.options import SHARE, CommandArguments, at_least, check_ranges, option, with_help
 from ..data.model_identity import answer_cache
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, ending_with_message
 from ..escaping import printable
 from ..evaluation.answering import AnswerOptions
 from ..evaluation.choices import CHOICE_PREFIX, offered_letters
@@ -65,103 +66,69 @@ LOWEST_TEMPERATURE = 1e-4  # below, logits overflow
 
 
 @dataclass
-class EvaluateArguments:
+@with_help
+class EvaluateArguments(CommandArguments):
     """Arguments of the `evaluate` command, which its `--help` explains."""
 
     # Parameters that control the models and pairs
-    model_name_or_path: str = field(metadata={"help": "The base model, or `embedded:organism`."})
-    pairs: list[str] = field(
-        metadata={
-            "help": "Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets of the Hub, or "
-            "`embedded:organism`."
-        }
+    model_name_or_path: str = option(help="The base model, or `embedded:organism`.")
+    pairs: list[str] = option(
+        help="Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets of the Hub, or `embedded:organism`."
     )
-    output_dir: str = field(metadata={"help": "Folder for results.json, the answers and the report."})
-    adapters: list[str] = field(
-        default_factory=list, metadata={"help": "Adapters of that model, or whole models, to compare with it."}
+    output_dir: str = option(help="Folder for results.json, the answers and the report.")
+    adapters: list[str] = option([], help="Adapters of that model, or whole models, to compare with it.")
+    model_revision: str | None = option(None, help="Revision of the base model.")
+    trust_remote_code: bool = option(False, help="Whether to run code that models bring along.")
+    load_in_4bit: bool = option(
+        False,
+        help="Whether to quantize weights as the QLoRA recipes do (NF4, twice), on which their adapters were trained.",
     )
-    model_revision: str | None = field(default=None, metadata={"help": "Revision of the base model."})
-    trust_remote_code: bool = field(default=False, metadata={"help": "Whether to run code that models bring along."})
-    load_in_4bit: bool = field(
-        default=False,
-        metadata={
-            "help": "Whether to quantize weights as the QLoRA recipes do (NF4, twice), on which their adapters were trained."
-        },
+    splits: list[str] | None = option(
+        None, help="Splits of folders and data sets. By default all but `train`, or `train` if there is no other."
     )
-    splits: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Splits of folders and data sets. By default all but `train`, or `train` if there is no other."
-        },
-    )
-    max_pairs: int | None = field(
-        default=None, metadata={"help": "Pairs of each file or split, drawn under `seed`. By default all."}
+    max_pairs: int | None = option(
+        None, at_least(1), help="Pairs of each file or split, drawn under `seed`. By default all."
     )
     # Parameters that control the answers
-    max_completion_length: int = field(default=256, metadata={"help": "Most tokens of an answer, thinking included."})
-    batch_size: int = field(default=32, metadata={"help": "Prompts a batch."})
-    temperature: float = field(default=0.0, metadata={"help": "Temperature of sampling; at 0 decoding is greedy."})
-    top_p: float = field(default=1.0, metadata={"help": "Share of the probability that sampling keeps."})
-    seed: int = field(default=42, metadata={"help": "Seed."})
-    multiple_choice: Literal["text", "logprob"] = field(
-        default="text",
-        metadata={
-            "help": "`text` reads the choice in a written answer, `logprob` takes the likeliest of the letters offered."
-        },
+    max_completion_length: int = option(256, at_least(1), help="Most tokens of an answer, thinking included.")
+    batch_size: int = option(32, at_least(1), help="Prompts a batch.")
+    temperature: float = option(0.0, help="Temperature of sampling; at 0 decoding is greedy.")
+    top_p: float = option(1.0, SHARE, help="Share of the probability that sampling keeps.")
+    seed: int = option(42, help="Seed.")
+    multiple_choice: Literal["text", "logprob"] = option(
+        "text",
+        help="`text` reads the choice in a written answer, `logprob` takes the likeliest of the letters offered.",
     )
-    choice_prefix: str = field(
-        default=CHOICE_PREFIX, metadata={"help": "With `logprob`, what the answer begins with before the letter."}
+    choice_prefix: str = option(CHOICE_PREFIX, help="With `logprob`, what the answer begins with before the letter.")
+    thinking_markers: list[str] = option(
+        ["<think>", "</think>"], help="What opens and closes a thought; answers are read after it."
     )
-    thinking_markers: list[str] = field(
-        default_factory=lambda: ["<think>", "</think>"],
-        metadata={"help": "What opens and closes a thought; answers are read after it."},
-    )
-    chat_template_kwargs: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": "Variables of the chat template, on the command line as JSON."}
+    chat_template_kwargs: dict[str, Any] | str | None = option(
+        None, help="Variables of the chat template, on the command line as JSON."
     )
     # Parameters that control the suites
-    suites: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Standard suites to run as well, as `trl-consistency suites` takes them."},
-    )
-    suite_judge: str | None = field(
-        default=None, metadata={"help": "The model that judges in them, as Inspect names it."}
-    )
-    suite_limit: int | None = field(
-        default=None, metadata={"help": "Samples of each of their tasks, for a first try."}
-    )
+    suites: list[str] = option([], help="Standard suites to run as well, as `trl-consistency suites` takes them.")
+    suite_judge: str | None = option(None, help="The model that judges in them, as Inspect names it.")
+    suite_limit: int | None = option(None, at_least(1), help="Samples of each of their tasks, for a first try.")
     # Parameters that control the judge
-    judge_model: str | None = field(
-        default=None,
-        metadata={"help": "Model that judges requests: one behind `judge_base_url`, or one to load."},
+    judge_model: str | None = option(
+        None, help="Model that judges requests: one behind `judge_base_url`, or one to load."
     )
-    judge_base_url: str | None = field(default=None, metadata={"help": "OpenAI-compatible endpoint of the judge."})
-    judge_key_variable: str = field(
-        default="OPENAI_API_KEY", metadata={"help": "Environment variable with the key of that endpoint."}
+    judge_base_url: str | None = option(None, help="OpenAI-compatible endpoint of the judge.")
+    judge_key_variable: str = option("OPENAI_API_KEY", help="Environment variable with the key of that endpoint.")
+    judge_questions: bool = option(
+        False, help="Have the judge say, too, which answer a question got, unless that is a letter."
     )
-    judge_questions: bool = field(
-        default=False,
-        metadata={"help": "Have the judge say, too, which answer a question got, unless that is a letter."},
-    )
-    judge_max_completion_length: int = field(default=512, metadata={"help": "Most tokens of a judgement."})
-    judge_workers: int = field(
-        default=8, metadata={"help": "Judgements that are asked for at the same time, of an endpoint."}
-    )
+    judge_max_completion_length: int = option(512, at_least(1), help="Most tokens of a judgement.")
+    judge_workers: int = option(8, at_least(1), help="Judgements that are asked for at the same time, of an endpoint.")
     # Parameters that control the output
-    file_type: Literal["jsonl", "parquet"] = field(default="jsonl", metadata={"help": "Type of the file of answers."})
-    save_to_adapters: bool = field(
-        default=False,
-        metadata={
-            "help": "Write each adapter's rates into its folder and card, too, for `trl-consistency push`, in place of those "
-            "there."
-        },
+    file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the file of answers.")
+    save_to_adapters: bool = option(
+        False,
+        help="Write each adapter's rates into its folder and card, too, for `trl-consistency push`, in place of "
+        "those there.",
     )
-    json: bool = field(default=False, metadata={"help": "Print one JSON object in place of the tables."})
-
-    def __post_init__(self) -> None:
-        for name in ("adapters", "pairs", "splits", "suites", "thinking_markers"):  # one value in a YAML file
-            if isinstance(getattr(self, name), str):
-                setattr(self, name, [getattr(self, name)])
+    json: bool = option(False, help="Print one JSON object in place of the tables.")
 
 
 def main(args: EvaluateArguments) -> dict[str, Any]:
@@ -175,27 +142,46 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
 
 def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: dict[str, PairSet]) -> dict[str, Any]:
     is_main = PartialState().is_main_process
-    endpoint = _endpoint_judge(args, is_main)  # a faulty address is better known now
+    judge: Judge | None = _endpoint_judge(args, is_main)  # a faulty address is better known now
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
     if args.suites:
         for suite in find_suites(args.suites, args.suite_judge):
             load_suite(suite, args.suite_judge)
+    source = args.model_name_or_path, args.model_revision, args.trust_remote_code
+    sets = render_sets(sets, load_tokenizer(*source), template_kwargs)  # what is wrong with rows is better known now
+    check_lengths(sets, context_of(check_loadable(*source, args.adapters)[2]), args.max_completion_length)
+    found, scores = _answer(args, template_kwargs, sets, adapters)
+    PartialState().wait_for_everyone()  # the last time, unless the judge is loaded here: judging may take hours
+    if args.judge_model and judge is None:
+        judge = _local_judge(args, is_main)
+    elif not is_main:
+        return {}
+    if judge is not None:
+        markers = args.thinking_markers[0], args.thinking_markers[1]
+        found = {name: of_name.judged(judge, args.judge_questions, markers) for name, of_name in found.items()}
+    if not is_main:
+        return {}
+    summary = make_summary(_settings(args, sets), {BASE: args.model_name_or_path, **adapters}, found, scores)
+    _write(args, summary, found, scores, {name: read_history(path) for name, path in adapters.items()})
+    return summary
 
-    quantization = (
-        BitsAndBytesConfig(
+
+def _answer(
+    args: EvaluateArguments, template_kwargs: dict[str, Any], sets: dict[str, PairSet], adapters: Mapping[str, str]
+) -> tuple[dict[str, Results], dict[str, Any]]:
+    """What the model and each adapter answer, and what they score in the suites."""
+    quantization = None
+    if args.load_in_4bit:
+        quantization = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
         )
-        if args.load_in_4bit
-        else None
+    model, processing_class = load_model(
+        args.model_name_or_path, args.model_revision, args.trust_remote_code, quantization
     )
-    source = args.model_name_or_path, args.model_revision, args.trust_remote_code
-    sets = render_sets(sets, load_tokenizer(*source), template_kwargs)  # what is wrong with rows is better known now
-    check_lengths(sets, context_of(check_loadable(*source, args.adapters)[2]), args.max_completion_length)
-    model, processing_class = load_model(*source, quantization)
     options = AnswerOptions(
         max_new_tokens=args.max_completion_length,
         batch_size=args.batch_size,
@@ -205,56 +191,45 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         multiple_choice=args.multiple_choice,
         choice_prefix=args.choice_prefix,
         thinking_markers=(args.thinking_markers[0], args.thinking_markers[1]),
-        progress=is_main,
+        progress=PartialState().is_main_process,
     )
+    folder, revision = Path(args.output_dir), args.model_revision or "main"
     found: dict[str, Results] = {}
     for name, path in {BASE: None, **adapters}.items():
         with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
-            cache = answer_cache(
-                Path(args.output_dir) / ANSWERS,
-                path or args.model_name_or_path,
-                of_name,
-                args.model_revision or "main",
-            )
+            cache = answer_cache(folder / ANSWERS, path or args.model_name_or_path, of_name, revision)
             found[name] = evaluate(
                 of_name, processing_class, sets, options, found.get(BASE), cache=cache, desc=f"Answering, {name}"
             )
-    scores = {}
-    if args.suites:
-        with redirect_stdout(sys.stderr):  # the libraries print what they do
-            scores = run_suites(
-                model,
-                args.suites,
-                adapters,
-                processing_class,
-                judge=args.suite_judge,
-                limit=args.suite_limit,
-                batch_size=args.batch_size,
-                chat_template_kwargs=template_kwargs,
-                log_dir=Path(args.output_dir) / SUITE_LOGS,
-                trust_remote_code=args.trust_remote_code,
-                quantization_config=quantization,
-            )
-    del model
-    PartialState().wait_for_everyone()  # the last time, unless the judge is loaded here: judging may take hours
-    judge: Judge | None = endpoint
-    if args.judge_model and endpoint is None:
-        judge = _local_judge(args, is_main)
-    elif not is_main:
-        return {}
-    if judge is not None:
-        found = {
-            name: of_name.judged(judge, args.judge_questions, options.thinking_markers)
-            for name, of_name in found.items()
-        }
-    if not is_main:
-        return {}
-    models = {BASE: args.model_name_or_path, **adapters}
-    summary = make_summary(_settings(args, sets), models, found, scores)
+    if not args.suites:
+        return found, {}
+    with redirect_stdout(sys.stderr):  # the libraries print what they do
+        scores = run_suites(
+            model,
+            args.suites,
+            adapters,
+            processing_class,
+            judge=args.suite_judge,
+            limit=args.suite_limit,
+            batch_size=args.batch_size,
+            chat_template_kwargs=template_kwargs,
+            log_dir=folder / SUITE_LOGS,
+            trust_remote_code=args.trust_remote_code,
+            quantization_config=quantization,
+        )
+    return found, scores
+
+
+def _write(
+    args: EvaluateArguments,
+    summary: dict[str, Any],
+    found: dict[str, Results],
+    scores: dict[str, Any],
+    histories: dict[str, Any],
+) -> None:
+    """The files and what is printed."""
     text = json.dumps(summary, ensure_ascii=False, allow_nan=False)
-    folder = Path(args.output_dir)
-    histories = {name: read_history(path) for name, path in adapters.items()}
-    tables = results_tables(found, scores)
+    folder, tables = Path(args.output_dir), results_tables(found, scores)
     with whole_files(folder, "output_dir") as unfinished:
         write_text(unfinished / RESULTS, text + "\n")
         write_answers(unfinished, args.file_type, found)
@@ -266,7 +241,6 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
-    return summary
 
 
 def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
@@ -274,18 +248,13 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     for package in ("scipy", "matplotlib"):
         if find_spec(package) is None:
             raise ConsistencyError(f"`evaluate` needs the package `{package}`: `pip install {package}`.")
-    counts = ("max_completion_length", "batch_size", "judge_max_completion_length", "judge_workers", "max_pairs")
-    for name in (*counts, "suite_limit"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise ConsistencyError(f"`{name}` must be at least 1, got {getattr(args, name)}.")
+    check_ranges(args)
     if not math.isfinite(args.temperature) or 0 < args.temperature < LOWEST_TEMPERATURE:
         raise ConsistencyError(
             f"`temperature` must be 0 (greedy) or a number from {LOWEST_TEMPERATURE:g}, got {args.temperature}."
         )
     if args.temperature < 0:
         raise ConsistencyError(f"`temperature` must be at least 0 (greedy), got {args.temperature}.")
-    if not 0 < args.top_p <= 1:
-        raise ConsistencyError(f"`top_p` must be above 0 and at most 1, got {args.top_p}.")
     if args.top_p < 1 and not args.temperature:
         raise ConsistencyError("`top_p` is given, but at `temperature` 0 nothing is sampled. Set a temperature.")
     if args.choice_prefix != CHOICE_PREFIX and args.multiple_choice != "logprob":
@@ -360,9 +329,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     # Loggers ask it which process this is. It sees that there are several CPU processes only if told so.
     state = PartialState(cpu=not torch.accelerator.is_available())
     try:
-        main(evaluate_args)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
+        with ending_with_message():
+            main(evaluate_args)
     except KeyboardInterrupt:
         sys.exit("Interrupted. The same command goes on from here.")
     if torch.distributed.is_initialized():

@@ -20,13 +20,14 @@ from accelerate import PartialState
 from transformers import AutoConfig
 from trl import DatasetMixtureConfig, ModelConfig, get_quantization_config
 
+from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
 from ..data.lint import SPAN_FINDINGS, LintReport, lint_pairs
 from ..data.marks import mark_pair
 from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..embedded import EMBEDDED
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, ending_with_message
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
 from ..organism.tokenizer import build_tokenizer
@@ -46,33 +47,28 @@ _ON_POLICY_ALONE = {option.name for option in fields(OnPolicyConsistencyConfig)}
 
 
 @dataclass
-class LintArguments:
+@with_help
+class LintArguments(CommandArguments):
     """Arguments of the `lint` command, beside those of a recipe. Its `--help` explains them."""
 
-    pairs: str | None = field(
-        default=None,
-        metadata={
-            "help": "The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set of the Hub. By default the "
-            "recipe's training data."
-        },
+    pairs: str | None = option(
+        None,
+        help="The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set of the Hub. By default the "
+        "recipe's training data.",
     )
-    json: bool = field(default=False, metadata={"help": "Print one JSON object in place of the text."})
-    html: str | None = field(
-        default=None, metadata={"help": "HTML file to write: the counts, and marked pairs side by side."}
+    json: bool = option(False, help="Print one JSON object in place of the text.")
+    html: str | None = option(None, help="HTML file to write: the counts, and marked pairs side by side.")
+    strict: bool = option(False, help="Exit with status 1 if anything was found.")
+    dose: bool = option(
+        False,
+        help="Load the weights, too, and measure on `dose_pairs` pairs how differently the model answers the two "
+        "sides.",
     )
-    strict: bool = field(default=False, metadata={"help": "Exit with status 1 if anything was found."})
-    dose: bool = field(
-        default=False,
-        metadata={
-            "help": "Load the weights, too, and measure on `dose_pairs` pairs how differently the model answers the two sides."
-        },
-    )
-    dose_pairs: int = field(default=DOSE_PAIRS, metadata={"help": "Pairs of that sample, drawn under `seed`."})
-    samples: int = field(
-        default=3,
-        metadata={
-            "help": "Pairs to show, drawn under `seed`. The HTML file has the first row of each finding besides."
-        },
+    dose_pairs: int = option(DOSE_PAIRS, at_least(1), help="Pairs of that sample, drawn under `seed`.")
+    samples: int = option(
+        3,
+        at_least(0),
+        help="Pairs to show, drawn under `seed`. The HTML file has the first row of each finding besides.",
     )
 
 
@@ -85,22 +81,21 @@ def _recipe_options() -> type:
     options: dict[str, dict[str, Any]] = {}
     for config in (ConsistencyConfig, OnPolicyConsistencyConfig):
         hints = get_type_hints(config) | hints
-        for option in fields(config):
-            if not option.init:
+        for declared in fields(config):
+            if not declared.init:
                 continue
-            if option.name in options:  # the one may have choices that the other does not
-                options[option.name]["metadata"].pop("choices", None)
-            elif option.default_factory is not MISSING:
-                options[option.name] = {"default_factory": option.default_factory, "metadata": {**option.metadata}}
-            else:
-                options[option.name] = {"default": option.default, "metadata": {**option.metadata}}
+            if declared.name in options:  # the one may have choices that the other does not
+                options[declared.name]["metadata"].pop("choices", None)
+                continue
+            kind = "default" if declared.default_factory is MISSING else "default_factory"
+            options[declared.name] = {kind: getattr(declared, kind), "metadata": {**declared.metadata}}
     # None tells that it was not given: without a recipe nothing is known to be generated.
     options["max_completion_length"]["default"] = None
     hints["max_completion_length"] = int | None
     derived = ("needs_completions", "needs_shared_span", "compares_suffix", "compares_content")
     return make_dataclass(
         "RecipeOptions",
-        [(name, hints[name], field(**option)) for name, option in options.items()],
+        [(name, hints[name], field(**settings)) for name, settings in options.items()],
         namespace={name: getattr(ConsistencyConfig, name) for name in derived},
     )
 
@@ -114,13 +109,8 @@ def main(
     recipe_keys: Collection[str] = (),
 ) -> tuple[LintReport, tuple[str, ...]]:
     """Lints, shows and writes; returns the report and the findings that do not matter to the recipe's objectives."""
-    if lint_args.dose_pairs < 1:
-        raise ConsistencyError(f"`dose_pairs` must be at least 1, got {lint_args.dose_pairs}.")
-    if lint_args.samples < 0:
-        raise ConsistencyError(f"`samples` must be at least 0, got {lint_args.samples}.")
-    for option in ("max_length", "max_completion_length"):
-        if getattr(recipe, option) is not None and getattr(recipe, option) < 1:
-            raise ConsistencyError(f"`{option}` must be at least 1, got {getattr(recipe, option)}.")
+    check_ranges(lint_args)
+    check_ranges(recipe, {"max_length": at_least(1), "max_completion_length": at_least(1)})
     if len(recipe.thinking_markers) != 2 or not all(recipe.thinking_markers):
         raise ConsistencyError("`thinking_markers` must be two texts: what opens a thought, and what closes it.")
     if isinstance(recipe.method, str):
@@ -294,10 +284,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     PartialState()  # loggers ask it which process this is
     if hasattr(sys.stdout, "reconfigure"):  # a terminal may know few characters
         sys.stdout.reconfigure(errors="replace")
-    try:
+    with ending_with_message():
         report, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, parser.config_keys)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
     if lint_args.strict and report.has_findings(ignore=irrelevant):
         sys.exit(1)
 

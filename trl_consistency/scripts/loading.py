@@ -1,7 +1,7 @@
 """What the training scripts load by name: data sets, and the embedded model organism."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from glob import escape
 from typing import Any
 
@@ -9,6 +9,7 @@ from datasets import DatasetDict, IterableDatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
+from ..config.options import option, with_help
 from ..data.folders import FILE_TYPES, check_csv, check_data_file, check_data_folder, check_json
 from ..data.local_data import cached_by_content
 from ..embedded import EMBEDDED
@@ -23,75 +24,58 @@ LOADING_ERRORS = (DatasetGenerationError, OSError, RuntimeError, ValueError)
 
 
 @dataclass
+@with_help
 class ConsistencyScriptArguments(ScriptArguments):
     """Arguments common to all training scripts, which `trl-consistency consistency --help` explains."""
 
     # Parameters that control the anchors
-    anchor_dataset_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "Path or name of the data set of anchors (a `prompt` column) for `anchor_ratio`. If None, the pairs' "
-            "own clean prompts serve."
-        },
+    anchor_dataset_name: str | None = option(
+        None,
+        help="Path or name of the data set of anchors (a `prompt` column) for `anchor_ratio`. If None, the pairs' "
+        "own clean prompts serve.",
     )
-    anchor_dataset_config: str | None = field(
-        default=None, metadata={"help": "Configuration name of the data set of anchors."}
-    )
-    anchor_dataset_split: str = field(default="train", metadata={"help": "Split of the data set of anchors."})
+    anchor_dataset_config: str | None = option(None, help="Configuration name of the data set of anchors.")
+    anchor_dataset_split: str = option("train", help="Split of the data set of anchors.")
     # Parameters that control the guard
-    guard_split: str | None = field(
-        default=None,
-        metadata={
-            "help": "Split of held-out pairs to measure on (by a `ConsistencyEvalCallback`) while training goes on. If None, "
-            "nothing is measured."
-        },
+    guard_split: str | None = option(
+        None,
+        help="Split of held-out pairs to measure on (by a `ConsistencyEvalCallback`) while training goes on. If "
+        "None, nothing is measured.",
     )
-    guard_dataset_name: str | None = field(
-        default=None,
-        metadata={"help": "Path or name of the data set with `guard_split`. If None, that of the training pairs."},
+    guard_dataset_name: str | None = option(
+        None, help="Path or name of the data set with `guard_split`. If None, that of the training pairs."
     )
-    guard_dataset_config: str | None = field(
-        default=None, metadata={"help": "Configuration name of `guard_dataset_name`."}
+    guard_dataset_config: str | None = option(None, help="Configuration name of `guard_dataset_name`.")
+    guard_control_dataset_name: str | None = option(
+        None, help="Path or name of a data set of control questions (`prompt`, `answer`) to measure on as well."
     )
-    guard_control_dataset_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "Path or name of a data set of control questions (`prompt`, `answer`) to measure on as well."
-        },
+    guard_control_dataset_config: str | None = option(None, help="Configuration name of the control questions.")
+    guard_control_split: str = option("test", help="Split of the control questions.")
+    guard_every: int | None = option(
+        None, help="Steps between measurements. If None, evaluations (`eval_strategy`) say when."
     )
-    guard_control_dataset_config: str | None = field(
-        default=None, metadata={"help": "Configuration name of the control questions."}
+    guard_max_drop: float | None = option(
+        None,
+        help="Stops when benign requests answered, or control questions answered right, fall by more than this share "
+        "since the start (0.05: five points). If None, nothing stops.",
     )
-    guard_control_split: str = field(default="test", metadata={"help": "Split of the control questions."})
-    guard_every: int | None = field(
-        default=None, metadata={"help": "Steps between measurements. If None, evaluations (`eval_strategy`) say when."}
-    )
-    guard_max_drop: float | None = field(
-        default=None,
-        metadata={
-            "help": "Stops when benign requests answered, or control questions answered right, fall by more than this share "
-            "since the start (0.05: five points). If None, nothing stops."
-        },
-    )
-    guard_rows: int = field(default=64, metadata={"help": "Most rows of each kind to measure on."})
+    guard_rows: int = option(64, help="Most rows of each kind to measure on.")
     # Parameters that control the resumption
-    resume_changed: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "What may be other than in the run that `resume_from_checkpoint` goes on with, by the names that the "
-            "error lists."
-        },
+    resume_changed: list[str] | None = option(
+        None,
+        help="What may be other than in the run that `resume_from_checkpoint` goes on with, by the names that the "
+        "error lists.",
     )
 
 
 @dataclass
+@with_help
 class OnPolicyConsistencyScriptArguments(ConsistencyScriptArguments):
     """Arguments of the on-policy script."""
 
     # Parameters that control the reference
-    ref_model_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "A model in the place of the reference. If None, it is the model before training."},
+    ref_model_name_or_path: str | None = option(
+        None, help="A model in the place of the reference. If None, it is the model before training."
     )
 
 

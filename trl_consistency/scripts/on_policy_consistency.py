@@ -15,67 +15,19 @@ trl-consistency on-policy-consistency \\
 ```
 """
 
-import argparse
-import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
+from ..trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
+from .loading import OnPolicyConsistencyScriptArguments
+from .training import TrainingCommand
 
 
-if TYPE_CHECKING:
-    from trl import DatasetMixtureConfig, ModelConfig
-
-    from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
-    from ..trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
-    from .loading import OnPolicyConsistencyScriptArguments
-    from .parser import StrictParser
-
-
-def main(
-    script_args: "OnPolicyConsistencyScriptArguments",
-    training_args: "OnPolicyConsistencyConfig",
-    model_args: "ModelConfig",
-    dataset_args: "DatasetMixtureConfig",
-) -> "OnPolicyConsistencyTrainer":
-    from ..trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
-    from .loading import load_guard
-    from .training import train_and_save, trainer_arguments
-
-    guard = load_guard(script_args, training_args)
-    arguments = trainer_arguments(script_args, training_args, model_args, dataset_args)
-    trainer = OnPolicyConsistencyTrainer(ref_model=script_args.ref_model_name_or_path, **arguments)
-    train_and_save(trainer, script_args, guard)
-    return trainer
-
-
-def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str | None = None) -> "StrictParser":
-    from trl import DatasetMixtureConfig, ModelConfig
-
-    from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
-    from .loading import OnPolicyConsistencyScriptArguments
-    from .parser import StrictParser
-
-    dataclass_types = (
-        OnPolicyConsistencyScriptArguments,
-        OnPolicyConsistencyConfig,
-        ModelConfig,
-        DatasetMixtureConfig,
-    )
-    if subparsers is not None:
-        return subparsers.add_parser(
-            "on-policy-consistency", help="Train on the student's own answers", dataclass_types=dataclass_types
-        )
-    return StrictParser(dataclass_types, "on-policy-consistency", prog=prog)
-
-
-def run(args: Sequence[str] | None = None, prog: str | None = None) -> "OnPolicyConsistencyTrainer":
-    """Parses and trains; faulty data or options end the program with their message alone. Returns the trainer, ended."""
-    from ..errors import ConsistencyError
-
-    parsed = make_parser(prog=prog).parse_args_and_config(args)
-    try:
-        return main(*parsed)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
+COMMAND = TrainingCommand(
+    "on-policy-consistency",
+    OnPolicyConsistencyTrainer,
+    OnPolicyConsistencyConfig,
+    OnPolicyConsistencyScriptArguments,
+)
+make_parser, run = COMMAND.make_parser, COMMAND.run
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ trl-consistency pairs --dataset_name questions.jsonl --perturbations suggested_a
 import json
 import os
 import runpy
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +22,8 @@ from typing import Any, Literal
 from huggingface_hub import HfApi, constants
 from tqdm.auto import tqdm
 
-from ..errors import ConsistencyError, one_line
+from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
+from ..errors import ConsistencyError, ending_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
 from ..folder_lock import alone_in
@@ -37,106 +37,76 @@ from .early import check_perturbations_file
 
 
 @dataclass
-class PairsArguments:
+@with_help
+class PairsArguments(CommandArguments):
     """Arguments of the `pairs` command, which its `--help` explains."""
 
     # Parameters that control the data
-    dataset_name: str = field(
-        metadata={
-            "help": "Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set of the Hub."
-        }
+    dataset_name: str = option(
+        help="Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set of the Hub."
     )
-    output_dir: str = field(
-        metadata={
-            "help": "Folder for the pairs (`train`, `test`, `test_wordings`) and their card. A recipe takes it as `dataset_name`."
-        }
+    output_dir: str = option(
+        help="Folder for the pairs (`train`, `test`, `test_wordings`) and their card. A recipe takes it as "
+        "`dataset_name`.",
     )
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration name of the data set."})
-    dataset_split: str = field(default="train", metadata={"help": "Split of the data set."})
-    max_sources: int | None = field(default=None, metadata={"help": "Read only so many rows."})
+    dataset_config: str | None = option(None, help="Configuration name of the data set.")
+    dataset_split: str = option("train", help="Split of the data set.")
+    max_sources: int | None = option(None, at_least(1), help="Read only so many rows.")
     # Parameters that control the pairs
-    perturbations: list[str] = field(
-        default_factory=lambda: ["suggested_answer"],
-        metadata={"help": "Perturbations or families of them; `a+b` applies a, then b."},
+    perturbations: list[str] = option(
+        ["suggested_answer"], help="Perturbations or families of them; `a+b` applies a, then b."
     )
-    perturbations_file: str | None = field(
-        default=None, metadata={"help": "Python file that registers perturbations of your own. It is run."}
+    perturbations_file: str | None = option(
+        None, help="Python file that registers perturbations of your own. It is run."
     )
-    pairs_per_source: int | None = field(
-        default=None,
-        metadata={
-            "help": "Pairs that each source gets in a split, its perturbations taken in turn. By default one of each."
-        },
+    pairs_per_source: int | None = option(
+        None, help="Pairs that each source gets in a split, its perturbations taken in turn. By default one of each."
     )
-    test_share: float = field(default=0.1, metadata={"help": "Share of the sources that is held out."})
-    wrong_answer: Literal["random", "longest", "given"] = field(
-        default="random",
-        metadata={
-            "help": "Which wrong answer is suggested: a random one, the longest, or the one given in `wrong_answer_column`."
-        },
+    test_share: float = option(0.1, help="Share of the sources that is held out.")
+    wrong_answer: Literal["random", "longest", "given"] = option(
+        "random",
+        help="Which wrong answer is suggested: a random one, the longest, or the one given in `wrong_answer_column`.",
     )
-    positions: list[str] = field(
-        default_factory=lambda: list(POSITIONS),
-        metadata={"help": "Where cues may stand: start, before_choices, after_choices, end. By default anywhere."},
+    positions: list[str] = option(
+        list(POSITIONS), help="Where cues may stand: start, before_choices, after_choices, end. By default anywhere."
     )
-    prompt_format: Literal["chat", "text"] = field(default="chat", metadata={"help": "Chat messages or text."})
-    instruction: str | None = field(
-        default=None,
-        metadata={
-            "help": "Follows every question. By default, questions with choices ask for a letter; an empty text asks for "
-            "nothing."
-        },
+    prompt_format: Literal["chat", "text"] = option("chat", help="Chat messages or text.")
+    instruction: str | None = option(
+        None,
+        help="Follows every question. By default, questions with choices ask for a letter; an empty text asks for "
+        "nothing.",
     )
-    benign_controls: bool = field(
-        default=False, metadata={"help": "Add everyday requests in the same jailbreak wrappers."}
-    )
+    benign_controls: bool = option(False, help="Add everyday requests in the same jailbreak wrappers.")
     # Parameters that control the columns
-    prompt_column: str | None = field(
-        default=None, metadata={"help": "Questions, requests or prompts (text, or chat messages)."}
+    prompt_column: str | None = option(None, help="Questions, requests or prompts (text, or chat messages).")
+    choices_column: list[str] | None = option(
+        None, help="The column of choices, or several that hold one choice each."
     )
-    choices_column: list[str] | None = field(
-        default=None, metadata={"help": "The column of choices, or several that hold one choice each."}
+    answer_column: str | None = option(
+        None, help="Right answers; for choices a letter, the text of a choice, or its index from 0."
     )
-    answer_column: str | None = field(
-        default=None,
-        metadata={"help": "Right answers; for choices a letter, the text of a choice, or its index from 0."},
-    )
-    wrong_answer_column: str | None = field(
-        default=None, metadata={"help": "Wrong answers that may be suggested: one, or a list."}
-    )
-    source_id_column: str | None = field(
-        default=None, metadata={"help": "Names of the sources. By default made from the text."}
-    )
-    safety_fact_column: str | None = field(default=None, metadata={"help": "Facts that the clean side states."})
-    keep_columns: list[str] = field(default_factory=list, metadata={"help": "Further columns that the pairs keep."})
-    faulty_rows: Literal["error", "drop"] = field(
-        default="error",
-        metadata={"help": "`error` refuses the data, `drop` leaves faulty rows out and counts them."},
+    wrong_answer_column: str | None = option(None, help="Wrong answers that may be suggested: one, or a list.")
+    source_id_column: str | None = option(None, help="Names of the sources. By default made from the text.")
+    safety_fact_column: str | None = option(None, help="Facts that the clean side states.")
+    keep_columns: list[str] = option([], help="Further columns that the pairs keep.")
+    faulty_rows: Literal["error", "drop"] = option(
+        "error", help="`error` refuses the data, `drop` leaves faulty rows out and counts them."
     )
     # Parameters that control the choice of vulnerable pairs
-    keep_vulnerable: bool = field(
-        default=False,
-        metadata={
-            "help": "Keep only training pairs that the model answers well on the clean prompt and badly on the perturbed "
-            "one; its answers and the verdicts go to verdicts.jsonl. The test splits stay whole."
-        },
+    keep_vulnerable: bool = option(
+        False,
+        help="Keep only training pairs that the model answers well on the clean prompt and badly on the perturbed "
+        "one; its answers and the verdicts go to verdicts.jsonl. The test splits stay whole.",
     )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "The model of `keep_vulnerable`."})
-    model_revision: str | None = field(default=None, metadata={"help": "Its revision."})
-    max_completion_length: int = field(default=256, metadata={"help": "Most tokens of its answers, which are greedy."})
-    batch_size: int = field(default=32, metadata={"help": "Prompts that it answers at a time."})
+    model_name_or_path: str | None = option(None, help="The model of `keep_vulnerable`.")
+    model_revision: str | None = option(None, help="Its revision.")
+    max_completion_length: int = option(256, at_least(1), help="Most tokens of its answers, which are greedy.")
+    batch_size: int = option(32, at_least(1), help="Prompts that it answers at a time.")
     # Parameters that control the output
-    file_type: Literal["jsonl", "parquet"] = field(default="jsonl", metadata={"help": "Type of the files."})
-    seed: int = field(default=42, metadata={"help": "Seed."})
-    push_to_hub: str | None = field(
-        default=None, metadata={"help": "Data set of the Hub (user/name) to push the folder to."}
-    )
-    hub_private: bool = field(default=False, metadata={"help": "Whether that data set is private, if it is new."})
-
-    def __post_init__(self) -> None:
-        for name in ("perturbations", "positions", "choices_column", "keep_columns"):  # one value in a YAML file
-            if isinstance(getattr(self, name), str):
-                setattr(self, name, [getattr(self, name)])
+    file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the files.")
+    seed: int = option(42, help="Seed.")
+    push_to_hub: str | None = option(None, help="Data set of the Hub (user/name) to push the folder to.")
+    hub_private: bool = option(False, help="Whether that data set is private, if it is new.")
 
 
 VERDICTS = "verdicts.jsonl"
@@ -159,17 +129,13 @@ def main(args: PairsArguments) -> BuildReport:
     if args.perturbations_file:
         check_perturbations_file(args.perturbations_file)
         _run_perturbations(args.perturbations_file)
-    if args.max_sources is not None and args.max_sources < 1:
-        raise ConsistencyError(f"`max_sources` must be at least 1, got {args.max_sources}.")
+    check_ranges(args)
     if args.keep_vulnerable != bool(args.model_name_or_path):
         raise ConsistencyError(
             "`keep_vulnerable` needs `model_name_or_path`: it is the model's own answers that decide."
             if args.keep_vulnerable
             else "`model_name_or_path` is given, but nothing is asked of the model: set `keep_vulnerable`."
         )
-    for name in ("max_completion_length", "batch_size"):
-        if getattr(args, name) < 1:
-            raise ConsistencyError(f"`{name}` must be at least 1, got {getattr(args, name)}.")
     _check_output_dir(args.output_dir)
     rows = iter(read_rows(args.dataset_name, args.dataset_config, args.dataset_split))
     first = next(rows, None)
@@ -362,10 +328,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     from .parser import StrictParser
 
     (pairs_args,) = StrictParser((PairsArguments,), "pairs", prog=prog).parse_args_and_config(args)
-    try:
+    with ending_with_message():
         report = main(pairs_args)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
     for split, count in report.num_pairs().items():
         print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
     if report.left_out():

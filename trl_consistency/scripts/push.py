@@ -7,10 +7,9 @@ trl-consistency push outputs/bct user/name
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from ..errors import ConsistencyError
+from ..errors import ending_with_message
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
@@ -28,10 +27,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     options = vars(parser.parse_args(args))
     from ..publishing import publish  # imports torch, which `--help` need not wait for
 
-    try:
+    with ending_with_message():
         url = publish(**options)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
     if url:
         print(f"Published: {url}")
 

@@ -10,11 +10,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConsistencyError
+from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
+from ..errors import ending_with_message
 from ..escaping import printable
 from ..evaluation.models import BASE, check_adapters, load_model, name_models
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suites_table
@@ -29,47 +30,37 @@ RESULTS, LOGS = "suites.json", "suite_logs"
 
 
 @dataclass
-class SuitesArguments:
+@with_help
+class SuitesArguments(CommandArguments):
     """Arguments of the `suites` command, which its `--help` explains."""
 
-    model_name_or_path: str = field(metadata={"help": "The base model, or `embedded:organism`."})
-    suites: list[str] = field(
-        metadata={
-            "help": "Suites (strong_reject, strong_reject_wrapped, xstest, xstest_unsafe, are_you_sure, mmlu, gsm8k, ifeval, "
-            "model_written_sycophancy), or `inspect:TASK` and `lm_eval:TASK` for any other task of these libraries."
-        }
+    model_name_or_path: str = option(help="The base model, or `embedded:organism`.")
+    suites: list[str] = option(
+        help="Suites (strong_reject, strong_reject_wrapped, xstest, xstest_unsafe, are_you_sure, mmlu, gsm8k, "
+        "ifeval, model_written_sycophancy), or `inspect:TASK` and `lm_eval:TASK` for any other task of these "
+        "libraries.",
     )
-    output_dir: str = field(metadata={"help": "Folder for suites.json and Inspect's logs."})
-    adapters: list[str] = field(default_factory=list, metadata={"help": "Adapters of that model to compare with it."})
-    model_revision: str | None = field(default=None, metadata={"help": "Revision of the base model."})
-    judge: str | None = field(
-        default=None,
-        metadata={
-            "help": "The model that judges, as Inspect names it: `openai/...`, `trl_consistency/FOLDER` for a local one."
-        },
+    output_dir: str = option(help="Folder for suites.json and Inspect's logs.")
+    adapters: list[str] = option([], help="Adapters of that model to compare with it.")
+    model_revision: str | None = option(None, help="Revision of the base model.")
+    judge: str | None = option(
+        None,
+        help="The model that judges, as Inspect names it: `openai/...`, `trl_consistency/FOLDER` for a local one.",
     )
-    limit: int | None = field(default=None, metadata={"help": "Samples of each task, for a first try."})
-    batch_size: int = field(default=32, metadata={"help": "Prompts a batch."})
-    max_completion_length: int | None = field(
-        default=None,
-        metadata={"help": "Most tokens of an answer under Inspect. If None, what the task says, or else 512."},
+    limit: int | None = option(None, at_least(1), help="Samples of each task, for a first try.")
+    batch_size: int = option(32, at_least(1), help="Prompts a batch.")
+    max_completion_length: int | None = option(
+        None, at_least(1), help="Most tokens of an answer under Inspect. If None, what the task says, or else 512."
     )
-    chat_template_kwargs: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": "Variables of the chat template, on the command line as JSON."}
+    chat_template_kwargs: dict[str, Any] | str | None = option(
+        None, help="Variables of the chat template, on the command line as JSON."
     )
-    json: bool = field(default=False, metadata={"help": "Print one JSON object in place of the tables."})
-
-    def __post_init__(self) -> None:
-        for name in ("adapters", "suites"):  # one value in a YAML file
-            if isinstance(getattr(self, name), str):
-                setattr(self, name, [getattr(self, name)])
+    json: bool = option(False, help="Print one JSON object in place of the tables.")
 
 
 def main(args: SuitesArguments) -> dict[str, Any]:
     """Runs, writes and prints; returns what `--json` prints."""
-    for name in ("batch_size", "limit", "max_completion_length"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise ConsistencyError(f"`{name}` must be at least 1, got {getattr(args, name)}.")
+    check_ranges(args)
     template_kwargs = as_template_kwargs(args.chat_template_kwargs)
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
@@ -124,10 +115,8 @@ def results_text(scores: Mapping[str, Sequence[SuiteScore]], output_dir: str) ->
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and runs; faulty data or options end the program with their message alone."""
     (suites_args,) = StrictParser((SuitesArguments,), "suites", prog=prog).parse_args_and_config(args)
-    try:
+    with ending_with_message():
         main(suites_args)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -7,55 +7,46 @@ accelerate launch -m trl_consistency.scripts.targets --config recipes/quickstart
 ```
 """
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from trl import DatasetMixtureConfig, ModelConfig
+
+from ..config.options import CommandArguments, option, with_help
+from ..errors import ending_with_message
+from ..files import check_file, write_by
+from ..trainer.consistency_config import ConsistencyConfig
+from ..trainer.upstream import end_run
+from .consistency import COMMAND
+from .loading import ConsistencyScriptArguments
+from .parser import StrictParser
 
 
 @dataclass
-class TargetsArguments:
+@with_help
+class TargetsArguments(CommandArguments):
     """Arguments of the `targets` command, beside those of training."""
 
-    targets_file: str = field(metadata={"help": "JSON Lines file to write: the pairs with their targets."})
+    targets_file: str = option(help="JSON Lines file to write: the pairs with their targets.")
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, generates and writes; faulty data or options end the program with their message alone."""
-    from trl import DatasetMixtureConfig, ModelConfig
-
-    from ..errors import ConsistencyError
-    from ..files import check_file, write_by
-    from ..trainer.consistency_config import ConsistencyConfig
-    from ..trainer.upstream import end_run
-    from .consistency import make_trainer
-    from .loading import ConsistencyScriptArguments
-    from .parser import StrictParser
-
-    dataclass_types = (
-        TargetsArguments,
-        ConsistencyScriptArguments,
-        ConsistencyConfig,
-        ModelConfig,
-        DatasetMixtureConfig,
-    )
-    targets_args, script_args, training_args, *other_args = StrictParser(
-        dataclass_types, "targets", prog=prog
-    ).parse_args_and_config(args)
+    kinds = (TargetsArguments, ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
+    parser = StrictParser(kinds, "targets", prog=prog)
+    targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)
     training_args.eval_strategy = "no"
     training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None
-    try:
-        check_file(targets_args.targets_file, "targets_file")
-        trainer = make_trainer(script_args, training_args, *other_args)
+    file = targets_args.targets_file
+    with ending_with_message():
+        check_file(file, "targets_file")
+        trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
         trainer.generate_targets()
         if trainer.is_world_process_zero():
             # The pairs are put together by `datasets`, which needs room, too.
-            write_by(
-                targets_args.targets_file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file"
-            )
-            print(f"{len(trainer.train_dataset)} pairs with their targets: {targets_args.targets_file}")
+            write_by(file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file")
+            print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
         end_run(trainer)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

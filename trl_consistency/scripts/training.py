@@ -1,18 +1,55 @@
 """What the training scripts do alike: options to a trainer's arguments, and the run from training to the Hub."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantization_config
 
 from ..embedded import resolve_model
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, ending_with_message
 from ..files import writing
 from ..folder_lock import check_unused
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from ..trainer.eval_callback import ConsistencyEvalCallback
 from ..trainer.interruption import find_checkpoint
 from ..trainer.upstream import end_run
-from .loading import ConsistencyScriptArguments, get_split, load_anchors, load_pairs
+from .loading import (
+    ConsistencyScriptArguments,
+    OnPolicyConsistencyScriptArguments,
+    get_split,
+    load_anchors,
+    load_guard,
+    load_pairs,
+)
+from .parser import StrictParser
+
+
+class TrainingCommand(NamedTuple):
+    """A command that trains by a recipe."""
+
+    name: str
+    trainer: type
+    config: type
+    script_arguments: type
+
+    def make_parser(self, prog: str | None = None) -> StrictParser:
+        """The parser of the command's options."""
+        return StrictParser(
+            (self.script_arguments, self.config, ModelConfig, DatasetMixtureConfig), self.name, prog=prog
+        )
+
+    def make_trainer(self, *parsed: Any) -> Any:
+        """The trainer that the parsed options stand for."""
+        return self.trainer(**trainer_arguments(*parsed))
+
+    def run(self, args: Sequence[str] | None = None, prog: str | None = None) -> Any:
+        """Parses and trains; faulty data or options end the program with their message alone. Returns the trainer, ended."""
+        script_args, training_args, *others = self.make_parser(prog).parse_args_and_config(args)
+        with ending_with_message():
+            guard = load_guard(script_args, training_args)
+            trainer = self.make_trainer(script_args, training_args, *others)
+            train_and_save(trainer, script_args, guard)
+        return trainer
 
 
 def trainer_arguments(
@@ -43,6 +80,9 @@ def trainer_arguments(
     eval_dataset = None
     if training_args.eval_strategy != "no":
         eval_dataset = get_split(dataset, script_args.dataset_test_split, "dataset_test_split")
+    own = {}
+    if isinstance(script_args, OnPolicyConsistencyScriptArguments):
+        own["ref_model"] = script_args.ref_model_name_or_path
     return {
         "model": resolve_model(model_args.model_name_or_path),
         "args": training_args,
@@ -51,6 +91,7 @@ def trainer_arguments(
         "quantization_config": get_quantization_config(model_args),
         "peft_config": get_peft_config(model_args),
         "anchor_dataset": load_anchors(script_args),
+        **own,
     }
 
 
