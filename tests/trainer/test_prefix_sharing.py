@@ -8,9 +8,11 @@ from peft import PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, GenerationConfig, MptConfig
 
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.trainer import prefix_sharing
+from trl_consistency.trainer import prefix_roads
 from trl_consistency.trainer.capture import find_blocks
-from trl_consistency.trainer.prefix_sharing import PrefixSharing, _Batch, _first_fit, _Packing, _refused_roads
+from trl_consistency.trainer.packing import Batch, Packing, first_fit
+from trl_consistency.trainer.prefix_roads import refused_roads
+from trl_consistency.trainer.prefix_sharing import PrefixSharing
 
 from .test_capture import CONFIGS, SHAPE, add_lora, make
 
@@ -149,7 +151,7 @@ def test_groups(llama, monkeypatch, rows, prompts):
     for road in ("cache", "packed"):
         sharing = sharing_by(road)
         if road == "packed":
-            monkeypatch.setattr(sharing, "_packing", lambda blocks, batch, reasons: _Packing.of(batch))
+            monkeypatch.setattr(sharing, "_packing", lambda blocks, batch, reasons: Packing.of(batch))
         states = sharing(llama, *batch)
         assert states.road == road
         assert states.hidden.isfinite().all()
@@ -198,16 +200,16 @@ def test_each_prompt_is_computed_once(llama):
 
 
 def test_first_fit():
-    assert _first_fit([4, 9, 5, 3]) == ([9 + 5, 0, 9, 18], (3, 9))
-    assert _first_fit([7]) == ([0], (1, 7))
-    starts, (rows, width) = _first_fit([2, 2, 2, 2])
+    assert first_fit([4, 9, 5, 3]) == ([9 + 5, 0, 9, 18], (3, 9))
+    assert first_fit([7]) == ([0], (1, 7))
+    starts, (rows, width) = first_fit([2, 2, 2, 2])
     assert sorted(starts) == [0, 2, 4, 6]
     assert (rows, width) == (4, 2)
 
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_mask_is_a_tree(window):
-    packing = _Packing.of(_Batch.of(*make_batch()))
+    packing = Packing.of(Batch.of(*make_batch()))
     mask = packing.mask(window)[:, 0]
     for row, seen in enumerate(mask):
         places = list(
@@ -264,7 +266,7 @@ def test_short_prompts_are_not_packed(llama):
 
 
 def test_attention_without_a_tree_mask(llama, monkeypatch):
-    monkeypatch.setattr(prefix_sharing, "TAKES_MASK", ("eager",))
+    monkeypatch.setattr(prefix_roads, "TAKES_MASK", ("eager",))
     assert PrefixSharing()(llama, *make_batch()).road == "cache"
     states = PrefixSharing(use_cache=False)(llama, *make_batch())
     assert states.road == "plain"
@@ -318,7 +320,7 @@ def test_the_trial_leaves_the_model_as_it_was():
     model.transformer.h[1].eval()
     training = [module.training for module in model.modules()]
     state = torch.get_rng_state()
-    assert _refused_roads(find_blocks(model)) == {}  # dropout would make a difference
+    assert refused_roads(find_blocks(model)) == {}  # dropout would make a difference
     assert torch.equal(torch.get_rng_state(), state)
     assert [module.training for module in model.modules()] == training
 

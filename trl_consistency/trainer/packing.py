@@ -1,0 +1,126 @@
+"""Rows of prompts and completions that share prompts: each distinct prompt once, and packed with all its completions."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def distinct_rows(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The distinct rows of a padded batch with their mask, and for each row its index among them."""
+    rows, index = torch.where(mask.bool(), ids, -1).unique(dim=0, return_inverse=True)
+    return rows.clamp(min=0), (rows >= 0).long(), index
+
+
+@dataclass
+class Batch:
+    """Rows without needless columns, and the prompts that they share."""
+
+    prompt_ids: Tensor  # [D, P], of distinct prompts, padded on the left
+    prompt_mask: Tensor  # [D, P]
+    rows: Tensor  # [B], the prompt of each row
+    completion_ids: Tensor  # [B, C]
+    completion_mask: Tensor  # [B, C]
+
+    @classmethod
+    def of(cls, prompt_ids: Tensor, prompt_mask: Tensor, completion_ids: Tensor, completion_mask: Tensor) -> "Batch":
+        prompts, mask, rows = distinct_rows(prompt_ids, prompt_mask)
+        used = mask.bool().any(0)
+        # An empty completion is one of padding: every row has a state to predict its first token from.
+        columns = max(int(completion_mask.sum(1).max()), 1)
+        return cls(prompts[:, used], mask[:, used], rows, completion_ids[:, :columns], completion_mask[:, :columns])
+
+    @property
+    def shares(self) -> bool:
+        return len(self.prompt_ids) < len(self.rows) and self.prompt_ids.shape[1] > 1
+
+    @property
+    def rollouts(self) -> Tensor:
+        """How many rows have each prompt, `[D]`."""
+        return self.rows.bincount(minlength=len(self.prompt_ids))
+
+    @property
+    def mask_entries(self) -> int:
+        """Of the mask of the prompts, padded on the left; they need none if they are equally long."""
+        return 0 if self.prompt_mask.all() else self.prompt_mask.numel() * self.prompt_mask.shape[1]
+
+
+@dataclass
+class Packing:
+    """
+    Packed rows: R rows of L tokens, and where the states of the completion tokens' predictors stand in them.
+
+    Attributes:
+        source: Which of the prompts' and then the completions' tokens it is, all counted through, `[R, L]`.
+        prompt: The prompt that the token belongs to, -1 for padding, `[R, L]`.
+        branch: 0 in the prompt, and from 1 for its completions, `[R, L]`.
+        position: The token's position in its text, `[R, L]`.
+        states: Where the states are, counted through `[R, L]`, `[B, C]`.
+    """
+
+    source: Tensor
+    prompt: Tensor
+    branch: Tensor
+    position: Tensor
+    states: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch) -> "Packing":
+        num_prompts, prompt_columns = batch.prompt_ids.shape
+        columns = batch.completion_ids.shape[1]
+        prompt_lengths = batch.prompt_mask.sum(1).tolist()
+        # A completion's last token predicts nothing that is asked for.
+        branch_lengths = [max(length - 1, 0) for length in batch.completion_mask.sum(1).tolist()]
+        members: list[list[int]] = [[] for _ in range(num_prompts)]
+        for row, prompt in enumerate(batch.rows.tolist()):
+            members[prompt].append(row)
+        lengths = [
+            own + sum(branch_lengths[row] for row in of_prompt)
+            for own, of_prompt in zip(prompt_lengths, members, strict=True)
+        ]
+        placed, (num_rows, length) = first_fit(lengths)
+
+        source, prompts, branches, positions = torch.zeros(4, num_rows * length, dtype=torch.long)
+        prompts.fill_(-1)
+        states = torch.empty(len(batch.rows), columns, dtype=torch.long)
+        for prompt, start in enumerate(placed):
+            own, end = prompt_lengths[prompt], start + prompt_lengths[prompt]
+            source[start:end] = torch.arange((prompt + 1) * prompt_columns - own, (prompt + 1) * prompt_columns)
+            positions[start:end] = torch.arange(own)
+            last = end - 1
+            for branch, row in enumerate(members[prompt], 1):
+                start_of_branch, end = end, end + branch_lengths[row]
+                first = num_prompts * prompt_columns + row * columns
+                source[start_of_branch:end] = torch.arange(first, first + branch_lengths[row])
+                positions[start_of_branch:end] = torch.arange(own, own + branch_lengths[row])
+                branches[start_of_branch:end] = branch
+                states[row] = last
+                states[row, 1 : branch_lengths[row] + 1] = torch.arange(start_of_branch, end)
+            prompts[start:end] = prompt
+        device = batch.rows.device
+        flat = torch.stack([source, prompts, branches, positions]).view(4, num_rows, length).to(device)
+        return cls(flat[0], flat[1], flat[2], flat[3], states.to(device))
+
+    def mask(self, window: int | None) -> Tensor:
+        """Who sees whom, `[R, 1, L, L]`. Padding sees padding: a token that sees nothing has no softmax."""
+        distance = self.position[:, :, None] - self.position[:, None, :]  # query, key
+        of_key, of_query = self.branch[:, None, :], self.branch[:, :, None]
+        seen = (self.prompt[:, :, None] == self.prompt[:, None, :]) & (distance >= 0)
+        seen &= (of_key == 0) | (of_key == of_query)
+        if window is not None:
+            seen &= distance < window
+        return seen[:, None]
+
+
+def first_fit(lengths: list[int]) -> tuple[list[int], tuple[int, int]]:
+    """Places texts in rows as long as the longest: where each starts, counted through, and the shape of the rows."""
+    width = max(lengths)
+    used: list[int] = []
+    starts = [0] * len(lengths)
+    for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
+        row = next((row for row, filled in enumerate(used) if filled + lengths[text] <= width), len(used))
+        if row == len(used):
+            used.append(0)
+        starts[text] = row * width + used[row]
+        used[row] += lengths[text]
+    return starts, (len(used), width)
