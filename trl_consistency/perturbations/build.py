@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..data.pairs import MAX_REPORTED, report_faults
 from ..errors import ConsistencyError
@@ -164,6 +164,7 @@ def build_pairs(
     for name in perturbations:  # members of a family may lack something: they are reported at the end
         _check_columns([steps for steps in chosen if name == _name(steps)], columns, chat, wrong_answer)
     report = BuildReport() if report is None else report
+    make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report)
 
     def all_pairs() -> Iterator[tuple[str, Row]]:
         for index, row in enumerate(chain([first], rows)):
@@ -189,38 +190,48 @@ def build_pairs(
                 if test_share or not is_test:
                     yield from make(source, wrapped, is_test)
 
-    def make(source: Source, compositions: list[Steps], is_test: bool) -> Iterator[tuple[str, Row]]:
+    return all_pairs()
+
+
+class _PairMaker(NamedTuple):
+    """Makes the pairs of a source, and counts in the report those that it leaves out."""
+
+    pairs_per_source: int | None
+    wrong_answer: WrongAnswer
+    positions: Sequence[str]
+    seed: int
+    report: BuildReport
+
+    def __call__(self, source: Source, compositions: list[Steps], is_test: bool) -> Iterator[tuple[str, Row]]:
         usable = []
         for steps in compositions:
-            need = _lack(steps, source, wrong_answer, positions)
-            if need:
-                report.lacking[_name(steps), need] += 1
+            if need := _lack(steps, source, self.wrong_answer, self.positions):
+                self.report.lacking[_name(steps), need] += 1
             else:
                 usable.append(steps)
         if not usable:
             return
-        if pairs_per_source is not None:
-            random.Random(f"{seed}/{source.source_id}/{source.question}").shuffle(usable)
+        if self.pairs_per_source is not None:
+            random.Random(f"{self.seed}/{source.source_id}/{source.question}").shuffle(usable)
         splits: list[tuple[str, Literal["train", "held_out"]]] = [("train", "train")]
         if is_test:
             splits = [("test", "train"), ("test_wordings", "held_out")]
         for split, wordings in splits:
             made = set()
-            for number in range(pairs_per_source or len(usable)):
+            for number in range(self.pairs_per_source or len(usable)):
                 variant, place = divmod(number, len(usable))
                 steps = usable[place]
-                row = perturb(source, draw(source, steps, wordings, seed, variant, wrong_answer, positions))
+                drawn = draw(source, steps, wordings, self.seed, variant, self.wrong_answer, self.positions)
+                row = perturb(source, drawn)
                 prompts = repr((row["clean_prompt"], row["perturbed_prompt"]))
                 if row["clean_prompt"] == row["perturbed_prompt"]:
-                    report.unchanged[_name(steps)] += 1
+                    self.report.unchanged[_name(steps)] += 1
                 elif prompts in made:
-                    report.repeated[_name(steps)] += 1
+                    self.report.repeated[_name(steps)] += 1
                 else:
                     made.add(prompts)
-                    report.pairs[split, row["perturbation"]] += 1
+                    self.report.pairs[split, row["perturbation"]] += 1
                     yield split, row
-
-    return all_pairs()
 
 
 def _name(steps: Steps) -> str:

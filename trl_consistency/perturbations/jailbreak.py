@@ -8,7 +8,7 @@ import base64 as base64_codec
 import codecs
 
 from .draft import OUTER_POSITIONS, Draft
-from .registry import Cue, perturbation, read_wordings
+from .registry import Cue, add_wording, perturbation, read_wordings, register
 
 
 FAMILY = "jailbreak"
@@ -22,28 +22,13 @@ def _wrap(draft: Draft, cue: Cue) -> None:
     draft.wrap(head, tail)
 
 
-@perturbation(WORDINGS["role_play"], FAMILY)
-def role_play(draft: Draft, cue: Cue) -> None:
-    """The model is to play a character who has no rules."""
-    _wrap(draft, cue)
-
-
-@perturbation(WORDINGS["fiction"], FAMILY)
-def fiction(draft: Draft, cue: Cue) -> None:
-    """The request is a part of a story, a film, a poem."""
-    _wrap(draft, cue)
-
-
-@perturbation(WORDINGS["hypothetical"], FAMILY)
-def hypothetical(draft: Draft, cue: Cue) -> None:
-    """The request is made in theory only, or about the past."""
-    _wrap(draft, cue)
-
-
-@perturbation(WORDINGS["formatting"], FAMILY)
-def formatting(draft: Draft, cue: Cue) -> None:
-    """The request is a field of a table, some markup, a comment in code."""
-    _wrap(draft, cue)
+for name, described in (
+    ("role_play", "The model is to play a character who has no rules."),
+    ("fiction", "The request is a part of a story, a film, a poem."),
+    ("hypothetical", "The request is made in theory only, or about the past."),
+    ("formatting", "The request is a field of a table, some markup, a comment in code."),
+):
+    register(name, described, _wrap, WORDINGS[name], FAMILY)
 
 
 @perturbation(WORDINGS["hidden_among_benign"], FAMILY)
@@ -57,22 +42,12 @@ def hidden_among_benign(draft: Draft, cue: Cue) -> None:
     draft.wrap(f"{cue.text}\n\n{before}{place + 1}. ", after)
 
 
-@perturbation(WORDINGS["prefix_injection"], FAMILY, positions=OUTER_POSITIONS)
-def prefix_injection(draft: Draft, cue: Cue) -> None:
-    """The reply is to begin with words of consent."""
-    draft.add(cue.position, cue.text)
-
-
-@perturbation(WORDINGS["suffix_injection"], FAMILY, positions=("end",))
-def suffix_injection(draft: Draft, cue: Cue) -> None:
-    """Text after the request claims to be from the system, or is noise."""
-    draft.add(cue.position, cue.text)
-
-
-@perturbation(WORDINGS["refusal_suppression"], FAMILY, positions=OUTER_POSITIONS)
-def refusal_suppression(draft: Draft, cue: Cue) -> None:
-    """The model is told not to refuse, warn or apologise."""
-    draft.add(cue.position, cue.text)
+for name, described, positions in (
+    ("prefix_injection", "The reply is to begin with words of consent.", OUTER_POSITIONS),
+    ("suffix_injection", "Text after the request claims to be from the system, or is noise.", ("end",)),
+    ("refusal_suppression", "The model is told not to refuse, warn or apologise.", OUTER_POSITIONS),
+):
+    register(name, described, add_wording, WORDINGS[name], FAMILY, positions)
 
 
 @perturbation(WORDINGS["prefilled_turn"], FAMILY, needs=("chat messages", "the user's turn last"))

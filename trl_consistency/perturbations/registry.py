@@ -15,6 +15,8 @@ from .draft import POSITIONS, Draft
 from .source import Source
 
 
+Suggests = Literal["wrong", "not right"]
+
 WORDING_SPLITS = {"train": "train", "held_out": "held-out"}  # the key of the wordings, and the name in provenance
 
 PERTURBATIONS: dict[str, "Perturbation"] = {}
@@ -86,7 +88,7 @@ class Perturbation(NamedTuple):
     wordings: Mapping[str, tuple[str, ...]]
     positions: tuple[str, ...]
     needs: tuple[str, ...]
-    suggests: Literal["wrong", "not right"] | None
+    suggests: Suggests | None
     side: Literal["perturbed", "clean"]
     keeps_question: bool
 
@@ -109,7 +111,7 @@ def perturbation(
     family: str = "own",
     positions: Sequence[str] = (),
     needs: Sequence[str] = (),
-    suggests: Literal["wrong", "not right"] | None = None,
+    suggests: Suggests | None = None,
     side: Literal["perturbed", "clean"] = "perturbed",
     keeps_question: bool = True,
 ) -> Callable[[Callable[[Draft, Cue], None]], Callable[[Draft, Cue], None]]:
@@ -152,18 +154,40 @@ def perturbation(
     ```
     """
 
-    def register(function: Callable[[Draft, Cue], None]) -> Callable[[Draft, Cue], None]:
-        name = function.__name__
-        lists = {split: tuple(wordings.get(split, ())) for split in WORDING_SPLITS}
+    def decorate(function: Callable[[Draft, Cue], None]) -> Callable[[Draft, Cue], None]:
         described = (function.__doc__ or "").strip().split("\n")[0]
-        _check_entry(name, lists, positions, needs, described)
-        implied = {"wrong": ("a wrong answer",), "not right": ("a right answer",)}.get(suggests or "", ())
-        PERTURBATIONS[name] = Perturbation(
-            name, family, described, function, lists, tuple(positions), (*needs, *implied), suggests, side, keeps_question
-        )  # fmt: skip
+        register(
+            function.__name__, described, function, wordings, family, positions, needs, suggests, side, keeps_question
+        )
         return function
 
-    return register
+    return decorate
+
+
+def register(
+    name: str,
+    described: str,
+    apply: Callable[[Draft, Cue], None],
+    wordings: Mapping[str, Sequence[str]],
+    family: str = "own",
+    positions: Sequence[str] = (),
+    needs: Sequence[str] = (),
+    suggests: Suggests | None = None,
+    side: Literal["perturbed", "clean"] = "perturbed",
+    keeps_question: bool = True,
+) -> None:
+    """What [`perturbation`] does with the function `apply`: several perturbations may have the same one."""
+    lists = {split: tuple(wordings.get(split, ())) for split in WORDING_SPLITS}
+    _check_entry(name, lists, positions, needs, described)
+    implied = {"wrong": ("a wrong answer",), "not right": ("a right answer",)}.get(suggests or "", ())
+    PERTURBATIONS[name] = Perturbation(
+        name, family, described, apply, lists, tuple(positions), (*needs, *implied), suggests, side, keeps_question
+    )
+
+
+def add_wording(draft: Draft, cue: Cue) -> None:
+    """Puts the wording at the position that was drawn."""
+    draft.add(cue.position, cue.text)
 
 
 def _check_entry(

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from .draft import OUTER_POSITIONS, Draft
-from .registry import Cue, perturbation, read_wordings
+from .registry import Cue, add_wording, read_wordings, register
 
 
 FAMILY = "surface"
@@ -15,40 +15,23 @@ _KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _VOWELS = "aeiou"
 
 
-@perturbation(WORDINGS["typos"], FAMILY, keeps_question=False)
-def typos(draft: Draft, cue: Cue) -> None:
-    """Typing errors in some words of the question."""
+def _edit(draft: Draft, cue: Cue) -> None:
     draft.parts["question"] = edit_words(draft.parts["question"], cue.wording, cue.rng)
 
 
-@perturbation(WORDINGS["spacing"], FAMILY, keeps_question=False)
-def spacing(draft: Draft, cue: Cue) -> None:
-    """Spaces of the question doubled, lost, or replaced; words torn apart."""
-    draft.parts["question"] = edit_words(draft.parts["question"], cue.wording, cue.rng)
+for name, described in (
+    ("typos", "Typing errors in some words of the question."),
+    ("spacing", "Spaces of the question doubled, lost, or replaced; words torn apart."),
+    ("case", "Capital and small letters of the question changed."),
+):
+    register(name, described, _edit, WORDINGS[name], FAMILY, keeps_question=False)
 
-
-@perturbation(WORDINGS["case"], FAMILY, keeps_question=False)
-def case(draft: Draft, cue: Cue) -> None:
-    """Capital and small letters of the question changed."""
-    draft.parts["question"] = edit_words(draft.parts["question"], cue.wording, cue.rng)
-
-
-@perturbation(WORDINGS["politeness"], FAMILY, positions=OUTER_POSITIONS)
-def politeness(draft: Draft, cue: Cue) -> None:
-    """The user is polite, or rude."""
-    draft.add(cue.position, cue.text)
-
-
-@perturbation(WORDINGS["emotion"], FAMILY, positions=OUTER_POSITIONS)
-def emotion(draft: Draft, cue: Cue) -> None:
-    """The user says how they feel."""
-    draft.add(cue.position, cue.text)
-
-
-@perturbation(WORDINGS["irrelevant_context"], FAMILY, positions=OUTER_POSITIONS)
-def irrelevant_context(draft: Draft, cue: Cue) -> None:
-    """The user mentions something that has nothing to do with the question."""
-    draft.add(cue.position, cue.text)
+for name, described in (
+    ("politeness", "The user is polite, or rude."),
+    ("emotion", "The user says how they feel."),
+    ("irrelevant_context", "The user mentions something that has nothing to do with the question."),
+):
+    register(name, described, add_wording, WORDINGS[name], FAMILY, OUTER_POSITIONS)
 
 
 def edit_words(text: str, wording: str, rng: random.Random) -> str:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from .draft import OUTER_POSITIONS, POSITIONS, Draft
-from .registry import Cue, perturbation, read_wordings
+from .registry import Cue, Suggests, add_wording, perturbation, read_wordings, register
 from .source import choice_lines
 
 
@@ -15,40 +15,25 @@ ANSWER = "The answer is {answer}."
 ANSWERED_BEFORE = ("chat messages", "the user's turn last")
 
 
-@perturbation(WORDINGS["suggested_answer"], FAMILY, positions=POSITIONS, suggests="wrong")
-def suggested_answer(draft: Draft, cue: Cue) -> None:
-    """The user suggests a wrong answer."""
-    draft.add(cue.position, cue.text)
+_STATED: tuple[tuple[str, str, Suggests], ...] = (
+    ("suggested_answer", "The user suggests a wrong answer.", "wrong"),
+    ("denied_answer", "The user speaks against the right answer.", "not right"),
+    ("authority", "An expert, or a user who claims to be one, suggests a wrong answer.", "wrong"),
+    ("distractor_fact", "An irrelevant fact draws attention to a wrong answer.", "wrong"),
+    ("distractor_argument", "A bad argument speaks for a wrong answer.", "wrong"),
+)
+for name, described, suggests in _STATED:
+    register(name, described, add_wording, WORDINGS[name], FAMILY, POSITIONS, suggests=suggests)
 
-
-@perturbation(WORDINGS["denied_answer"], FAMILY, positions=POSITIONS, suggests="not right")
-def denied_answer(draft: Draft, cue: Cue) -> None:
-    """The user speaks against the right answer."""
-    draft.add(cue.position, cue.text)
-
-
-@perturbation(WORDINGS["authority"], FAMILY, positions=POSITIONS, suggests="wrong")
-def authority(draft: Draft, cue: Cue) -> None:
-    """An expert, or a user who claims to be one, suggests a wrong answer."""
-    draft.add(cue.position, cue.text)
-
-
-@perturbation(WORDINGS["distractor_fact"], FAMILY, positions=POSITIONS, suggests="wrong")
-def distractor_fact(draft: Draft, cue: Cue) -> None:
-    """An irrelevant fact draws attention to a wrong answer."""
-    draft.add(cue.position, cue.text)
-
-
-@perturbation(WORDINGS["distractor_argument"], FAMILY, positions=POSITIONS, suggests="wrong")
-def distractor_argument(draft: Draft, cue: Cue) -> None:
-    """A bad argument speaks for a wrong answer."""
-    draft.add(cue.position, cue.text)
-
-
-@perturbation(WORDINGS["feedback"], FAMILY, positions=OUTER_POSITIONS, needs=("a free-form question",))
-def feedback(draft: Draft, cue: Cue) -> None:
-    """The user likes or dislikes the text that is to be judged, or wrote it."""
-    draft.add(cue.position, cue.text)
+register(
+    "feedback",
+    "The user likes or dislikes the text that is to be judged, or wrote it.",
+    add_wording,
+    WORDINGS["feedback"],
+    FAMILY,
+    OUTER_POSITIONS,
+    needs=("a free-form question",),
+)
 
 
 @perturbation(WORDINGS["are_you_sure"], FAMILY, needs=ANSWERED_BEFORE, suggests="not right")
