@@ -21,8 +21,8 @@ from trl_consistency.data.alignment import (
     header_length,
     report_alignment,
     seam_tokens,
+    shared_content_span,
     shared_suffix,
-    shared_window,
 )
 from trl_consistency.data.rendering import render_prompt, render_text
 from trl_consistency.organism.tokenizer import build_tokenizer
@@ -69,7 +69,7 @@ def brute_suffix(clean_ids, perturbed_ids):
     return 0
 
 
-def brute_window(clean_ids, perturbed_ids, content):
+def brute_span(clean_ids, perturbed_ids, content):
     """The last place of the core, and the most of the content that can be laid around it."""
     start, end = content
     core = (start + seam_tokens(end - start), end - seam_tokens(end - start))
@@ -128,10 +128,10 @@ def test_shared_suffix_is_the_longest(clean_ids, perturbed_ids):
 
 @given(FEW_TOKENS, FEW_TOKENS, st.tuples(st.integers(0, 24), st.integers(0, 24)))
 @settings(max_examples=1000, deadline=None)
-def test_shared_window_equals_brute_force(clean_ids, perturbed_ids, bounds):
+def test_shared_content_span_equals_brute_force(clean_ids, perturbed_ids, bounds):
     start, end = sorted(min(bound, len(clean_ids)) for bound in bounds)
-    span = shared_window(clean_ids, perturbed_ids, (start, end))
-    expected = brute_window(clean_ids, perturbed_ids, (start, end))
+    span = shared_content_span(clean_ids, perturbed_ids, (start, end))
+    expected = brute_span(clean_ids, perturbed_ids, (start, end))
     assert span == expected if expected else span.length == 0
     assert_equal_ids(span, clean_ids, perturbed_ids)
 
@@ -155,8 +155,8 @@ def test_shared_window_equals_brute_force(clean_ids, perturbed_ids, bounds):
         ([*range(10, 20)], [*range(10, 20), 1, 2, *range(12, 20), 3], (0, 10), (2, 12, 8)),
     ],
 )
-def test_shared_window_by_hand(clean_ids, perturbed_ids, content, span):
-    assert shared_window(clean_ids, perturbed_ids, content) == span
+def test_shared_content_span_by_hand(clean_ids, perturbed_ids, content, span):
+    assert shared_content_span(clean_ids, perturbed_ids, content) == span
 
 
 def test_padding_is_never_compared_and_unequal_lengths_align():
@@ -171,7 +171,9 @@ def test_long_prompts_take_milliseconds():
     perturbed_ids = [*clean_ids[:-1000], 7, *clean_ids]
     start = time.perf_counter()
     assert shared_suffix(clean_ids, perturbed_ids).length == len(clean_ids)
-    assert shared_window(clean_ids, perturbed_ids, (10, 32_000)).perturbed_start == len(clean_ids) - 1000 + 1 + 10
+    assert (
+        shared_content_span(clean_ids, perturbed_ids, (10, 32_000)).perturbed_start == len(clean_ids) - 1000 + 1 + 10
+    )
     assert time.perf_counter() - start < 0.5
 
 
@@ -488,9 +490,9 @@ def check_pair(real, data):
     inside = [index for index, (low, high) in enumerate(bounds) if left <= low and high <= right]
     assert (start, end) == (inside[0], inside[-1] + 1)
 
-    span = shared_window(clean_ids, perturbed_ids, content)
+    span = shared_content_span(clean_ids, perturbed_ids, content)
     assert_equal_ids(span, clean_ids, perturbed_ids)
-    expected = brute_window(clean_ids, perturbed_ids, content)
+    expected = brute_span(clean_ids, perturbed_ids, content)
     assert span == expected if expected else span.length == 0
     # No mutation touches the inside of the text, so that all but the words at its ends must be there, in the last copy.
     # (In a short text, the core may still hold a part of those words.)

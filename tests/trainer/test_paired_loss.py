@@ -14,7 +14,7 @@ from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
 from tests.data.test_alignment import mutations
 from tests.trainer.test_capture import WITHOUT_MLP, add_lora, make
 from trl_consistency import ConsistencyError, ConsistencyTrainer
-from trl_consistency.data.alignment import content_range, shared_window
+from trl_consistency.data.alignment import content_range, shared_content_span
 from trl_consistency.data.collators import PairCollator
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.trainer.paired_loss import Objectives, PairedLoss
@@ -40,7 +40,7 @@ KINDS = (
 SHAPES = ((0, 0, 6, 3), (2, 5, 4, 2), (1, 4, 3, 4), (1, 2, 3, 4), (6, 1, 1, 1), (3, 2, 0, 2))
 
 
-def make_rows(with_window=True):
+def make_rows(with_content_span=True):
     generator = torch.Generator().manual_seed(3)
 
     def ids(length):
@@ -56,10 +56,10 @@ def make_rows(with_window=True):
             clean_ids, completion = rows[2]["clean_ids"], rows[2]["completion_ids"]
             perturbed_ids = [61] * perturbed + clean_ids[1:]
         rows.append({"clean_ids": clean_ids, "perturbed_ids": perturbed_ids, "completion_ids": completion})
-        if with_window:
+        if with_content_span:
             # The shared content ends before the suffix does, where it can.
             length = max(shared - 1, min(shared, 1))
-            rows[-1]["window"] = [len(clean_ids) - shared, len(perturbed_ids) - shared, length]
+            rows[-1]["content_span"] = [len(clean_ids) - shared, len(perturbed_ids) - shared, length]
     return rows
 
 
@@ -70,7 +70,7 @@ def config(tmp_path, method, **options):
 def make_batch(rows, args):
     collator = PairCollator(pad_token_id=0, with_completions=args.needs_completions, with_reference=True)
     return collator(
-        rows if args.compares_content else [{k: v for k, v in row.items() if k != "window"} for row in rows]
+        rows if args.compares_content else [{k: v for k, v in row.items() if k != "content_span"} for row in rows]
     )
 
 
@@ -144,7 +144,7 @@ def naive_pair(method, student, reference, row, layers, act_tokens="prompt", mlp
             for layer in layers
         ]
         return torch.stack(distances).mean(), 1
-    clean, perturbed, length = row["window"] if clean_ids != perturbed_ids else (0, 0, len(clean_ids))
+    clean, perturbed, length = row["content_span"] if clean_ids != perturbed_ids else (0, 0, len(clean_ids))
     total = torch.zeros(())
     for layer in layers:
         for offset in range(length):
@@ -236,7 +236,7 @@ def test_without_a_row_to_compare_the_loss_is_a_zero_that_can_be_differentiated(
     model = add_lora(make("llama"))
     args = config(tmp_path, ["act", "attct", "mlpct"])
     paired_loss = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=True))
-    row = {**make_rows()[-1], "window": [0, 0, 0]}
+    row = {**make_rows()[-1], "content_span": [0, 0, 0]}
     losses, _ = paired_loss(model, make_batch([row, row], args))
     for name, of_rows in losses.items():
         assert of_rows.sums.tolist() == of_rows.counts.tolist() == [0, 0], name
@@ -430,8 +430,10 @@ def check_real_batch(real, model, tmp_path, data):
         clean_ids = render_prompt(tokenizer, row["clean_prompt"])
         perturbed_ids = render_prompt(tokenizer, perturbed_prompt)
         content = content_range(tokenizer, row["clean_prompt"], clean_ids, shared_text)
-        window = shared_window(clean_ids, perturbed_ids, content)
-        rows.append({"clean_ids": clean_ids, "perturbed_ids": perturbed_ids, "completion_ids": [], "window": window})
+        span = shared_content_span(clean_ids, perturbed_ids, content)
+        rows.append(
+            {"clean_ids": clean_ids, "perturbed_ids": perturbed_ids, "completion_ids": [], "content_span": span}
+        )
     args = config(tmp_path, ["act", "mlpct"])
     losses, _ = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=True))(
         model, make_batch(rows, args)

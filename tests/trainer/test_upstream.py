@@ -120,7 +120,7 @@ def test_collator_fields_that_the_constructor_copies():
 
 
 def test_vllm_generation_takes_what_the_engine_gives():
-    """And its greedy, seed and stop tokens go the way that `VLLMEngine` sends them."""
+    """And its greedy, seed and stop tokens go the way that `TargetEngine` sends them."""
     vllm_generation = upstream.load_vllm_generation()
     assert {
         "mode",

@@ -106,7 +106,7 @@ def shared_suffix(clean_ids: Sequence[int], perturbed_ids: Sequence[int]) -> Spa
     return Span(len(clean_ids) - length, len(perturbed_ids) - length, length)
 
 
-def shared_window(clean_ids: Sequence[int], perturbed_ids: Sequence[int], content: tuple[int, int]) -> Span:
+def shared_content_span(clean_ids: Sequence[int], perturbed_ids: Sequence[int], content: tuple[int, int]) -> Span:
     """
     Finds where the perturbed prompt repeats a given part of the clean one.
 
@@ -208,7 +208,7 @@ def content_range(
             offsets = encoding["offset_mapping"][: len(ids)]
             return _tokens_inside(tokenizer, text, ids, offsets, start, start + len(content))
     content_ids = tokenizer(text=content, add_special_tokens=False)["input_ids"]
-    span = shared_window(content_ids, ids, (0, len(content_ids)))
+    span = shared_content_span(content_ids, ids, (0, len(content_ids)))
     return (span.perturbed_start, span.perturbed_start + span.length) if span.length else None
 
 

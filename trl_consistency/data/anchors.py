@@ -11,7 +11,7 @@ from .pairs import AnyDataset
 from .prepare import columns_of
 
 
-PREPARED_COLUMNS = ("clean_ids", "perturbed_ids", "completion_ids", "window", "length")
+PREPARED_COLUMNS = ("clean_ids", "perturbed_ids", "completion_ids", "content_span", "length")
 
 
 def anchor_rows(dataset: AnyDataset) -> AnyDataset:

@@ -34,7 +34,7 @@ class PairCollator(DataCollatorForLanguageModeling):
     (`-100` outside the completion), each of shape (rows, longest row), and `is_anchor`, of shape (rows,): whether a
     row's two prompts are equal. For the reference: `clean_input_ids` and `clean_attention_mask`, and spans of shape
     (rows, 3), each the first token on the clean side, that on the perturbed side, and the length: `suffix` (what the
-    prompts share at their end), `response` (the completion), and `window` where the rows have one (shared content).
+    prompts share at their end), `response` (the completion), and `content_span` where the rows have one (shared content).
     """
 
     targets: TargetTable = field(default_factory=TargetTable)
@@ -71,10 +71,10 @@ class PairCollator(DataCollatorForLanguageModeling):
                 for (clean_ids, perturbed_ids), completion_ids in zip(sides, completions, strict=True)
             ],
         }
-        if "window" in examples[0]:
-            # Of an anchor made of a pair's clean prompt, the window is still the pair's: its prompts share everything.
-            spans["window"] = [
-                (0, 0, len(example["clean_ids"])) if anchor else example["window"]
+        if "content_span" in examples[0]:
+            # Of an anchor made of a pair's clean prompt, the span is still the pair's: its prompts share everything.
+            spans["content_span"] = [
+                (0, 0, len(example["clean_ids"])) if anchor else example["content_span"]
                 for example, anchor in zip(examples, is_anchor, strict=True)
             ]
         return {name: torch.tensor(rows) for name, rows in spans.items()}

@@ -20,7 +20,7 @@ PROMPT_COLUMNS = ("clean_prompt", "perturbed_prompt")
 PAIR_COLUMNS = (*PROMPT_COLUMNS, "completion", "completion_ids", "tools", "chat_template_kwargs", "shared_text")
 
 # What preparation adds; a data set that brings columns of these names would be taken for a prepared one.
-RESERVED_COLUMNS = ("clean_ids", "perturbed_ids", "suffix", "window")
+RESERVED_COLUMNS = ("clean_ids", "perturbed_ids", "suffix", "content_span")
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model")
 

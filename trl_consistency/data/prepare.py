@@ -17,8 +17,8 @@ from .alignment import (
     content_range,
     header_length,
     report_alignment,
+    shared_content_span,
     shared_suffix,
-    shared_window,
 )
 from .control_tokens import check_texts
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
@@ -284,7 +284,7 @@ def align_pairs(
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             As given to [`prepare_pairs`].
         kinds (`tuple[str, ...]`, *optional*, defaults to `("suffix",)`):
-            What counts: `"suffix"`, the common token suffix, or `"window"`, the shared content (the column
+            What counts: `"suffix"`, the common token suffix, or `"content_span"`, the shared content (the column
             `shared_text`, by default the last user message of the clean prompt), or both.
         no_shared_span (`str`, *optional*, defaults to `"error"`):
             `"error"` refuses pairs that share nothing of a kind, `"drop"` leaves them out and logs how many.
@@ -292,7 +292,7 @@ def align_pairs(
             Processes that search.
 
     Returns:
-        The data set, with the column `window` (a [`~trl_consistency.data.alignment.Span`]) if that counts, and an
+        The data set, with the column `content_span` (a [`~trl_consistency.data.alignment.Span`]) if that counts, and an
         [`~trl_consistency.data.alignment.AlignmentReport`] of each kind on the data set as it came (none on a stream).
 
     Raises:
@@ -343,11 +343,11 @@ def align_row(
     aligned: dict[str, Any] = {"header_length": headers[key]}
     if "suffix" in kinds:
         aligned["suffix"] = list(shared_suffix(clean_ids, perturbed_ids))
-    if "window" in kinds:
+    if "content_span" in kinds:
         content = content_range(processing_class, prompt, clean_ids, row.get("shared_text"), tools, kwargs)
-        window = Span(0, 0, 0) if content is None else shared_window(clean_ids, perturbed_ids, content)
+        span = Span(0, 0, 0) if content is None else shared_content_span(clean_ids, perturbed_ids, content)
         # The prompts of an anchor share everything.
-        aligned["window"] = [0, 0, len(clean_ids)] if clean_ids == perturbed_ids else list(window)
+        aligned["content_span"] = [0, 0, len(clean_ids)] if clean_ids == perturbed_ids else list(span)
     return aligned
 
 

@@ -192,18 +192,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         # loss arguments, which ours does not need: it is `compute_loss` that divides.
         self.model_accepts_loss_kwargs = True
         self.target_maker = TargetMaker(self, loaded_by_name=isinstance(model, str) and self._loads_plainly)
-        self.targets: TargetTable = self.target_maker.table
         self._check_loaded(model, data.anchor_dataset)
         self.paired_loss = self._make_paired_loss(model)
-        self.data_collator = PairCollator(
-            **vars(self.data_collator),
-            targets=self.targets,
-            with_completions=args.needs_completions,
-            with_reference=args.compares_with_reference,
-        )
-        self.target_maker.note_sources()
-        if args.regenerate_targets_every:
-            self.add_callback(RegenerateTargets(self))
+        self._set_up_targets()
 
     # Checks and preparation
 
@@ -241,10 +232,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     def _prepare_dataset(
         self,
         dataset: AnyDataset,
-        processing_class: ProcessingClass,
-        args: ConsistencyConfig,
+        processing_class: Any,
+        args: Any,
         packing: bool,
-        formatting_func: Callable[[dict], str] | None,
+        formatting_func: Any,
         dataset_name: str,
     ) -> AnyDataset:
         """In the place of the preparation in TRL's trainer."""
@@ -265,7 +256,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             context=self._context,
         )
         if args.needs_shared_span:
-            kinds = {"suffix": args.compares_suffix, "window": args.compares_content}
+            kinds = {"suffix": args.compares_suffix, "content_span": args.compares_content}
             dataset, reports = align_pairs(
                 dataset,
                 processing_class,
@@ -303,6 +294,18 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         )
 
     # Targets
+
+    def _set_up_targets(self) -> None:
+        self.targets: TargetTable = self.target_maker.table
+        self.data_collator = PairCollator(
+            **vars(self.data_collator),
+            targets=self.targets,
+            with_completions=self.args.needs_completions,
+            with_reference=self.args.compares_with_reference,
+        )
+        self.target_maker.note_sources()
+        if self.args.regenerate_targets_every:
+            self.add_callback(RegenerateTargets(self))
 
     def generate_targets(self) -> None:
         """

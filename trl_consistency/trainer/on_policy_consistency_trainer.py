@@ -39,11 +39,7 @@ from .rollout_metrics import (
 from .rollout_table import RolloutTable
 from .row_losses import RowLosses, means_of
 from .sharding import is_sharded
-from .upstream import (
-    RepeatSampler,
-    pad,
-    split_tensor_dict,
-)
+from .upstream import RepeatSampler, pad, split_tensor_dict
 
 
 if TYPE_CHECKING:
@@ -404,11 +400,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
                 self._buffered_inputs = load_rollouts(checkpoint, self.accelerator)
 
     def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: Any,
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():

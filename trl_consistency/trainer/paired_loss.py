@@ -13,6 +13,7 @@ from ..objectives.divergence import kl_divergence, token_log_probs
 from ..objectives.mlp import mlp_distance
 from .capture import Head, States, capture_states, find_blocks, head_of, resolve_layers
 from .load_balancing import load_balancing_loss
+from .packing import distinct_rows
 from .reference import Reference
 from .row_losses import RowLosses, of_batch
 
@@ -41,7 +42,7 @@ class Objectives:
 
 
 @dataclass
-class Answers:
+class AnswerStates:
     """Hidden states at the answers' tokens, [M, H], concatenated over the rows, and the head that reads them."""
 
     hidden: Tensor
@@ -83,8 +84,8 @@ class PairedLoss:
         counted = {"bct": batch["response"][:, 2], "kl": batch["response"][:, 2]}
         if "act" in self.objectives.method:
             counted["act"] = (_act_span(batch, self.objectives.act_tokens)[:, 2] > 0).long()
-        if "window" in batch:
-            counted["attct"] = counted["mlpct"] = batch["window"][:, 2]
+        if "content_span" in batch:
+            counted["attct"] = counted["mlpct"] = batch["content_span"][:, 2]
         return {method: counted[method] for method in self.objectives.method}
 
     def __call__(self, model: Any, batch: Batch) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
@@ -104,7 +105,7 @@ class PairedLoss:
         spans = self._spans(batch)
         with self.reference.active(model) as frozen:
             # Pairs with the same clean prompt share its pass.
-            clean_ids, clean_mask, row_of_pair = _distinct(batch["clean_input_ids"], batch["clean_attention_mask"])
+            clean_ids, clean_mask, row_of_pair = distinct_rows(batch["clean_input_ids"], batch["clean_attention_mask"])
             reference, reference_answers = self.reference.run(
                 self._run, frozen, clean_ids, clean_mask, row_of_pair, 0, spans, batch["response"]
             )
@@ -143,8 +144,8 @@ class PairedLoss:
             spans["act"] = _act_span(batch, self.objectives.act_tokens)
         if self.watches:
             spans["watched"] = batch["suffix"]
-        if "window" in batch:
-            spans["window"] = batch["window"]
+        if "content_span" in batch:
+            spans["content_span"] = batch["content_span"]
         return spans
 
     def _run(
@@ -157,7 +158,7 @@ class PairedLoss:
         spans: dict[str, Tensor],
         response: Tensor,
         need_routing: bool = False,
-    ) -> tuple[States, Answers | None]:
+    ) -> tuple[States, AnswerStates | None]:
         """Runs the clean (0) or the perturbed (1) side; `rows` (B,) says in which row of `ids` a pair stands."""
         places = [_positions(span, side) for span in spans.values()] or [(rows[:0], rows[:0])]
         pairs, positions = (torch.cat(parts) for parts in zip(*places, strict=True))
@@ -178,7 +179,7 @@ class PairedLoss:
         pairs, positions = _positions(response, side)
         # A position predicts the token after it.
         hidden, states.last_hidden = states.last_hidden[rows[pairs], positions - 1], None
-        return states, Answers(hidden, head_of(model))
+        return states, AnswerStates(hidden, head_of(model))
 
     # The objectives, as sums by row
 
@@ -203,18 +204,18 @@ class PairedLoss:
                 if self.objectives.log_layer_distances:
                     for layer, distances in zip(self.layers, by_layer, strict=True):
                         watched[f"activation_distance/layer_{layer}"] = RowLosses(distances, shares_something)
-            if name == "window" and "mlpct" in self.objectives.method:
+            if name == "content_span" and "mlpct" in self.objectives.method:
                 distances = [
                     mlp_distance(of_student[part], of_reference[part], self.objectives.mlp_distance)
                     for of_student, of_reference in zip(student.mlp, reference.mlp, strict=True)
                 ]
                 losses["mlpct"] = _by_row(torch.stack(distances).mean(0), pairs, num_pairs)
-            if name == "window" and "attct" in self.objectives.method:
+            if name == "content_span" and "attct" in self.objectives.method:
                 losses["attct"], skipped = _attention_by_row(student.attention, reference.attention, span, start)
                 watched["attct_skipped_rows"] = RowLosses(skipped, span[:, 2])
         return losses, watched
 
-    def _compare_answers(self, student: Answers, reference: Answers, batch: Batch) -> dict[str, Tensor]:
+    def _compare_answers(self, student: AnswerStates, reference: AnswerStates, batch: Batch) -> dict[str, Tensor]:
         losses = {}
         if "bct" in self.objectives.method:
             log_probs = _log_probs(student, batch)
@@ -280,12 +281,6 @@ def _positions(span: Tensor, side: int) -> tuple[Tensor, Tensor]:
     return pairs, starts[pairs] + torch.arange(len(pairs), device=span.device) - before[pairs]
 
 
-def _distinct(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The distinct rows of a padded batch with their mask, and for each row its index among them."""
-    rows, index = torch.where(mask.bool(), ids, -1).unique(dim=0, return_inverse=True)
-    return rows.clamp(min=0), (rows >= 0).long(), index
-
-
 def _by_row(values: Tensor, pairs: Tensor, num_rows: int) -> Tensor:
     """Sums (B,) of values (N,) by pair (N,)."""
     return values.new_zeros(num_rows).index_add(0, pairs, values)
@@ -296,21 +291,21 @@ def _by_answer(values: Tensor, batch: Batch) -> Tensor:
     return _by_row(values, _positions(batch["response"], 1)[0], len(batch["input_ids"]))
 
 
-def _log_probs(student: Answers, batch: Batch) -> Tensor:
+def _log_probs(student: AnswerStates, batch: Batch) -> Tensor:
     head = student.head
     labels = batch["input_ids"][_positions(batch["response"], 1)]
     with head.gathered():
         return token_log_probs(student.hidden, head.weight, head.bias, labels, head.scale, head.softcap)
 
 
-def _divergence(student: Answers, reference: Answers) -> Tensor:
+def _divergence(student: AnswerStates, reference: AnswerStates) -> Tensor:
     head, frozen = student.head, reference.head
     return kl_divergence(
         student.hidden, head.weight, head.bias, reference.hidden, frozen.weight, frozen.bias, head.scale, head.softcap
     )
 
 
-def _watch_answers(student: Answers, reference: Answers, batch: Batch) -> dict[str, RowLosses]:
+def _watch_answers(student: AnswerStates, reference: AnswerStates, batch: Batch) -> dict[str, RowLosses]:
     tokens = batch["response"][:, 2]
     return {
         "response_cross_entropy": RowLosses(_by_answer(-_log_probs(student, batch), batch), tokens),

@@ -22,7 +22,7 @@ from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .rollout_loss import importance_weights
-from .upstream import load_vllm_generation
+from .upstream import load_vllm_generation, vllm_options
 
 
 ADAPTERS = (BaseTunerLayer, AuxiliaryTrainingWrapper)
@@ -64,7 +64,7 @@ class RolloutEngine:
             SimpleNamespace(name_or_path=model.name_or_path, named_modules=lambda: ()),
             accelerator,
             processing_class,
-            mode=args.vllm_mode,
+            **vllm_options(args),
             structured_outputs_regex=args.vllm_structured_outputs_regex,
             server_base_url=args.vllm_server_base_url,
             server_host=args.vllm_server_host,
@@ -72,20 +72,10 @@ class RolloutEngine:
             server_timeout=args.vllm_server_timeout,
             group_port=args.vllm_group_port,
             tensor_parallel_size=args.vllm_tensor_parallel_size,
-            gpu_memory_utilization=args.vllm_gpu_memory_utilization,
-            max_model_length=args.vllm_max_model_length,
             max_num_seqs=args.per_device_train_batch_size
             * cast(int, args.steps_per_generation)
             * args.vllm_tensor_parallel_size,
             enable_sleep_mode=args.vllm_enable_sleep_mode,
-            model_impl=args.vllm_model_impl,
-            trust_remote_code=args.trust_remote_code,
-            repetition_penalty=args.repetition_penalty,
-            temperature=args.temperature,
-            top_p=args.top_p,
-            top_k=args.top_k,
-            min_p=args.min_p or 0.0,
-            max_completion_length=args.max_completion_length,
             logprobs=0 if args.vllm_importance_sampling_correction else None,
             # The same tokens end a rollout as with transformers; vLLM keeps the one that did.
             generation_kwargs={"stop_token_ids": end_ids, **cast(dict[str, Any], args.generation_kwargs or {})},

@@ -15,7 +15,7 @@ from ..objectives.divergence import (
 from .capture import Head, head_of
 from .load_balancing import Routing, load_balancing_loss
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
-from .paired_loss import Answers
+from .paired_loss import AnswerStates
 from .prefix_sharing import PrefixSharing
 from .reference import GivenReference, Reference
 from .row_losses import RowLosses, of_batch
@@ -111,7 +111,7 @@ class RolloutLoss:
 
     def _answers(
         self, model: nn.Module, side: str, rollouts: Rollouts, need_routing: bool = False
-    ) -> tuple[Answers, Routing | None]:
+    ) -> tuple[AnswerStates, Routing | None]:
         """What a model says at the compared tokens after the clean prompts, or after the student's own prompts."""
         sharing = self._reference_sharing if side == "clean" else self.sharing
         states = sharing(
@@ -131,9 +131,9 @@ class RolloutLoss:
         ):
             logger.warning_once(f"Prompts are computed once a rollout, which is slow: {states.reason}.")
         # [B, T, H] -> [M, H]
-        return Answers(states.hidden[rollouts["loss_mask"].bool()], head_of(model)), states.routing
+        return AnswerStates(states.hidden[rollouts["loss_mask"].bool()], head_of(model)), states.routing
 
-    def _divergence(self, student: Answers, reference: Answers) -> dict[str, Tensor]:
+    def _divergence(self, student: AnswerStates, reference: AnswerStates) -> dict[str, Tensor]:
         """`D(π_θ(·|p, y_<t), π_0(·|c, y_<t))`, over the whole vocabulary."""
         ours, theirs, options = student.head, reference.head, (self.args.beta, self.args.loss_temperature)
         if _is_frozen_and_shared(ours, theirs):
@@ -154,7 +154,9 @@ class RolloutLoss:
             )
         return {"loss": divergence, "divergence": divergence.detach(), "entropy": entropy}
 
-    def _policy_gradient(self, student: Answers, reference: Answers, rollouts: Rollouts) -> dict[str, Tensor]:
+    def _policy_gradient(
+        self, student: AnswerStates, reference: AnswerStates, rollouts: Rollouts
+    ) -> dict[str, Tensor]:
         """
         `-ratio · A_t`. The advantage `A_t = -(log π_old(y_t|p, y_<t) - log π_0(y_t|c, y_<t))` is that of the policy that
         the rollouts come from, and stays what it was through all optimizer steps on them.
@@ -178,12 +180,12 @@ class RolloutLoss:
             loss = loss * importance_weights(self.log_ratio, self.args)
         return {"loss": loss, **watched}
 
-    def _log_probs(self, answers: Answers, rollouts: Rollouts, temperature: float | None = None) -> Tensor:
+    def _log_probs(self, answers: AnswerStates, rollouts: Rollouts, temperature: float | None = None) -> Tensor:
         """Of the compared tokens, (M,)."""
         with answers.head.gathered():
             return token_log_probs(*self._tokens(answers, rollouts, temperature))
 
-    def _tokens(self, answers: Answers, rollouts: Rollouts, temperature: float | None = None) -> tuple[Any, ...]:
+    def _tokens(self, answers: AnswerStates, rollouts: Rollouts, temperature: float | None = None) -> tuple[Any, ...]:
         """What [`token_log_probs`] takes, for the compared tokens; at `loss_temperature` unless another one is given."""
         head = answers.head
         labels = rollouts["completion_ids"][rollouts["loss_mask"].bool()]

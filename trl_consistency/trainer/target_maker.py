@@ -20,7 +20,7 @@ from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
 from .reference import adapter_changes_base
 from .upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
-from .vllm_engine import VLLMEngine
+from .vllm_engine import TargetEngine
 
 
 logger = get_logger(__name__)
@@ -138,7 +138,7 @@ class TargetMaker:
         prompts: list[list[int]],
         table: TargetTable,
         cache: TargetCache,
-        engine: VLLMEngine | None = None,
+        engine: TargetEngine | None = None,
     ) -> None:
         config = self.generation_config()
         show_progress = self.accelerator.is_main_process and not self.args.disable_tqdm
@@ -173,12 +173,12 @@ class TargetMaker:
             table[prompt_ids] = completion_ids
 
     @contextmanager
-    def _engine(self, model: PreTrainedModel) -> Iterator[VLLMEngine | None]:
+    def _engine(self, model: PreTrainedModel) -> Iterator[TargetEngine | None]:
         """What answers in the model's place, if anything; its memory is given back at the end."""
         if not self.args.use_vllm:
             yield None
             return
-        engine = VLLMEngine(
+        engine = TargetEngine(
             model, self.accelerator, self.trainer.processing_class, self.args, self.generation_config()
         )
         try:

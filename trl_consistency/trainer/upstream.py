@@ -38,6 +38,7 @@ __all__ = [
     "split_tensor_dict",
     "unwrap_model_for_generation",
     "use_adapter",
+    "vllm_options",
 ]
 
 
@@ -46,6 +47,14 @@ def load_vllm_generation() -> Any:
     from trl.generation.vllm_generation import VLLMGeneration
 
     return VLLMGeneration
+
+
+def vllm_options(args: Any) -> dict[str, Any]:
+    """The options of that engine which both trainers have."""
+    own = ("mode", "gpu_memory_utilization", "max_model_length", "model_impl")
+    same = ("trust_remote_code", "repetition_penalty", "temperature", "top_p", "top_k", "max_completion_length")
+    options = {name: getattr(args, f"vllm_{name}") for name in own} | {name: getattr(args, name) for name in same}
+    return options | {"min_p": args.min_p or 0.0}
 
 
 def end_run(trainer: Any) -> None:

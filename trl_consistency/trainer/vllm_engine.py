@@ -11,14 +11,14 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
-from .upstream import load_vllm_generation
+from .upstream import load_vllm_generation, vllm_options
 
 
 if TYPE_CHECKING:
     from .consistency_config import ConsistencyConfig
 
 
-class VLLMEngine:
+class TargetEngine:
     """
     Answers prompts with a vLLM engine that holds the checkpoint under the model's name, in this process.
 
@@ -57,22 +57,11 @@ class VLLMEngine:
 
     def start(self) -> None:
         """Loads the checkpoint. All processes must come here together: each waits for the others."""
-        args = self._args
         self._generation = load_vllm_generation()(
             self._model,
             self._accelerator,
             self._processing_class,
-            mode=args.vllm_mode,
-            gpu_memory_utilization=args.vllm_gpu_memory_utilization,
-            max_model_length=args.vllm_max_model_length,
-            model_impl=args.vllm_model_impl,
-            trust_remote_code=args.trust_remote_code,
-            repetition_penalty=args.repetition_penalty,
-            temperature=args.temperature,  # vLLM, too, takes 0 for greedy
-            top_p=args.top_p,
-            top_k=args.top_k,
-            min_p=args.min_p or 0.0,
-            max_completion_length=args.max_completion_length,
+            **vllm_options(self._args),  # vLLM, too, takes temperature 0 for greedy
         )
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
