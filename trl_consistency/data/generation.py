@@ -19,6 +19,17 @@ _LENGTHS = ("max_length", "max_new_tokens")
 
 
 @contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Within it, a model is in evaluation mode; then again in the mode (training or evaluation) that it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
 def own_options(model: Any, config: GenerationConfig | None = None) -> Iterator[None]:
     """
     Within it, `model.generate` fills what its options leave open with neutral values.

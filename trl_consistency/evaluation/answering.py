@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from transformers import GenerationConfig, PreTrainedModel
 
+from ..data.generation import evaluating
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ..data.target_cache import TargetCache
 from ..data.targets import Engine, generate_targets
@@ -194,11 +195,7 @@ def generate_ids(
         pad_token_id=next(i for i in (text_tokenizer.pad_token_id, text_tokenizer.eos_token_id, 0) if i is not None),
         eos_token_id=text_tokenizer.eos_token_id if end is None else end,
     )
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         return generate_targets(
             model, prompts, config, options.batch_size, options.seed, options.progress, cache, desc, engine
         )
-    finally:
-        model.train(was_training)

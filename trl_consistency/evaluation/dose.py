@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from ..data.generation import evaluating
 from ..data.rendering import ProcessingClass
 from .answering import AnswerOptions
 from .estimates import Estimate
@@ -151,11 +152,8 @@ def measure_dose(
 @torch.no_grad()
 def _divergences(model: PreTrainedModel, pairs: list[tuple[list[int], list[int], list[int]]]) -> list[float]:
     """For each (clean prompt, perturbed prompt, answer) the KL divergence, summed over the answer's tokens."""
-    state = PartialState()
-    was_training = model.training
-    model.eval()
-    found = []
-    try:
+    state, found = PartialState(), []
+    with evaluating(model):
         for index in range(state.process_index, len(pairs), state.num_processes):
             *prompts, answer = pairs[index]
             clean, perturbed = (
@@ -170,6 +168,4 @@ def _divergences(model: PreTrainedModel, pairs: list[tuple[list[int], list[int],
                 for prompt in prompts
             )
             found.append((index, (clean.exp() * (clean - perturbed)).sum().item()))
-    finally:
-        model.train(was_training)
     return list(dict(sorted(gather_object(found))).values())

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..files import write_by
 from .estimates import Estimate
@@ -56,9 +56,7 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
             _draw_outcomes(axes, outcomes, kind, side, names)
     if title:
         figure.suptitle(title)
-    path = Path(path)
-    write_by(path, lambda place: figure.savefig(place, dpi=110))
-    return path
+    return _save(figure, path, dpi=110)
 
 
 def _draw_outcomes(axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, side: str, names: Sequence[str]) -> None:
@@ -144,9 +142,7 @@ def plot_rates(
         figure.suptitle(title)
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(results), frameon=False)
-    path = Path(path)
-    write_by(path, lambda place: figure.savefig(place, dpi=120))
-    return path
+    return _save(figure, path, dpi=120)
 
 
 def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: str | Path) -> Path:
@@ -189,9 +185,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
         axes.spines[["top", "right"]].set_visible(False)
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names) or 1, frameon=False)
-    path = Path(path)
-    write_by(path, lambda place: figure.savefig(place, dpi=120))
-    return path
+    return _save(figure, path, dpi=120)
 
 
 def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mapping[str, str] = {}) -> Path:
@@ -248,9 +242,7 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
     if panels:
         handles, names = axes.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 3), frameon=False)
-    path = Path(path)
-    write_by(path, lambda place: figure.savefig(place, dpi=120))
-    return path
+    return _save(figure, path, dpi=120)
 
 
 def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -306,3 +298,8 @@ def _percent(rate: Estimate) -> tuple[float, tuple[float, float]]:
     """A rate in percent, and how far its interval reaches below and above. Rounding may put a bound a hair inside."""
     low, high = rate.interval or (rate.value, rate.value)
     return 100 * rate.value, (max(100 * (rate.value - low), 0), max(100 * (high - rate.value), 0))
+
+
+def _save(figure: Any, path: str | Path, dpi: int) -> Path:
+    write_by(Path(path), lambda place: figure.savefig(place, dpi=dpi))
+    return Path(path)

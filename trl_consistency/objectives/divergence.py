@@ -35,22 +35,10 @@ def kl_divergence(
     distributions on tokens of the student's own.
 
     Args:
-        student_hidden (`torch.Tensor` of shape `(N, H)`):
-            Final hidden states of the student, on the positions that predict a compared token.
-        student_weight (`torch.Tensor` of shape `(V, H)`):
-            Weight of the student's head.
-        student_bias (`torch.Tensor` of shape `(V,)`, *optional*):
-            Its bias.
-        reference_hidden (`torch.Tensor` of shape `(N, H)`):
-            Final hidden states of the reference, for the same tokens.
-        reference_weight (`torch.Tensor` of shape `(V, H)`):
-            Weight of the reference's head, which may be the student's.
-        reference_bias (`torch.Tensor` of shape `(V,)`, *optional*):
-            Its bias.
-        logit_scale (`float`, *optional*, defaults to `1.0`):
-            Factor of the logits on both sides.
-        softcap (`float`, *optional*):
-            Soft cap of the scaled logits on both sides, `softcap · tanh(logits / softcap)`.
+        student_hidden, student_weight, student_bias, reference_hidden, reference_weight, reference_bias (`torch.Tensor`):
+            As in [`generalized_divergence`].
+        logit_scale (`float`, *optional*, defaults to `1.0`), softcap (`float`, *optional*):
+            The scale and the soft cap of both sides, as there.
 
     Returns:
         `torch.Tensor` of shape `(N,)`: In float32, in nats. Inputs of half precision are multiplied as such, and summed

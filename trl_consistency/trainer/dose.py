@@ -5,6 +5,7 @@ from typing import Any
 from accelerate.logging import get_logger
 from transformers import TrainerCallback
 
+from ..data.generation import evaluating
 from ..data.pairs import AnyDataset
 from ..errors import ConsistencyError
 from ..evaluation.dose import measure_dose, sample_pairs
@@ -49,11 +50,7 @@ class DoseCheck(TrainerCallback):
                 progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
                 thinking_markers=tuple(args.thinking_markers),
             )
-        was_training = trainer.model.training
-        trainer.model.eval()  # or the log would add the means of a training that has not begun
-        try:
+        with evaluating(trainer.model):  # or the log would add the means of a training that has not begun
             trainer.log(dose.metrics())
-        finally:
-            trainer.model.train(was_training)
         for warning in dose.warnings():
             logger.warning(f"`dose_check`: {warning}")

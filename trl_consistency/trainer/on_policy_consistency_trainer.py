@@ -12,7 +12,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from trl import DistillationTrainer
 
 from ..data.eval_sets import EvalDataset
-from ..data.generation import own_options
+from ..data.generation import evaluating, own_options
 from ..data.pairs import AnyDataset
 from ..data.prepare import prepare_pairs
 from ..errors import ConsistencyError
@@ -295,18 +295,14 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         if self.rollout_engine is not None:
             completion_ids, self._engine_log_probs = self.rollout_engine(prompt_ids, self.state.global_step)
             return completion_ids
-        was_training = self.model.training
-        self.model.eval()  # what is sampled is the policy, without its dropout
-        try:
-            with (
-                mixed_precision(self.accelerator),
-                self.rollout_loss.sharing.in_generation(self.model),
-                own_options(self.model, self.generation_config),
-                explained_sampling("the student"),
-            ):
-                return super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        finally:
-            self.model.train(was_training)
+        with (
+            evaluating(self.model),  # what is sampled is the policy, without its dropout
+            mixed_precision(self.accelerator),
+            self.rollout_loss.sharing.in_generation(self.model),
+            own_options(self.model, self.generation_config),
+            explained_sampling("the student"),
+        ):
+            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
 
     def _split(self, rollouts: Rollouts) -> list[Rollouts]:
         """Micro-batches, each with the number of tokens that its optimizer step compares on all processes."""

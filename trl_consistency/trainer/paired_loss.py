@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..objectives.activation import activation_loss, layer_distances
 from ..objectives.attention import attention_divergence
-from ..objectives.divergence import kl_divergence, token_log_probs
+from ..objectives.divergence import kl_divergence, token_log_probs, token_log_probs_and_entropy
 from ..objectives.mlp import mlp_distance
 from .capture import Head, States, capture_states, find_blocks, head_of, resolve_layers
 from .load_balancing import load_balancing_loss
@@ -47,6 +47,20 @@ class AnswerStates:
 
     hidden: Tensor
     head: Head
+
+    def log_probs(self, labels: Tensor, temperature: float = 1.0) -> Tensor:
+        """[`token_log_probs`] of the tokens `labels`, (M,)."""
+        with self.head.gathered():
+            return token_log_probs(*self._tokens(labels, temperature))
+
+    def log_probs_and_entropy(self, labels: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """[`token_log_probs_and_entropy`] of the tokens `labels`, (M,)."""
+        with self.head.gathered():
+            return token_log_probs_and_entropy(*self._tokens(labels, temperature))
+
+    def _tokens(self, labels: Tensor, temperature: float) -> tuple[Any, ...]:
+        head = self.head
+        return self.hidden, head.weight, head.bias, labels, head.scale, head.softcap, temperature
 
 
 class PairedLoss:
@@ -292,10 +306,7 @@ def _by_answer(values: Tensor, batch: Batch) -> Tensor:
 
 
 def _log_probs(student: AnswerStates, batch: Batch) -> Tensor:
-    head = student.head
-    labels = batch["input_ids"][_positions(batch["response"], 1)]
-    with head.gathered():
-        return token_log_probs(student.hidden, head.weight, head.bias, labels, head.scale, head.softcap)
+    return student.log_probs(batch["input_ids"][_positions(batch["response"], 1)])
 
 
 def _divergence(student: AnswerStates, reference: AnswerStates) -> Tensor:

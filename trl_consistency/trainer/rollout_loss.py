@@ -6,12 +6,7 @@ import torch
 from accelerate.logging import get_logger
 from torch import Tensor, nn
 
-from ..objectives.divergence import (
-    generalized_divergence,
-    shared_head_divergence,
-    token_log_probs,
-    token_log_probs_and_entropy,
-)
+from ..objectives.divergence import generalized_divergence, shared_head_divergence
 from .capture import Head, head_of
 from .load_balancing import Routing, load_balancing_loss
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
@@ -87,8 +82,8 @@ class RolloutLoss:
             values = self._divergence(student, reference)
             if "engine_log_probs" in rollouts:
                 with torch.no_grad():
-                    log_probs = self._log_probs(student, rollouts, self.args.temperature)
-                self.log_ratio = log_probs - _of_engine(rollouts)
+                    log_probs = student.log_probs(_compared(rollouts, "completion_ids"), self.args.temperature)
+                self.log_ratio = log_probs - _compared(rollouts, "engine_log_probs")
         else:
             values = self._policy_gradient(student, reference, rollouts)
         self.divergence = values["divergence"]
@@ -161,10 +156,11 @@ class RolloutLoss:
         `-ratio · A_t`. The advantage `A_t = -(log π_old(y_t|p, y_<t) - log π_0(y_t|c, y_<t))` is that of the policy that
         the rollouts come from, and stays what it was through all optimizer steps on them.
         """
-        with student.head.gathered():
-            log_probs, entropy = token_log_probs_and_entropy(*self._tokens(student, rollouts))
+        log_probs, entropy = student.log_probs_and_entropy(
+            _compared(rollouts, "completion_ids"), self.args.loss_temperature
+        )
         if "sampling_log_probs" in rollouts:
-            sampling_log_probs = rollouts["sampling_log_probs"][rollouts["loss_mask"].bool()]
+            sampling_log_probs = _compared(rollouts, "sampling_log_probs")
         else:
             sampling_log_probs = log_probs.detach()
         advantages = self._log_probs(reference, rollouts) - sampling_log_probs
@@ -176,22 +172,13 @@ class RolloutLoss:
             watched["clipped"] = (-clipped * advantages > loss).float()
             loss = torch.maximum(loss, -clipped * advantages)
         if "engine_log_probs" in rollouts:
-            self.log_ratio = sampling_log_probs - _of_engine(rollouts)
+            self.log_ratio = sampling_log_probs - _compared(rollouts, "engine_log_probs")
             loss = loss * importance_weights(self.log_ratio, self.args)
         return {"loss": loss, **watched}
 
-    def _log_probs(self, answers: AnswerStates, rollouts: Rollouts, temperature: float | None = None) -> Tensor:
-        """Of the compared tokens, (M,)."""
-        with answers.head.gathered():
-            return token_log_probs(*self._tokens(answers, rollouts, temperature))
-
-    def _tokens(self, answers: AnswerStates, rollouts: Rollouts, temperature: float | None = None) -> tuple[Any, ...]:
-        """What [`token_log_probs`] takes, for the compared tokens; at `loss_temperature` unless another one is given."""
-        head = answers.head
-        labels = rollouts["completion_ids"][rollouts["loss_mask"].bool()]
-        if temperature is None:
-            temperature = self.args.loss_temperature
-        return answers.hidden, head.weight, head.bias, labels, head.scale, head.softcap, temperature
+    def _log_probs(self, answers: AnswerStates, rollouts: Rollouts) -> Tensor:
+        """Of the compared tokens, (M,), at `loss_temperature`."""
+        return answers.log_probs(_compared(rollouts, "completion_ids"), self.args.loss_temperature)
 
 
 def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Tensor:
@@ -210,8 +197,9 @@ def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Te
     return weights if limit is None else weights.clamp(max=limit)
 
 
-def _of_engine(rollouts: Rollouts) -> Tensor:
-    return rollouts["engine_log_probs"][rollouts["loss_mask"].bool()]
+def _compared(rollouts: Rollouts, name: str) -> Tensor:
+    """A part of the rollouts, (B, T), at the compared tokens, (M,)."""
+    return rollouts[name][rollouts["loss_mask"].bool()]
 
 
 def _is_frozen_and_shared(ours: Head, theirs: Head) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..data.collators import PairCollator
+from ..data.generation import evaluating
 from ..data.targets import TargetTable, generate_targets
 from ..errors import ConsistencyError
 from .capture import find_blocks
@@ -198,12 +199,8 @@ class PairMetrics:
         names = ("clean_ids", "perturbed_ids", "completion_ids")
         batch = self._collator([dict(zip(names, map(list, row), strict=True)) for row in distinct])
         device = rollouts["prompt_ids"].device
-        was_training = model.training
-        model.eval()  # neither dropout nor gradient checkpointing
-        try:
+        with evaluating(model):  # neither dropout nor gradient checkpointing
             _, watched = self._paired_loss(model, {name: value.to(device) for name, value in batch.items()})
-        finally:
-            model.train(was_training)
         place = {row: index for index, row in enumerate(distinct)}
         of_row = torch.tensor([place.get(row, -1) for row in rows], device=device)
         return {

@@ -11,6 +11,7 @@ from datasets import Dataset, IterableDataset
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.eval_sets import named
+from ..data.generation import evaluating
 from ..data.model_identity import identity_digest, model_identity, model_tensors
 from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets
@@ -209,12 +210,8 @@ class TargetMaker:
         ) as model:
             if model.device.type != self.accelerator.device.type:
                 model.to(self.accelerator.device)  # DeepSpeed moves it only when training begins.
-            was_training = model.training
-            model.eval()
-            try:
+            with evaluating(model):
                 yield model
-            finally:
-                model.train(was_training)
 
     def _cache(self, model: PreTrainedModel) -> TargetCache:
         """The cache of the reference's targets; `model` is what generates them."""
