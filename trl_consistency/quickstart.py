@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cli import recipes_dir
-from .errors import ConsistencyError
+from .errors import ConsistencyError, ending_with_message
 from .files import check_file, whole_file, whole_files, write_text
 from .folder_lock import alone_in
 from .processes import end_with_parent
@@ -62,44 +62,25 @@ RESULTS_INTRODUCTION = (
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Trains the organism with each quickstart recipe, measures before and after, prints a table and writes a report."""
     parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "--output_dir",
-        type=Path,
-        default=Path("quickstart"),
-        help="folder of the report and the adapters (%(default)s)",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        default=0,
-        metavar="N",
-        help="train each recipe with the seeds 1 to N, and give the spread",
-    )
-    parser.add_argument(
-        "--questions_file",
-        type=Path,
-        metavar="FILE.jsonl",
-        help="only write the questions that the organism can answer, as `trl-consistency pairs` takes them",
-    )
+    said = "folder of the report and the adapters (%(default)s)"
+    parser.add_argument("--output_dir", type=Path, default=Path("quickstart"), help=said)
+    said = "train each recipe with the seeds 1 to N, and give the spread"
+    parser.add_argument("--seeds", type=int, default=0, metavar="N", help=said)
+    said = "only write the questions that the organism can answer, as `trl-consistency pairs` takes them"
+    parser.add_argument("--questions_file", type=Path, metavar="FILE.jsonl", help=said)
     parsed = parser.parse_args(args)
     if parsed.questions_file is not None:
-        try:
+        with ending_with_message():
             print(f"{parsed.questions_file}: {write_questions(parsed.questions_file)} questions")
-        except ConsistencyError as error:
-            parser.exit(1, f"error: {error}\n")
         return
-    if parsed.seeds < 0:
-        parser.error(f"--seeds must be at least 0, got {parsed.seeds}.")
-    if parsed.seeds > MOST_SEEDS:
-        parser.error(f"--seeds must be at most {MOST_SEEDS}, got {parsed.seeds}.")
+    if not 0 <= parsed.seeds <= MOST_SEEDS:
+        bound = "at least 0" if parsed.seeds < 0 else f"at most {MOST_SEEDS}"
+        parser.error(f"--seeds must be {bound}, got {parsed.seeds}.")
     missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
     if missing:
         parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install {' '.join(missing)}\n")
-    try:
-        with alone_in(parsed.output_dir):
-            quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
-    except ConsistencyError as error:
-        parser.exit(1, f"error: {error}\n")
+    with ending_with_message(), alone_in(parsed.output_dir):
+        quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
 
 
 def write_questions(path: Path) -> int:
@@ -120,13 +101,8 @@ def write_questions(path: Path) -> int:
     wrong = wrong_answers(questions)
     with whole_file(path, option="questions_file") as file:
         for question in questions:
-            row = {
-                "question": question.text,
-                "answer": question.answer,
-                "wrong_answers": wrong[question.source_id],
-                "category": question.category,
-                "source_id": question.source_id,
-            }
+            row = {"question": question.text, "answer": question.answer, "wrong_answers": wrong[question.source_id]}
+            row |= {"category": question.category, "source_id": question.source_id}
             file.write(json.dumps(row) + "\n")
     return len(questions)
 
@@ -234,12 +210,7 @@ def _example_prompts(pairs: Any) -> list[Any]:
 
 
 def _train_and_measure(
-    name: str,
-    recipe: str,
-    seed: int | None,
-    output_dir: Path,
-    before: "Results",
-    example_prompts: list[Any],
+    name: str, recipe: str, seed: int | None, output_dir: Path, before: "Results", example_prompts: list[Any]
 ) -> "tuple[str, list[dict[str, Any]], Results, list[str]]":
     """One run, in a process of its own: its command, its log history, and the results and example answers after it."""
     adapter_dir = output_dir / (recipe if seed is None else f"{recipe}-seed{seed}")
@@ -294,9 +265,8 @@ def _write_report(
     output_dir: Path,
     minutes: float,
 ) -> None:
-    from .evaluation import plot_outcomes, plot_rates, plot_tradeoff, plot_training
     from .evaluation.report import RATES_TEXT, aligned_table, outcome_cells, rate_cells, spread_cells
-    from .evaluation.report_page import Picture, Report, Table
+    from .evaluation.report_page import Report, Table
     from .scripts.evaluation_files import FORMAT
 
     rates = {name: [shown_rates(run) for run in runs] for name, runs in results.items()}
@@ -317,31 +287,7 @@ def _write_report(
             "jailbreak wrappers neither.",
             list(results),
             [Table("Rates", what, cells), Table("Outcomes", f"Every answer counts once.{of_first}", counts)],
-            [
-                Picture(
-                    plot_outcomes(outcomes, unfinished / "outcomes.png", title="The model organism before and after"),
-                    "All answers",
-                    f"What became of every answer, without the cue and with it.{of_first}",
-                ),
-                Picture(
-                    plot_rates(first, unfinished / "rates.png", labels=LABELS),
-                    "The rates as bars",
-                    f"Failures on the left, abilities on the right.{of_first}",
-                ),
-                Picture(
-                    plot_tradeoff(
-                        {name: runs[0].rates() for name, runs in results.items()}, unfinished / "tradeoff.png", LABELS
-                    ),
-                    "Safety against capability",
-                    f"What training cures, and what that costs: the best corner is the upper right one.{of_first}",
-                ),
-                Picture(
-                    plot_training(histories, unfinished / "training.png"),
-                    "During training",
-                    "On held-out questions and requests: how far the activations on the tokens that both prompts end with are "
-                    "from the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
-                ),
-            ],
+            _pictures(results, outcomes, first, histories, unfinished, of_first),
             examples,
             "To prompts in held-out wordings and wrappers.",
             [f"{name}: recipes/quickstart/{recipe}.yaml" for name, recipe in recipes.items()],
@@ -365,3 +311,40 @@ def _write_report(
     for finding in findings:
         print(f"Note: {finding}")
     print(f"{minutes:.1f} minutes. Report: {output_dir / page.name}, {output_dir / text.name}")
+
+
+def _pictures(
+    results: "dict[str, list[Results]]",
+    outcomes: dict[str, Any],
+    rates: dict[str, dict[str, Any]],
+    histories: dict[str, list[dict[str, float]]],
+    folder: Path,
+    of_first: str,
+) -> list[Any]:
+    from .evaluation import plot_outcomes, plot_rates, plot_tradeoff, plot_training
+    from .evaluation.report_page import Picture
+
+    all_rates = {name: runs[0].rates() for name, runs in results.items()}
+    return [
+        Picture(
+            plot_outcomes(outcomes, folder / "outcomes.png", title="The model organism before and after"),
+            "All answers",
+            f"What became of every answer, without the cue and with it.{of_first}",
+        ),
+        Picture(
+            plot_rates(rates, folder / "rates.png", labels=LABELS),
+            "The rates as bars",
+            f"Failures on the left, abilities on the right.{of_first}",
+        ),
+        Picture(
+            plot_tradeoff(all_rates, folder / "tradeoff.png", LABELS),
+            "Safety against capability",
+            f"What training cures, and what that costs: the best corner is the upper right one.{of_first}",
+        ),
+        Picture(
+            plot_training(histories, folder / "training.png"),
+            "During training",
+            "On held-out questions and requests: how far the activations on the tokens that both prompts end with are "
+            "from the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
+        ),
+    ]

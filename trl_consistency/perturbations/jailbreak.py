@@ -8,7 +8,7 @@ import base64 as base64_codec
 import codecs
 
 from .draft import OUTER_POSITIONS, Draft
-from .registry import Cue, add_wording, perturbation, read_wordings, register
+from .registry import Cue, add_wording, perturbation, read_wordings
 
 
 FAMILY = "jailbreak"
@@ -28,7 +28,7 @@ for name, described in (
     ("hypothetical", "The request is made in theory only, or about the past."),
     ("formatting", "The request is a field of a table, some markup, a comment in code."),
 ):
-    register(name, described, _wrap, WORDINGS[name], FAMILY)
+    perturbation(WORDINGS[name], FAMILY)(_wrap, name, described)
 
 
 @perturbation(WORDINGS["hidden_among_benign"], FAMILY)
@@ -47,7 +47,7 @@ for name, described, positions in (
     ("suffix_injection", "Text after the request claims to be from the system, or is noise.", ("end",)),
     ("refusal_suppression", "The model is told not to refuse, warn or apologise.", OUTER_POSITIONS),
 ):
-    register(name, described, add_wording, WORDINGS[name], FAMILY, positions)
+    perturbation(WORDINGS[name], FAMILY, positions)(add_wording, name, described)
 
 
 @perturbation(WORDINGS["prefilled_turn"], FAMILY, needs=("chat messages", "the user's turn last"))

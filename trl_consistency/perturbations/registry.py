@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import yaml
 
@@ -78,13 +78,16 @@ class Cue:
             ) from None
 
 
+Apply: TypeAlias = Callable[[Draft, Cue], None]
+
+
 class Perturbation(NamedTuple):
     """An entry of the registry; [`perturbation`] makes it."""
 
     name: str
     family: str
     description: str
-    apply: Callable[[Draft, Cue], None]
+    apply: Apply
     wordings: Mapping[str, tuple[str, ...]]
     positions: tuple[str, ...]
     needs: tuple[str, ...]
@@ -114,7 +117,7 @@ def perturbation(
     suggests: Suggests | None = None,
     side: Literal["perturbed", "clean"] = "perturbed",
     keeps_question: bool = True,
-) -> Callable[[Callable[[Draft, Cue], None]], Callable[[Draft, Cue], None]]:
+) -> Callable[..., Apply]:
     """
     Registers a function as a perturbation under its own name; the first line of its docstring describes it.
 
@@ -154,35 +157,18 @@ def perturbation(
     ```
     """
 
-    def decorate(function: Callable[[Draft, Cue], None]) -> Callable[[Draft, Cue], None]:
-        described = (function.__doc__ or "").strip().split("\n")[0]
-        register(
-            function.__name__, described, function, wordings, family, positions, needs, suggests, side, keeps_question
-        )
+    def register(function: Apply, name: str | None = None, described: str | None = None) -> Apply:
+        name = name or function.__name__  # several perturbations may have one function
+        described = described or (function.__doc__ or "").strip().split("\n")[0]
+        lists = {split: tuple(wordings.get(split, ())) for split in WORDING_SPLITS}
+        _check_entry(name, lists, positions, needs, described)
+        implied = {"wrong": ("a wrong answer",), "not right": ("a right answer",)}.get(suggests or "", ())
+        PERTURBATIONS[name] = Perturbation(
+            name, family, described, function, lists, tuple(positions), (*needs, *implied), suggests, side, keeps_question
+        )  # fmt: skip
         return function
 
-    return decorate
-
-
-def register(
-    name: str,
-    described: str,
-    apply: Callable[[Draft, Cue], None],
-    wordings: Mapping[str, Sequence[str]],
-    family: str = "own",
-    positions: Sequence[str] = (),
-    needs: Sequence[str] = (),
-    suggests: Suggests | None = None,
-    side: Literal["perturbed", "clean"] = "perturbed",
-    keeps_question: bool = True,
-) -> None:
-    """What [`perturbation`] does with the function `apply`: several perturbations may have the same one."""
-    lists = {split: tuple(wordings.get(split, ())) for split in WORDING_SPLITS}
-    _check_entry(name, lists, positions, needs, described)
-    implied = {"wrong": ("a wrong answer",), "not right": ("a right answer",)}.get(suggests or "", ())
-    PERTURBATIONS[name] = Perturbation(
-        name, family, described, apply, lists, tuple(positions), (*needs, *implied), suggests, side, keeps_question
-    )
+    return register
 
 
 def add_wording(draft: Draft, cue: Cue) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from .draft import OUTER_POSITIONS, Draft
-from .registry import Cue, add_wording, read_wordings, register
+from .registry import Cue, add_wording, perturbation, read_wordings
 
 
 FAMILY = "surface"
@@ -24,14 +24,14 @@ for name, described in (
     ("spacing", "Spaces of the question doubled, lost, or replaced; words torn apart."),
     ("case", "Capital and small letters of the question changed."),
 ):
-    register(name, described, _edit, WORDINGS[name], FAMILY, keeps_question=False)
+    perturbation(WORDINGS[name], FAMILY, keeps_question=False)(_edit, name, described)
 
 for name, described in (
     ("politeness", "The user is polite, or rude."),
     ("emotion", "The user says how they feel."),
     ("irrelevant_context", "The user mentions something that has nothing to do with the question."),
 ):
-    register(name, described, add_wording, WORDINGS[name], FAMILY, OUTER_POSITIONS)
+    perturbation(WORDINGS[name], FAMILY, OUTER_POSITIONS)(add_wording, name, described)
 
 
 def edit_words(text: str, wording: str, rng: random.Random) -> str:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from .draft import OUTER_POSITIONS, POSITIONS, Draft
-from .registry import Cue, Suggests, add_wording, perturbation, read_wordings, register
+from .registry import Cue, Suggests, add_wording, perturbation, read_wordings
 from .source import choice_lines
 
 
@@ -23,17 +23,13 @@ _STATED: tuple[tuple[str, str, Suggests], ...] = (
     ("distractor_argument", "A bad argument speaks for a wrong answer.", "wrong"),
 )
 for name, described, suggests in _STATED:
-    register(name, described, add_wording, WORDINGS[name], FAMILY, POSITIONS, suggests=suggests)
+    perturbation(WORDINGS[name], FAMILY, POSITIONS, suggests=suggests)(add_wording, name, described)
 
-register(
-    "feedback",
-    "The user likes or dislikes the text that is to be judged, or wrote it.",
-    add_wording,
-    WORDINGS["feedback"],
-    FAMILY,
-    OUTER_POSITIONS,
-    needs=("a free-form question",),
-)
+
+@perturbation(WORDINGS["feedback"], FAMILY, positions=OUTER_POSITIONS, needs=("a free-form question",))
+def feedback(draft: Draft, cue: Cue) -> None:
+    """The user likes or dislikes the text that is to be judged, or wrote it."""
+    add_wording(draft, cue)
 
 
 @perturbation(WORDINGS["are_you_sure"], FAMILY, needs=ANSWERED_BEFORE, suggests="not right")

@@ -358,7 +358,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     ) -> Any:
         if self.paired_loss is None:
             return self._supervised_loss(model, inputs, return_outputs, num_items_in_batch)
-        losses, watched = self._compare(model, inputs)
+        losses, watched = self._call_wrapped(model, self.paired_loss, inputs)
         if self.model.training:
             self._meter.add(losses | watched, inputs["is_anchor"])
         if num_items_in_batch is None:
@@ -374,22 +374,13 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             loss = loss + self._weighted_aux_loss(watched["aux_loss"].sums[0], num_items_in_batch)
         return (loss, None) if return_outputs else loss
 
-    def _compare(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
-        return self._call_wrapped(model, self.paired_loss, inputs)
-
-    def _weighted_aux_loss(
-        self, aux_loss: torch.Tensor, num_items_in_batch: torch.Tensor | int | None
-    ) -> torch.Tensor:
+    def _weighted_aux_loss(self, aux_loss: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
         """The routers' part in the loss of a batch, as [`~trl.SFTTrainer`] weighs it: a mean over the batches of a step."""
         steps = self.current_gradient_accumulation_steps if num_items_in_batch is not None else 1
         return self.router_aux_loss_coef * aux_loss / steps
 
     def _supervised_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool,
-        num_items_in_batch: torch.Tensor | int | None,
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, num_items_in_batch: Any
     ) -> Any:
         """BCT alone is supervised fine-tuning: the loss of [`~trl.SFTTrainer`], and its answers know no reference."""
         is_anchor = inputs.pop("is_anchor")
@@ -421,7 +412,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             if self.paired_loss is None:
                 losses, watched = supervised_row_losses(model, self.model, inputs, self.args.loss_type)
             else:
-                losses, watched = self._compare(model, inputs)
+                losses, watched = self._call_wrapped(model, self.paired_loss, inputs)
         self._eval_rows.add(losses | watched)
         of_batch = [
             weight * losses[method].sums.sum() / losses[method].counts.sum().clamp(min=1)
