@@ -57,7 +57,7 @@ from .evaluation_files import (
     write_report,
 )
 from .pair_sets import check_lengths, load_sets, render_sets
-from .parser import StrictParser, as_template_kwargs
+from .parser import StrictParser, as_markers, as_template_kwargs
 from .vulnerable import ANSWERS
 
 
@@ -158,7 +158,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     elif not is_main:
         return {}
     if judge is not None:
-        markers = args.thinking_markers[0], args.thinking_markers[1]
+        markers = as_markers(args.thinking_markers)
         found = {name: of_name.judged(judge, args.judge_questions, markers) for name, of_name in found.items()}
     if not is_main:
         return {}
@@ -190,7 +190,7 @@ def _answer(
         seed=args.seed,
         multiple_choice=args.multiple_choice,
         choice_prefix=args.choice_prefix,
-        thinking_markers=(args.thinking_markers[0], args.thinking_markers[1]),
+        thinking_markers=as_markers(args.thinking_markers),
         progress=PartialState().is_main_process,
     )
     folder, revision = Path(args.output_dir), args.model_revision or "main"
@@ -261,8 +261,7 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
         raise ConsistencyError(
             "`choice_prefix` is given, but choices are read in the text: set `multiple_choice: logprob`."
         )
-    if len(args.thinking_markers) != 2 or not all(args.thinking_markers):
-        raise ConsistencyError("`thinking_markers` must be two texts: what opens a thought, and what closes it.")
+    as_markers(args.thinking_markers)
     if not args.judge_model and (args.judge_base_url or args.judge_questions):
         given = "judge_base_url" if args.judge_base_url else "judge_questions"
         raise ConsistencyError(f"`{given}` is given, but no judge: name the model in `judge_model`.")

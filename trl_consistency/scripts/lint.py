@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import partial
 from typing import Any, get_type_hints
@@ -37,7 +37,7 @@ from ..trainer.consistency_config import METHODS, ConsistencyConfig
 from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, get_split, load_pairs
-from .parser import StrictParser, as_template_kwargs
+from .parser import StrictParser, as_markers, as_template_kwargs
 
 
 # What tells the recipe of one trainer from that of the other.
@@ -111,8 +111,7 @@ def main(
     """Lints, shows and writes; returns the report and the findings that do not matter to the recipe's objectives."""
     check_ranges(lint_args)
     check_ranges(recipe, {"max_length": at_least(1), "max_completion_length": at_least(1)})
-    if len(recipe.thinking_markers) != 2 or not all(recipe.thinking_markers):
-        raise ConsistencyError("`thinking_markers` must be two texts: what opens a thought, and what closes it.")
+    markers = as_markers(recipe.thinking_markers)
     if isinstance(recipe.method, str):
         recipe.method = [recipe.method]
     if unknown := [method for method in recipe.method if method not in METHODS]:
@@ -132,7 +131,6 @@ def main(
     reserved = recipe.max_completion_length
     if reserved is None:
         reserved = ConsistencyConfig.max_completion_length if recipe_keys and generates else 0
-    opening, closing = recipe.thinking_markers
     report = lint_pairs(
         rows,
         processing_class,
@@ -140,15 +138,30 @@ def main(
         limit=recipe.max_length or context_length(model_args, recipe, processing_class),
         max_completion_length=reserved,
         always_generates=is_on_policy,
-        thinking_markers=(opening, closing),
+        thinking_markers=markers,
     )
     dose = _measure_dose(lint_args.dose_pairs, rows, report, recipe, kwargs, model_args) if lint_args.dose else None
     compares_span = not recipe_keys or (recipe.needs_shared_span and not is_on_policy)
     irrelevant = () if compares_span else SPAN_FINDINGS
-    shown = _shown_rows(report, lint_args.samples, recipe.seed)
     show = partial(
         _show_pair, processing_class=processing_class, chat_template_kwargs=kwargs, report=report, rows=rows
     )
+    shown = _shown_rows(report, lint_args.samples, recipe.seed)
+    title = f"Pairs: {os.path.basename(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
+    _show(lint_args, report, irrelevant, dose, shown, show, title)
+    return report, irrelevant
+
+
+def _show(
+    lint_args: LintArguments,
+    report: LintReport,
+    irrelevant: tuple[str, ...],
+    dose: Dose | None,
+    shown: list[int],
+    show: Callable[[int], ShownPair],
+    title: str,
+) -> None:
+    """Prints the counts and the pairs `shown`, or the object, and writes the HTML file."""
     if not lint_args.json:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(counts_text(report, irrelevant))
@@ -161,14 +174,12 @@ def main(
     if lint_args.html:
         firsts = [rows_of[0] for rows_of in report.findings.values() if rows_of]
         pairs = [show(row) for row in dict.fromkeys(firsts + shown) if row not in report.reasons]
-        title = f"Pairs: {os.path.basename(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
         write_text(lint_args.html, page(report, pairs, title, dose, irrelevant), "html")
         if not lint_args.json:
             print(f"\n{lint_args.html}: {len(pairs)} pairs")
     if lint_args.json:
         measured = {} if dose is None else {"dose": dose.metrics() | {"warnings": dose.warnings()}}
         print(json.dumps(report.to_dict() | measured))
-    return report, irrelevant
 
 
 def read_pairs(
@@ -253,7 +264,7 @@ def _measure_dose(
         sample,
         recipe.max_completion_length or 256,
         answers_of=usable,
-        thinking_markers=tuple(recipe.thinking_markers),
+        thinking_markers=as_markers(recipe.thinking_markers),
     )
 
 

@@ -76,6 +76,13 @@ class StrictParser(TrlParser):
             self.error(one_line(error))
 
 
+def as_markers(option: list[str]) -> tuple[str, str]:
+    """`thinking_markers`: what opens a thought, and what closes it."""
+    if len(option) != 2 or not all(option):
+        raise ConsistencyError("`thinking_markers` must be two texts: what opens a thought, and what closes it.")
+    return option[0], option[1]
+
+
 def as_template_kwargs(option: Any) -> dict[str, Any]:
     """`chat_template_kwargs`, a mapping in a recipe and JSON on the command line."""
     kwargs = option or {}
