@@ -295,8 +295,9 @@ def _write_report(
     minutes: float,
 ) -> None:
     from .evaluation import plot_outcomes, plot_rates, plot_tradeoff, plot_training
-    from .evaluation.report import RATES_TEXT, aligned_table, outcome_cells, rate_cells, spread_cells
+    from .evaluation.report import RATES_TEXT, outcome_cells, rate_cells, spread_cells
     from .evaluation.report_page import Picture, Report, Table
+    from .pages import terminal_table
     from .scripts.evaluation_files import FORMAT
 
     rates = {name: [shown_rates(run) for run in runs] for name, runs in results.items()}
@@ -361,7 +362,7 @@ def _write_report(
         }
         write_text(unfinished / "results.json", json.dumps(figures, indent=2) + "\n")
     names = list(results)
-    print(f"\n{aligned_table(names, cells)}\n{aligned_table(names, counts)}")
+    print(f"\n{terminal_table(names, cells)}\n{terminal_table(names, counts)}")
     for finding in findings:
         print(f"Note: {finding}")
     print(f"{minutes:.1f} minutes. Report: {output_dir / page.name}, {output_dir / text.name}")

@@ -19,7 +19,6 @@ from ..evaluation.report import (
     DIFFERENCES_TEXT,
     OUTCOMES_TEXT,
     RATES_TEXT,
-    aligned_table,
     label_of,
     outcome_cells,
     outcome_places,
@@ -29,6 +28,7 @@ from ..evaluation.report_page import Picture, Report, Table
 from ..evaluation.run import SIDES, Results
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, write_by
+from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
 from ..publishing.results import RESULTS_FILE
 
@@ -153,7 +153,7 @@ def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
 def tables_text(tables: Sequence[Table]) -> str:
     """The tables, for a terminal."""
     return "".join(
-        f"\n{table.heading}. {table.text}\n\n{aligned_table(table.models or (), table.cells)}" for table in tables
+        f"\n{table.heading}. {table.text}\n\n{terminal_table(table.models or (), table.cells)}" for table in tables
     )
 
 

@@ -17,9 +17,10 @@ from typing import Any
 from ..errors import ConsistencyError
 from ..escaping import printable
 from ..evaluation.models import BASE, check_adapters, load_model, name_models
-from ..evaluation.suite_scores import SuiteScore, compare_suites, suites_table
+from ..evaluation.suite_scores import SuiteScore, compare_suites, suite_cells
 from ..evaluation.suites import find_suites, run_suites, suite_packages
 from ..files import write_text
+from ..pages import terminal_table
 from ..trainer.checks import check_output_dir
 from .evaluation_files import suite_results
 from .parser import StrictParser, as_template_kwargs
@@ -114,10 +115,10 @@ def make_results(
 
 def results_text(scores: Mapping[str, Sequence[SuiteScore]], output_dir: str) -> str:
     """The tables: the figures of each model, and how far the adapters' are from the base model's."""
-    text = f"\n{suites_table(scores)}\n"
+    text = f"\n{terminal_table(list(scores), suite_cells(scores))}\n"
     if len(scores) > 1:
         others = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
-        text += f"Differences from the base model, on the same samples:\n\n{suites_table(others)}\n"
+        text += f"Differences from the base model, on the same samples:\n\n{terminal_table(list(others), suite_cells(others))}\n"
     return text + f"{output_dir}/{RESULTS}"
 
 
