@@ -1,5 +1,8 @@
 """Errors for the person who gave the data or the options: what is wrong, which row or key, what to do."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 from .escaping import printable
 
 
@@ -20,3 +23,9 @@ class InvalidPairsError(ConsistencyError):
 def one_line(error: BaseException) -> str:
     """What an error of another library says, on one line."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """A sentence, with a space before it, that names what comes nearest to an unknown word; empty if nothing does."""
+    near = get_close_matches(str(word), list(known), n=1)
+    return f" Did you mean `{near[0]}`?" if near else ""

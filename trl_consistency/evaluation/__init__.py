@@ -1,6 +1,8 @@
 """Measuring a model before and after: answers, grades, rates with intervals, tables and plots."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..exports import lazy_names
 
 
 if TYPE_CHECKING:
@@ -19,50 +21,6 @@ if TYPE_CHECKING:
     from .suites import SUITES, run_suites
     from .vulnerability import Verdict
 
-
-# Where each public name lives: the light modules can be imported without torch.
-_MODULES = {
-    "Answer": ".answering",
-    "AnswerOptions": ".answering",
-    "Dose": ".dose",
-    "EndpointJudge": ".judge",
-    "Estimate": ".estimates",
-    "Grade": ".grading",
-    "Judgement": ".judge",
-    "JudgementStore": ".judge",
-    "LocalJudge": ".judge",
-    "METRICS": ".measures",
-    "PairSet": ".run",
-    "Results": ".run",
-    "SUITES": ".suites",
-    "Sample": ".estimates",
-    "Suite": ".suite_runs",
-    "SuiteScore": ".suite_scores",
-    "Verdict": ".vulnerability",
-    "answer_pairs": ".answering",
-    "compare": ".measures",
-    "compare_suites": ".suite_scores",
-    "estimate": ".estimates",
-    "evaluate": ".run",
-    "generate_answers": ".answering",
-    "grade": ".grading",
-    "grade_answers": ".grading",
-    "make_samples": ".measures",
-    "markdown_table": ".report",
-    "measure": ".measures",
-    "measure_dose": ".dose",
-    "named_answers": ".graders",
-    "plot_outcomes": ".plots",
-    "plot_rates": ".plots",
-    "plot_tradeoff": ".plots",
-    "plot_training": ".plots",
-    "possible_answers": ".grading",
-    "refuses": ".graders",
-    "run_suites": ".suites",
-    "spread_table": ".report",
-    "stated_choice": ".graders",
-    "suites_table": ".suite_scores",
-}
 
 __all__ = [
     "METRICS",
@@ -107,10 +65,4 @@ __all__ = [
     "suites_table",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_MODULES[name], __name__), name)
+__getattr__ = lazy_names(__name__, __file__)
