@@ -55,7 +55,7 @@ def _markdown(value: Any) -> Markup:
 
 
 def row_table(
-    header: Sequence[str], rows: Iterable[Sequence[Any]], aligned: bool = True, is_text: bool = False
+    header: Sequence[str], rows: Iterable[tuple[Any, Iterable[Any]]], aligned: bool = True, is_text: bool = False
 ) -> Markup:
     """
     A table in Markdown.
@@ -63,8 +63,8 @@ def row_table(
     Args:
         header (`Sequence[str]`):
             Heads of the columns.
-        rows (`Iterable[Sequence[Any]]`):
-            Rows: a label, and figures.
+        rows (`Iterable[tuple[Any, Iterable[Any]]]`):
+            Labels, and figures.
         aligned (`bool`, *optional*, defaults to `True`):
             Whether the columns are padded, so that the source reads well, too.
         is_text (`bool`, *optional*, defaults to `False`):
@@ -72,7 +72,7 @@ def row_table(
     """
     show = _markdown if is_text else str
     lines: list[list[str]] = [[*map(_markdown, header)]]
-    lines += [[_markdown(label), *map(show, cells)] for label, *cells in rows]
+    lines += [[_markdown(label), *map(show, cells)] for label, cells in rows]
     widths = [max(map(len, column)) if aligned else 0 for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * (width or 3) for width in widths])
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
@@ -81,7 +81,7 @@ def row_table(
 
 def cells_table(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> str:
     """Figures by label and name as a table in Markdown."""
-    return str(row_table(["", *names], ([label, *row] for label, row in cells.items())))
+    return str(row_table(["", *names], cells.items()))
 
 
 def terminal_table(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> str:

@@ -12,6 +12,7 @@ from .report import KINDS, Outcomes, Rates, label_of, ordered_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 # From what should be to what should not, with what could not be read last: white and hatched, so that it shows.
@@ -56,9 +57,7 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
             _draw_outcomes(axes, outcomes, kind, side, names)
     if title:
         figure.suptitle(title)
-    path = Path(path)
-    write_by(path, lambda place: figure.savefig(place, dpi=110))
-    return path
+    return _save(figure, path)
 
 
 def _draw_outcomes(axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, side: str, names: Sequence[str]) -> None:
@@ -142,11 +141,7 @@ def plot_rates(
         axes.set_ylim(len(of_panel) - 0.4, -0.6)
     if title:
         figure.suptitle(title)
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=len(results), frameon=False)
-    path = Path(path)
-    write_by(path, lambda place: figure.savefig(place, dpi=120))
-    return path
+    return _save(figure, path, axes)
 
 
 def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: str | Path) -> Path:
@@ -187,11 +182,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
         axes.set_ylim(bottom=0)
         axes.grid(color="0.85")
         axes.spines[["top", "right"]].set_visible(False)
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=len(names) or 1, frameon=False)
-    path = Path(path)
-    write_by(path, lambda place: figure.savefig(place, dpi=120))
-    return path
+    return _save(figure, path, axes)
 
 
 def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mapping[str, str] = {}) -> Path:
@@ -245,12 +236,7 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
         axes.grid(color="0.85")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    if panels:
-        handles, names = axes.get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 3), frameon=False)
-    path = Path(path)
-    write_by(path, lambda place: figure.savefig(place, dpi=120))
-    return path
+    return _save(figure, path, axes if panels else None, most_columns=3)
 
 
 def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -271,6 +257,16 @@ def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
     }
     found = {kind: (first(*of_kind), first(*sets(kind))) for kind, of_kind in abilities.items()}
     return {kind: (ability, resistance) for kind, (ability, resistance) in found.items() if ability and resistance}
+
+
+def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_columns: int = 10) -> Path:
+    """Writes a picture, with the legend of `axes` below it."""
+    if axes is not None:
+        handles, names = axes.get_legend_handles_labels()
+        columns = max(min(len(names), most_columns), 1)
+        figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+    write_by(path, lambda place: figure.savefig(place, dpi=120))
+    return Path(path)
 
 
 def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], labels: Mapping[str, str]) -> None:

@@ -30,10 +30,6 @@ class Table(NamedTuple):
     cells: Mapping[str, Sequence[str]]
     models: Sequence[str] | None = None
 
-    def rows(self) -> list[list[str]]:
-        """A label and its figures each."""
-        return [[label, *figures] for label, figures in self.cells.items()]
-
 
 class Picture(NamedTuple):
     """
@@ -112,5 +108,5 @@ class Report:
         """The first picture, which shows what became of all answers, then the tables, then the other pictures."""
         return [*self.pictures[:1], *self.tables, *self.pictures[1:]]
 
-    def _answers(self) -> list[list[str]]:
-        return [[prompt, *(answers[name] for name in self.models)] for prompt, answers in self.examples]
+    def _answers(self) -> list[tuple[str, list[str]]]:
+        return [(prompt, [answers[name] for name in self.models]) for prompt, answers in self.examples]

@@ -208,7 +208,7 @@ def results_section(page: Page, plots: Sequence[Path]) -> str:
     def table(rows: Sequence[tuple[str, str, str]], is_text: bool) -> str:
         compared = any(before for _, before, _ in rows)
         header = ["", *(["before"] if compared else []), "after"]
-        shown = ([name, *([before or "-"] if compared else []), after] for name, before, after in rows)
+        shown = ((name, [*([before or "-"] if compared else []), after]) for name, before, after in rows)
         return row_table(header, shown, aligned=False, is_text=is_text) if rows else ""
 
     outcomes = [(of.name, outcomes_text(of.before or {}), outcomes_text(of.after)) for of in page.outcomes]

@@ -15,7 +15,6 @@ trl-consistency consistency \
 ```
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -57,7 +56,7 @@ def main(
     return trainer
 
 
-def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str | None = None) -> "StrictParser":
+def make_parser(prog: str | None = None) -> "StrictParser":
     from trl import DatasetMixtureConfig, ModelConfig
 
     from ..trainer.consistency_config import ConsistencyConfig
@@ -65,8 +64,6 @@ def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str 
     from .parser import StrictParser
 
     dataclass_types = (ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
-    if subparsers is not None:
-        return subparsers.add_parser("consistency", help="Train on pairs", dataclass_types=dataclass_types)
     return StrictParser(dataclass_types, "consistency", prog=prog)
 
 

@@ -15,7 +15,6 @@ trl-consistency on-policy-consistency \\
 ```
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -47,7 +46,7 @@ def main(
     return trainer
 
 
-def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str | None = None) -> "StrictParser":
+def make_parser(prog: str | None = None) -> "StrictParser":
     from trl import DatasetMixtureConfig, ModelConfig
 
     from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
@@ -60,10 +59,6 @@ def make_parser(subparsers: argparse._SubParsersAction | None = None, prog: str 
         ModelConfig,
         DatasetMixtureConfig,
     )
-    if subparsers is not None:
-        return subparsers.add_parser(
-            "on-policy-consistency", help="Train on the student's own answers", dataclass_types=dataclass_types
-        )
     return StrictParser(dataclass_types, "on-policy-consistency", prog=prog)
 
 

@@ -17,12 +17,11 @@ from typing import Any
 from ..errors import ConsistencyError
 from ..escaping import printable
 from ..evaluation.models import BASE, check_adapters, load_model, name_models
-from ..evaluation.suite_scores import SuiteScore, compare_suites, suite_cells
+from ..evaluation.suite_scores import SuiteScore
 from ..evaluation.suites import find_suites, run_suites, suite_packages
 from ..files import write_text
-from ..pages import terminal_table
 from ..trainer.checks import check_output_dir
-from .evaluation_files import suite_results
+from .evaluation_files import suite_results, suite_tables, tables_text
 from .parser import StrictParser, as_template_kwargs
 
 
@@ -93,7 +92,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     results = make_results(args, {BASE: args.model_name_or_path, **adapters}, scores)
     text = json.dumps(results, ensure_ascii=False, allow_nan=False)
     write_text(Path(args.output_dir) / RESULTS, text + "\n")
-    print(text if args.json else printable(results_text(scores, args.output_dir)))
+    print(text if args.json else printable(f"{tables_text(suite_tables(scores))}\n{args.output_dir}/{RESULTS}"))
     return results
 
 
@@ -111,15 +110,6 @@ def make_results(
             "packages": suite_packages(),
         },
     }
-
-
-def results_text(scores: Mapping[str, Sequence[SuiteScore]], output_dir: str) -> str:
-    """The tables: the figures of each model, and how far the adapters' are from the base model's."""
-    text = f"\n{terminal_table(list(scores), suite_cells(scores))}\n"
-    if len(scores) > 1:
-        others = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
-        text += f"Differences from the base model, on the same samples:\n\n{terminal_table(list(others), suite_cells(others))}\n"
-    return text + f"{output_dir}/{RESULTS}"
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:

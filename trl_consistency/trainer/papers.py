@@ -1,23 +1,36 @@
 """Where each method comes from: what the model card says of it and asks to cite."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Paper:
+_BIBTEX = """\
+@article{{{key},
+    title        = {{{{{title}}}}},
+    author       = {{{authors}}},
+    year         = {year},
+    eprint       = {{arXiv:{arxiv_id}}}
+}}"""
+
+
+class Paper(NamedTuple):
     """A paper on arXiv."""
 
+    key: str
     title: str
+    authors: str
+    year: int
     arxiv_id: str
-    bibtex: str
 
     @property
     def link(self) -> str:
         return f"[{self.title}](https://huggingface.co/papers/{self.arxiv_id})"
 
+    @property
+    def bibtex(self) -> str:
+        return _BIBTEX.format(**self._asdict())
 
-@dataclass(frozen=True)
-class Origin:
+
+class Origin(NamedTuple):
     """The name of a method in words, and its paper if it has one."""
 
     name: str
@@ -25,39 +38,25 @@ class Origin:
 
 
 CHUA = Paper(
-    title="Bias-Augmented Consistency Training Reduces Biased Reasoning in Chain-of-Thought",
-    arxiv_id="2403.05518",
-    bibtex="""\
-@article{chua2024bias,
-    title        = {{Bias-Augmented Consistency Training Reduces Biased Reasoning in Chain-of-Thought}},
-    author       = {James Chua and Edward Rees and Hunar Batra and Samuel R. Bowman and Julian Michael and Ethan Perez and Miles Turpin},
-    year         = 2024,
-    eprint       = {arXiv:2403.05518}
-}""",
+    "chua2024bias",
+    "Bias-Augmented Consistency Training Reduces Biased Reasoning in Chain-of-Thought",
+    "James Chua and Edward Rees and Hunar Batra and Samuel R. Bowman and Julian Michael and Ethan Perez and Miles Turpin",
+    2024,
+    "2403.05518",
 )
-
 IRPAN = Paper(
-    title="Consistency Training Helps Stop Sycophancy and Jailbreaks",
-    arxiv_id="2510.27062",
-    bibtex="""\
-@article{irpan2025consistency,
-    title        = {{Consistency Training Helps Stop Sycophancy and Jailbreaks}},
-    author       = {Alex Irpan and Alexander Matt Turner and Mark Kurzeja and David K. Elson and Rohin Shah},
-    year         = 2025,
-    eprint       = {arXiv:2510.27062}
-}""",
+    "irpan2025consistency",
+    "Consistency Training Helps Stop Sycophancy and Jailbreaks",
+    "Alex Irpan and Alexander Matt Turner and Mark Kurzeja and David K. Elson and Rohin Shah",
+    2025,
+    "2510.27062",
 )
-
 HAN = Paper(
-    title="On-Policy Consistency Training Improves LLM Safety with Minimal Capability Degradation",
-    arxiv_id="2605.21834",
-    bibtex="""\
-@article{han2026onpolicy,
-    title        = {{On-Policy Consistency Training Improves LLM Safety with Minimal Capability Degradation}},
-    author       = {Andy Han and Avidan Shah and Chen Yueh-Han and others},
-    year         = 2026,
-    eprint       = {arXiv:2605.21834}
-}""",
+    "han2026onpolicy",
+    "On-Policy Consistency Training Improves LLM Safety with Minimal Capability Degradation",
+    "Andy Han and Avidan Shah and Chen Yueh-Han and others",
+    2026,
+    "2605.21834",
 )
 
 ORIGINS = {
