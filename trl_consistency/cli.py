@@ -9,7 +9,7 @@ from importlib import import_module, resources
 from pathlib import Path
 
 from . import __version__
-from .errors import ConsistencyError, did_you_mean
+from .errors import did_you_mean, ends_with_message
 from .scripts.early import answer
 
 
@@ -51,10 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     launch_args: list[str] = []
     if command in LAUNCHED_COMMANDS:
         launch_args, rest = split_launch_args(rest, parser)
-    try:
+    with ends_with_message():
         answer(command, rest, prog)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
     if launch_args:
         launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]
         os.execv(sys.executable, launch)  # in its place, where signals reach it

@@ -1,6 +1,8 @@
 """Errors for the person who gave the data or the options: what is wrong, which row or key, what to do."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 from .escaping import printable
@@ -29,3 +31,12 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """A sentence, with a space before it, that names what comes nearest to an unknown word; empty if nothing does."""
     near = get_close_matches(str(word), list(known), n=1)
     return f" Did you mean `{near[0]}`?" if near else ""
+
+
+@contextmanager
+def ends_with_message() -> Iterator[None]:
+    """Decorator of a command: a [`ConsistencyError`] ends the program with its message alone."""
+    try:
+        yield
+    except ConsistencyError as error:
+        sys.exit(f"error: {error}")

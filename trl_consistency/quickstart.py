@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cli import recipes_dir
-from .errors import ConsistencyError
+from .errors import ConsistencyError, ends_with_message
 from .files import check_file, whole_file, whole_files, write_text
 from .folder_lock import alone_in
 from .processes import end_with_parent
@@ -59,6 +59,7 @@ RESULTS_INTRODUCTION = (
 )
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Trains the organism with each quickstart recipe, measures before and after, prints a table and writes a report."""
     parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
@@ -83,10 +84,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     )
     parsed = parser.parse_args(args)
     if parsed.questions_file is not None:
-        try:
-            print(f"{parsed.questions_file}: {write_questions(parsed.questions_file)} questions")
-        except ConsistencyError as error:
-            parser.exit(1, f"error: {error}\n")
+        print(f"{parsed.questions_file}: {write_questions(parsed.questions_file)} questions")
         return
     if parsed.seeds < 0:
         parser.error(f"--seeds must be at least 0, got {parsed.seeds}.")
@@ -95,11 +93,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
     if missing:
         parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install {' '.join(missing)}\n")
-    try:
-        with alone_in(parsed.output_dir):
-            quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
-    except ConsistencyError as error:
-        parser.exit(1, f"error: {error}\n")
+    with alone_in(parsed.output_dir):
+        quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
 
 
 def write_questions(path: Path) -> int:

@@ -23,7 +23,7 @@ from accelerate import PartialState
 from transformers import BitsAndBytesConfig
 
 from ..data.model_identity import answer_cache
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answering import AnswerOptions
 from ..evaluation.choices import CHOICE_PREFIX, offered_letters
@@ -354,6 +354,7 @@ def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
     return LocalJudge(name, model, tokenizer, args.judge_max_completion_length, args.batch_size, progress, cache)
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and evaluates; faulty data or options end the program with their message alone."""
     (evaluate_args,) = StrictParser((EvaluateArguments,), "evaluate", prog=prog).parse_args_and_config(args)
@@ -361,8 +362,6 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     state = PartialState(cpu=not torch.accelerator.is_available())
     try:
         main(evaluate_args)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("Interrupted. The same command goes on from here.")
     if torch.distributed.is_initialized():

@@ -15,9 +15,10 @@ trl-consistency on-policy-consistency \\
 ```
 """
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from ..errors import ends_with_message
 
 
 if TYPE_CHECKING:
@@ -62,15 +63,11 @@ def make_parser(prog: str | None = None) -> "StrictParser":
     return StrictParser(dataclass_types, "on-policy-consistency", prog=prog)
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> "OnPolicyConsistencyTrainer":
     """Parses and trains; faulty data or options end the program with their message alone. Returns the trainer, ended."""
-    from ..errors import ConsistencyError
-
     parsed = make_parser(prog=prog).parse_args_and_config(args)
-    try:
-        return main(*parsed)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
+    return main(*parsed)
 
 
 if __name__ == "__main__":

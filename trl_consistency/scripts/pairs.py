@@ -9,7 +9,6 @@ trl-consistency pairs --dataset_name questions.jsonl --perturbations suggested_a
 import json
 import os
 import runpy
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ from typing import Any, Literal
 from huggingface_hub import HfApi, constants
 from tqdm.auto import tqdm
 
-from ..errors import ConsistencyError, one_line
+from ..errors import ConsistencyError, ends_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
 from ..folder_lock import alone_in
@@ -357,15 +356,13 @@ def _push(repo_id: str, folder: Path) -> None:
     print(f"Pushed to {constants.ENDPOINT}/datasets/{repo_id}")
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, makes and reports; faulty data or options end the program with their message alone."""
     from .parser import StrictParser
 
     (pairs_args,) = StrictParser((PairsArguments,), "pairs", prog=prog).parse_args_and_config(args)
-    try:
-        report = main(pairs_args)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
+    report = main(pairs_args)
     for split, count in report.num_pairs().items():
         print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
     if report.left_out():

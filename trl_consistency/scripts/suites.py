@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.models import BASE, check_adapters, load_model, name_models
 from ..evaluation.suite_scores import SuiteScore
@@ -112,13 +112,11 @@ def make_results(
     }
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and runs; faulty data or options end the program with their message alone."""
     (suites_args,) = StrictParser((SuitesArguments,), "suites", prog=prog).parse_args_and_config(args)
-    try:
-        main(suites_args)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
+    main(suites_args)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ accelerate launch -m trl_consistency.scripts.targets --config recipes/quickstart
 ```
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from ..errors import ends_with_message
 
 
 @dataclass
@@ -19,11 +20,11 @@ class TargetsArguments:
     targets_file: str = field(metadata={"help": "JSON Lines file to write: the pairs with their targets."})
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, generates and writes; faulty data or options end the program with their message alone."""
     from trl import DatasetMixtureConfig, ModelConfig
 
-    from ..errors import ConsistencyError
     from ..files import check_file, write_by
     from ..trainer.consistency_config import ConsistencyConfig
     from ..trainer.upstream import end_run
@@ -43,19 +44,14 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     ).parse_args_and_config(args)
     training_args.eval_strategy = "no"
     training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None
-    try:
-        check_file(targets_args.targets_file, "targets_file")
-        trainer = make_trainer(script_args, training_args, *other_args)
-        trainer.generate_targets()
-        if trainer.is_world_process_zero():
-            # The pairs are put together by `datasets`, which needs room, too.
-            write_by(
-                targets_args.targets_file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file"
-            )
-            print(f"{len(trainer.train_dataset)} pairs with their targets: {targets_args.targets_file}")
-        end_run(trainer)
-    except ConsistencyError as error:
-        sys.exit(f"error: {error}")
+    check_file(targets_args.targets_file, "targets_file")
+    trainer = make_trainer(script_args, training_args, *other_args)
+    trainer.generate_targets()
+    if trainer.is_world_process_zero():
+        # The pairs are put together by `datasets`, which needs room, too.
+        write_by(targets_args.targets_file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file")
+        print(f"{len(trainer.train_dataset)} pairs with their targets: {targets_args.targets_file}")
+    end_run(trainer)
 
 
 if __name__ == "__main__":
