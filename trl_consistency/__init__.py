@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .lazy import lazy_names
+from .exports import lazy_names
 
 
 if TYPE_CHECKING:
@@ -26,17 +26,7 @@ __all__ = [
     "OnPolicyConsistencyTrainer",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        ".errors": "ConsistencyError InvalidPairsError",
-        ".trainer.consistency_config": "ConsistencyConfig",
-        ".trainer.consistency_trainer": "ConsistencyTrainer",
-        ".trainer.eval_callback": "ConsistencyEvalCallback",
-        ".trainer.on_policy_consistency_config": "OnPolicyConsistencyConfig",
-        ".trainer.on_policy_consistency_trainer": "OnPolicyConsistencyTrainer",
-    },
-)
+__getattr__ = lazy_names(__name__, __file__)
 
 
 def __dir__() -> list[str]:

@@ -5,12 +5,11 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module, resources
 from pathlib import Path
 
 from . import __version__
-from .errors import ending_with_message
+from .errors import did_you_mean, ends_with_message
 from .scripts.early import answer
 
 
@@ -45,17 +44,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, (_, help_text) in COMMANDS.items():
         commands.add_parser(name, help=help_text, add_help=False)
     if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-        near = get_close_matches(args[0], COMMANDS, n=1)
-        parser.error(
-            f"unknown command `{args[0]}`. "
-            + (f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(COMMANDS)}.")
-        )
+        hint = did_you_mean(args[0], COMMANDS) or f" There are {', '.join(COMMANDS)}."
+        parser.error(f"unknown command `{args[0]}`.{hint}")
     command = parser.parse_known_args(args[:1])[0].command
     module, rest, prog = COMMANDS[command][0], args[1:], f"trl-consistency {command}"
     launch_args: list[str] = []
     if command in LAUNCHED_COMMANDS:
         launch_args, rest = split_launch_args(rest, parser)
-    with ending_with_message():
+    with ends_with_message():
         answer(command, rest, prog)
     if launch_args:
         launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]

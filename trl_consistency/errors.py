@@ -1,8 +1,9 @@
 """Errors for the person who gave the data or the options: what is wrong, which row or key, what to do."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 from .escaping import printable
 
@@ -21,15 +22,21 @@ class InvalidPairsError(ConsistencyError):
     """Raised when a data set does not hold usable (clean prompt, perturbed prompt) pairs."""
 
 
+def one_line(error: BaseException) -> str:
+    """What an error of another library says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """A sentence, with a space before it, that names what comes nearest to an unknown word; empty if nothing does."""
+    near = get_close_matches(str(word), list(known), n=1)
+    return f" Did you mean `{near[0]}`?" if near else ""
+
+
 @contextmanager
-def ending_with_message() -> Iterator[None]:
-    """Faulty data or options end the program with their message alone."""
+def ends_with_message() -> Iterator[None]:
+    """Decorator of a command: a [`ConsistencyError`] ends the program with its message alone."""
     try:
         yield
     except ConsistencyError as error:
         sys.exit(f"error: {error}")
-
-
-def one_line(error: BaseException) -> str:
-    """What an error of another library says, on one line."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cli import recipes_dir
-from .errors import ConsistencyError, ending_with_message
+from .errors import ConsistencyError, ends_with_message
 from .files import check_file, whole_file, whole_files, write_text
 from .folder_lock import alone_in
 from .processes import end_with_parent
@@ -59,6 +59,7 @@ RESULTS_INTRODUCTION = (
 )
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Trains the organism with each quickstart recipe, measures before and after, prints a table and writes a report."""
     parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
@@ -70,8 +71,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser.add_argument("--questions_file", type=Path, metavar="FILE.jsonl", help=said)
     parsed = parser.parse_args(args)
     if parsed.questions_file is not None:
-        with ending_with_message():
-            print(f"{parsed.questions_file}: {write_questions(parsed.questions_file)} questions")
+        print(f"{parsed.questions_file}: {write_questions(parsed.questions_file)} questions")
         return
     if not 0 <= parsed.seeds <= MOST_SEEDS:
         bound = "at least 0" if parsed.seeds < 0 else f"at most {MOST_SEEDS}"
@@ -79,7 +79,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
     if missing:
         parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install {' '.join(missing)}\n")
-    with ending_with_message(), alone_in(parsed.output_dir):
+    with alone_in(parsed.output_dir):
         quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
 
 
@@ -265,8 +265,9 @@ def _write_report(
     output_dir: Path,
     minutes: float,
 ) -> None:
-    from .evaluation.report import RATES_TEXT, aligned_table, outcome_cells, rate_cells, spread_cells
+    from .evaluation.report import RATES_TEXT, outcome_cells, rate_cells, spread_cells
     from .evaluation.report_page import Report, Table
+    from .pages import terminal_table
     from .scripts.evaluation_files import FORMAT
 
     rates = {name: [shown_rates(run) for run in runs] for name, runs in results.items()}
@@ -307,7 +308,7 @@ def _write_report(
         }
         write_text(unfinished / "results.json", json.dumps(figures, indent=2) + "\n")
     names = list(results)
-    print(f"\n{aligned_table(names, cells)}\n{aligned_table(names, counts)}")
+    print(f"\n{terminal_table(names, cells)}\n{terminal_table(names, counts)}")
     for finding in findings:
         print(f"Note: {finding}")
     print(f"{minutes:.1f} minutes. Report: {output_dir / page.name}, {output_dir / text.name}")

@@ -53,7 +53,6 @@ def one_of(*names: str) -> Allowed:
 
 
 SHARE = Allowed("above 0 and at most 1", lambda value: 0 < value <= 1)
-FRACTION = Allowed("between 0 and 1", lambda value: 0 <= value <= 1)
 BELOW_ONE = Allowed("at least 0 and below 1", lambda value: 0 <= value < 1)
 SEED = Allowed("from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32)
 

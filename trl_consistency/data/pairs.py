@@ -11,7 +11,7 @@ from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InvalidPairsError
+from ..errors import InvalidPairsError, did_you_mean
 
 
 AnyDataset: TypeAlias = Dataset | IterableDataset
@@ -179,8 +179,8 @@ def check_prompt_columns(columns: list[str], name: str) -> None:
     """Raises [`InvalidPairsError`] if a column of prompts is missing, and names the one that may be meant."""
     for column in PROMPT_COLUMNS:
         if column not in columns:
-            near = get_close_matches(column, columns, n=1, cutoff=0.6)
-            hint = f" Did you mean `{near[0]}`? Rename it with `dataset.rename_column`." if near else ""
+            meant = did_you_mean(column, columns)
+            hint = f"{meant} Rename it with `dataset.rename_column`." if meant else ""
             raise InvalidPairsError(
                 f"`{name}` has no column `{column}`; its columns are {', '.join(f'`{c}`' for c in columns)}.{hint}"
             )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy_names
+from ..exports import lazy_names
 
 
 if TYPE_CHECKING:
@@ -65,22 +65,4 @@ __all__ = [
     "suites_table",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        ".answering": "Answer AnswerOptions answer_pairs generate_answers",
-        ".dose": "Dose measure_dose",
-        ".estimates": "Estimate Sample estimate",
-        ".graders": "named_answers refuses stated_choice",
-        ".grading": "Grade grade grade_answers possible_answers",
-        ".judge": "EndpointJudge Judgement JudgementStore LocalJudge",
-        ".measures": "METRICS compare make_samples measure",
-        ".plots": "plot_outcomes plot_rates plot_tradeoff plot_training",
-        ".report": "markdown_table spread_table",
-        ".run": "PairSet Results evaluate",
-        ".suite_runs": "Suite",
-        ".suite_scores": "SuiteScore compare_suites suites_table",
-        ".suites": "SUITES run_suites",
-        ".vulnerability": "Verdict",
-    },
-)
+__getattr__ = lazy_names(__name__, __file__)

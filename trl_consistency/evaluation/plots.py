@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..files import write_by
 from .estimates import Estimate
@@ -12,6 +12,7 @@ from .report import KINDS, Outcomes, Rates, label_of, ordered_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 # From what should be to what should not, with what could not be read last: white and hatched, so that it shows.
@@ -56,7 +57,7 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
             _draw_outcomes(axes, outcomes, kind, side, names)
     if title:
         figure.suptitle(title)
-    return _save(figure, path, dpi=110)
+    return _save(figure, path)
 
 
 def _draw_outcomes(axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, side: str, names: Sequence[str]) -> None:
@@ -140,9 +141,7 @@ def plot_rates(
         axes.set_ylim(len(of_panel) - 0.4, -0.6)
     if title:
         figure.suptitle(title)
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=len(results), frameon=False)
-    return _save(figure, path, dpi=120)
+    return _save(figure, path, axes)
 
 
 def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: str | Path) -> Path:
@@ -183,9 +182,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
         axes.set_ylim(bottom=0)
         axes.grid(color="0.85")
         axes.spines[["top", "right"]].set_visible(False)
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=len(names) or 1, frameon=False)
-    return _save(figure, path, dpi=120)
+    return _save(figure, path, axes)
 
 
 def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mapping[str, str] = {}) -> Path:
@@ -239,10 +236,7 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
         axes.grid(color="0.85")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    if panels:
-        handles, names = axes.get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 3), frameon=False)
-    return _save(figure, path, dpi=120)
+    return _save(figure, path, axes if panels else None, most_columns=3)
 
 
 def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -263,6 +257,16 @@ def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
     }
     found = {kind: (first(*of_kind), first(*sets(kind))) for kind, of_kind in abilities.items()}
     return {kind: (ability, resistance) for kind, (ability, resistance) in found.items() if ability and resistance}
+
+
+def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_columns: int = 10) -> Path:
+    """Writes a picture, with the legend of `axes` below it."""
+    if axes is not None:
+        handles, names = axes.get_legend_handles_labels()
+        columns = max(min(len(names), most_columns), 1)
+        figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+    write_by(path, lambda place: figure.savefig(place, dpi=120))
+    return Path(path)
 
 
 def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], labels: Mapping[str, str]) -> None:
@@ -298,8 +302,3 @@ def _percent(rate: Estimate) -> tuple[float, tuple[float, float]]:
     """A rate in percent, and how far its interval reaches below and above. Rounding may put a bound a hair inside."""
     low, high = rate.interval or (rate.value, rate.value)
     return 100 * rate.value, (max(100 * (rate.value - low), 0), max(100 * (high - rate.value), 0))
-
-
-def _save(figure: Any, path: str | Path, dpi: int) -> Path:
-    write_by(Path(path), lambda place: figure.savefig(place, dpi=dpi))
-    return Path(path)

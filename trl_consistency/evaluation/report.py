@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from ..pages import cells_table
 from .estimates import Estimate, outcomes_text
 from .measures import METRICS
 
@@ -40,7 +41,7 @@ def markdown_table(results: Mapping[str, Rates]) -> str:
     Returns:
         `str`: The table, with cells such as `3.1% [1.2, 7.8] (4/128)`: the rate, its 95% interval and its counts.
     """
-    return aligned_table(list(results), rate_cells(results))
+    return cells_table(list(results), rate_cells(results))
 
 
 def spread_table(results: Mapping[str, Sequence[Rates]]) -> str:
@@ -54,7 +55,7 @@ def spread_table(results: Mapping[str, Sequence[Rates]]) -> str:
     Returns:
         `str`: A Markdown table with cells such as `1.3% (0.9 to 2.0)`.
     """
-    return aligned_table(list(results), spread_cells(results))
+    return cells_table(list(results), spread_cells(results))
 
 
 def rate_cells(results: Mapping[str, Rates], labels: Mapping[str, str] = {}) -> dict[str, list[str]]:
@@ -96,16 +97,6 @@ def outcome_cells(outcomes: Mapping[str, Outcomes]) -> dict[str, list[str]]:
         label: [outcomes_text(of_model[name][kind][side]) for of_model in outcomes.values()]
         for label, (name, kind, side) in outcome_places(outcomes).items()
     }
-
-
-def aligned_table(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> str:
-    """A Markdown table, padded so that it also reads well in a terminal."""
-    rows = [["", *names], *([label, *row] for label, row in cells.items())]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    return "".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |\n" for row in rows
-    )
 
 
 def ordered_metrics(results: Iterable[Rates], labels: Mapping[str, str] = {}) -> list[str]:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..pages import cells_table
 from .estimates import Sample, estimate, mean_interval, normal_interval
-from .report import aligned_table
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
 
 def suites_table(scores: Mapping[str, Sequence[SuiteScore]]) -> str:
     """A Markdown table: a row a figure, a column a model."""
-    return aligned_table(list(scores), suite_cells(scores))
+    return cells_table(list(scores), suite_cells(scores))
 
 
 def suite_cells(scores: Mapping[str, Sequence[SuiteScore]]) -> dict[str, list[str]]:

@@ -4,7 +4,6 @@ import hashlib
 import random
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +13,7 @@ from accelerate import PartialState
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from ..data.rendering import ProcessingClass
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, did_you_mean
 from .models import BASE, adapted, load_model
 from .suite_runs import Suite, SuiteOptions, load_suite, run_suite
 from .suite_scores import SuiteScore
@@ -158,10 +157,9 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
             short = Path(task.partition("@")[0]).stem if task.endswith((".py", ".yaml")) else task
             found.append(Suite(short, "inspect" if library == "inspect" else "lm_eval", task))
         else:
-            near = get_close_matches(name, SUITES, n=1)
-            hint = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(SUITES)}."
+            hint = did_you_mean(name, SUITES) or f" There are {', '.join(SUITES)}."
             raise ConsistencyError(
-                f"Unknown suite `{name}`. {hint} Any other task is `inspect:TASK` or `lm_eval:TASK`."
+                f"Unknown suite `{name}`.{hint} Any other task is `inspect:TASK` or `lm_eval:TASK`."
             )
     if not found:
         raise ConsistencyError(f"No suites are named. There are {', '.join(SUITES)}.")

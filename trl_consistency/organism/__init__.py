@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy_names
+from ..exports import lazy_names
 
 
 if TYPE_CHECKING:
@@ -12,7 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["build_organism", "load_control_dataset", "load_organism_datasets", "measure_organism"]
 
-__getattr__ = lazy_names(
-    __name__,
-    {".organism": "build_organism measure_organism", ".rows": "load_control_dataset load_organism_datasets"},
-)
+__getattr__ = lazy_names(__name__, __file__)

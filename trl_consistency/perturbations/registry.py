@@ -3,14 +3,13 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import yaml
 
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, did_you_mean
 from .draft import POSITIONS, Draft
 from .source import Source
 
@@ -233,9 +232,8 @@ def find_perturbations(names: Sequence[str]) -> list[tuple[Perturbation, ...]]:
                 if step not in PERTURBATIONS:
                     if step.count(","):
                         raise ConsistencyError(f"Put spaces between perturbations, not commas: `{step}`.")
-                    near = get_close_matches(step, known, n=1)
-                    hint = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(known)}."
-                    raise ConsistencyError(f"Unknown perturbation `{step}`. {hint}")
+                    hint = did_you_mean(step, known) or f" There are {', '.join(known)}."
+                    raise ConsistencyError(f"Unknown perturbation `{step}`.{hint}")
             added = {name: tuple(PERTURBATIONS[step] for step in steps)}
             adding = [step for step in steps if "the user's turn last" in PERTURBATIONS[step].needs]
             if len(adding) > 1:

@@ -5,13 +5,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from string import ascii_uppercase
 from typing import Any
 
 from ..data.pairs import row_checker
 from ..data.text import normalized
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, did_you_mean
 
 
 Message = dict[str, Any]
@@ -168,8 +167,7 @@ def _require(column: str, there: list[str], option: str) -> None:
     if column not in there:
         if "," in column and {part.strip() for part in column.split(",")} <= set(there):
             raise ConsistencyError(f"{option}: put spaces between the columns, not commas: `{column}`.")
-        near = get_close_matches(column, there, n=1)
-        hint = f" Did you mean `{near[0]}`?" if near else f" There are {_quoted(there)}."
+        hint = did_you_mean(column, there) or f" There are {_quoted(there)}."
         raise ConsistencyError(f"{option}: there is no column `{column}`.{hint}")
 
 

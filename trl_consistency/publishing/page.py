@@ -12,10 +12,9 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import ConsistencyError, one_line
-from ..escaping import markdown_text
 from ..files import write_text
 from ..weight_files import shapes_in
-from .results import DATASET_TYPE, model_index, outcomes_table, read_results, results_table
+from .results import DATASET_TYPE, model_index, read_results, results_section
 
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -172,20 +171,5 @@ def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
     others = [entry for entry in data.eval_results or [] if entry.dataset_type != DATASET_TYPE]
     data.eval_results = others + model_index(page.results) or None
     data.model_name = data.model_name or model_name
-    plots = [
-        f"![{path.stem}]({path.name})" for suffix in ("png", "svg") for path in sorted(folder.glob(f"*.{suffix}"))
-    ]
-    card.text = insert_results(
-        card.text,
-        "\n\n".join(
-            part.strip()
-            for part in (
-                "\n".join(f"- **{markdown_text(finding)}**" for finding in page.findings),
-                page.description,
-                outcomes_table(page.outcomes),
-                results_table(page.results),
-                *plots,
-            )
-            if part
-        ),
-    )
+    plots = [path for suffix in ("png", "svg") for path in sorted(folder.glob(f"*.{suffix}"))]
+    card.text = insert_results(card.text, results_section(page, plots))

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from huggingface_hub import EvalResult
 
 from ..errors import ConsistencyError
-from ..escaping import markdown_text
 from ..evaluation.estimates import outcomes_text
 from ..files import write_text
+from ..pages import render, row_table
 
 
 RESULTS_FILE = "consistency_results.json"
@@ -202,26 +202,18 @@ def read_results(folder: str | Path) -> Page:
     return Page(results, content.get("description"), outcomes, findings)
 
 
-def results_table(results: Sequence[Result]) -> str:
-    """A Markdown table of the results, with the base model's beside them."""
-    compared = any(result.before for result in results)
-    return _table([(result.title, str(result.before or "-"), str(result)) for result in results], compared)
+def results_section(page: Page, plots: Sequence[Path]) -> str:
+    """What a card says of results, with the base model's beside them where they are known: Markdown."""
 
+    def table(rows: Sequence[tuple[str, str, str]], is_text: bool) -> str:
+        compared = any(before for _, before, _ in rows)
+        header = ["", *(["before"] if compared else []), "after"]
+        shown = ((name, [*([before or "-"] if compared else []), after]) for name, before, after in rows)
+        return row_table(header, shown, aligned=False, is_text=is_text) if rows else ""
 
-def outcomes_table(outcomes: Sequence[Outcomes]) -> str:
-    """A Markdown table of the outcomes, with the base model's beside them; empty without any."""
-    rows = [
-        (of_name.name, outcomes_text(of_name.before) if of_name.before else "-", outcomes_text(of_name.after))
-        for of_name in outcomes
-    ]
-    return _table(rows, any(of_name.before for of_name in outcomes)) if rows else ""
-
-
-def _table(rows: Sequence[tuple[str, str, str]], compared: bool) -> str:
-    lines = [["", *(["before"] if compared else []), "after"]]
-    lines.append(["---"] * len(lines[0]))
-    lines += [[markdown_text(name), *([before] if compared else []), after] for name, before, after in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    outcomes = [(of.name, outcomes_text(of.before or {}), outcomes_text(of.after)) for of in page.outcomes]
+    results = [(of.title, str(of.before or ""), str(of)) for of in page.results]
+    return render("results.md", page=page, plots=plots, tables=[table(outcomes, True), table(results, False)])
 
 
 def model_index(results: Sequence[Result]) -> list[EvalResult]:

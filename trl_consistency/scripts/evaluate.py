@@ -24,7 +24,7 @@ from transformers import BitsAndBytesConfig
 
 from ..config.options import SHARE, CommandArguments, at_least, check_ranges, option, with_help
 from ..data.model_identity import answer_cache
-from ..errors import ConsistencyError, ending_with_message
+from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answering import AnswerOptions
 from ..evaluation.choices import CHOICE_PREFIX, offered_letters
@@ -322,14 +322,14 @@ def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
     return LocalJudge(name, model, tokenizer, args.judge_max_completion_length, args.batch_size, progress, cache)
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and evaluates; faulty data or options end the program with their message alone."""
     (evaluate_args,) = StrictParser((EvaluateArguments,), "evaluate", prog=prog).parse_args_and_config(args)
     # Loggers ask it which process this is. It sees that there are several CPU processes only if told so.
     state = PartialState(cpu=not torch.accelerator.is_available())
     try:
-        with ending_with_message():
-            main(evaluate_args)
+        main(evaluate_args)
     except KeyboardInterrupt:
         sys.exit("Interrupted. The same command goes on from here.")
     if torch.distributed.is_initialized():

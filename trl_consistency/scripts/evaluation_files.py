@@ -19,7 +19,6 @@ from ..evaluation.report import (
     DIFFERENCES_TEXT,
     OUTCOMES_TEXT,
     RATES_TEXT,
-    aligned_table,
     label_of,
     outcome_cells,
     outcome_places,
@@ -29,6 +28,7 @@ from ..evaluation.report_page import Picture, Report, Table
 from ..evaluation.run import SIDES, Results
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, write_by
+from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
 from ..publishing.results import RESULTS_FILE
 
@@ -141,19 +141,23 @@ def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
     if others:
         cells = rate_cells(others)
         tables.append(Table("Differences from the base model", DIFFERENCES_TEXT, cells, list(others)))
-    if scores:
-        tables.append(Table("Standard suites", "Each as its library gives it.", suite_cells(scores), list(scores)))
-    if scores and others:
-        differences = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
-        cells, text = suite_cells(differences), "On the same samples."
-        tables.append(Table("Suites, differences from the base model", text, cells, list(differences)))
-    return tables
+    return tables + suite_tables(scores)
+
+
+def suite_tables(scores: Scores) -> list[Table]:
+    """The figures of each model, and how far the adapters' are from the base model's."""
+    differences = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
+    shown = {
+        "Standard suites": ("Each as its library gives it.", scores),
+        "Suites, differences from the base model": ("On the same samples.", differences),
+    }
+    return [Table(heading, text, suite_cells(of), list(of)) for heading, (text, of) in shown.items() if of]
 
 
 def tables_text(tables: Sequence[Table]) -> str:
     """The tables, for a terminal."""
     return "".join(
-        f"\n{table.heading}. {table.text}\n\n{aligned_table(table.models or (), table.cells)}" for table in tables
+        f"\n{table.heading}. {table.text}\n\n{terminal_table(table.models or (), table.cells)}" for table in tables
     )
 
 

@@ -27,7 +27,7 @@ from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..embedded import EMBEDDED
-from ..errors import ConsistencyError, ending_with_message
+from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
 from ..organism.tokenizer import build_tokenizer
@@ -287,6 +287,7 @@ def _show_pair(
     return ShownPair(row, findings, *sides)
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, lints and shows; faulty options and unreadable data end the program with their message alone."""
     dataclass_types = (LintArguments, ConsistencyScriptArguments, _recipe_options(), ModelConfig, DatasetMixtureConfig)
@@ -295,8 +296,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     PartialState()  # loggers ask it which process this is
     if hasattr(sys.stdout, "reconfigure"):  # a terminal may know few characters
         sys.stdout.reconfigure(errors="replace")
-    with ending_with_message():
-        report, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, parser.config_keys)
+    report, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, parser.config_keys)
     if lint_args.strict and report.has_findings(ignore=irrelevant):
         sys.exit(1)
 

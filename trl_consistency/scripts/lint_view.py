@@ -1,17 +1,21 @@
 """What `trl-consistency lint` shows: counts and marked tokens, in the terminal or as a page."""
 
-import html
-import unicodedata
 from collections.abc import Iterable, Sequence
-from itertools import groupby, zip_longest
-from typing import NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..data.lint import FINDINGS, SPAN_FINDINGS, LintReport
 from ..data.marks import Token
 from ..escaping import printable
 from ..evaluation.dose import Dose
+from ..pages import in_terminal, render
 
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+SIDES = ("clean", "perturbed")
 MARKS = {
     "same": "both begin so",
     "shared": "both end so",
@@ -19,13 +23,11 @@ MARKS = {
     "header": "generation header",
     "over": "over the limit",
 }
-_COLOURS = {"same": "2", "shared": "32", "cue": "1;33", "header": "34", "over": "9;31"}  # of ANSI
+_STYLES = {"same": "dim", "shared": "green", "cue": "bold yellow", "header": "blue", "over": "strike red"}
 _BRACKETS = {"same": ("", ""), "shared": ("[", "]"), "cue": ("«", "»"), "header": ("⟨", "⟩"), "over": ("{", "}")}
 
 # Of a longer run of one mark, so many tokens are shown at each of its ends.
 _SHOWN_IN_TERMINAL, _SHOWN_ON_PAGE = 40, 400
-
-_BIDI_CONTROLS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 class ShownPair(NamedTuple):
@@ -53,11 +55,15 @@ def counts_text(report: LintReport, irrelevant: Iterable[str] = ()) -> str:
             lines.append(
                 f"- {name}: {len(rows)} pair(s) that {FINDINGS[name]}{limit}{_note(name, irrelevant)}: {_listed(rows)}"
             )
-    lines += [f"    row {row}: {reason}" for row, reason in list(report.reasons.items())[:10]]
+    lines += [f"    {fault}" for fault in _faults(report)]
     lines += [f"- The data have {fault}" for fault in report.columns]
     if not report.has_findings(ignore=irrelevant):
         lines.append("Nothing to mend was found.")
     return printable("\n".join(lines))
+
+
+def _faults(report: LintReport) -> list[str]:
+    return [f"row {row}: {reason}" for row, reason in list(report.reasons.items())[:10]]
 
 
 def dose_text(dose: Dose) -> str:
@@ -85,26 +91,40 @@ def _listed(rows: Sequence[int]) -> str:
 
 def pair_text(pair: ShownPair, width: int, colour: bool) -> str:
     """The two prompts of a pair side by side, `width` characters in all."""
-    half = max((width - 3) // 2, 20)
-    titles = [f"row {pair.row}, clean", "perturbed" + (f" ({', '.join(pair.findings)})" if pair.findings else "")]
-    lines = [" | ".join(f"{title[:half]:<{half}}" for title in titles), f"{'-' * half}-+-{'-' * half}"]
-    columns = [
-        _wrapped(_shortened(tokens, _SHOWN_IN_TERMINAL), half, colour) for tokens in (pair.clean, pair.perturbed)
-    ]
-    lines += [" | ".join(cells) for cells in zip_longest(*columns, fillvalue=" " * half)]
-    return "\n".join(line.rstrip() for line in lines)
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.MARKDOWN, show_edge=False, pad_edge=False, header_style="none")
+    found = f" ({', '.join(pair.findings)})" if pair.findings else ""
+    for title in (f"row {pair.row}, clean", f"perturbed{found}"):
+        table.add_column(title, width=max((width - 3) // 2, 20), overflow="fold")
+    table.add_row(*(_side(_shortened(side, _SHOWN_IN_TERMINAL), colour) for side in (pair.clean, pair.perturbed)))
+    return in_terminal(table, max(width, 43), colour)
 
 
 def legend(colour: bool) -> str:
     """What the colours, or else the brackets, mean."""
-    return ", ".join(_marked(meaning, mark, colour) for mark, meaning in MARKS.items())
+    from rich.text import Text
+
+    return in_terminal(Text(", ").join(_marked(meaning, mark, colour) for mark, meaning in MARKS.items()), 200, colour)
 
 
-def _marked(text: str, mark: str, colour: bool) -> str:
-    if colour:
-        return f"\033[{_COLOURS[mark]}m{text}\033[0m"
-    opening, closing = _BRACKETS[mark]
-    return f"{opening}{text}{closing}"
+def _marked(text: str, mark: str, colour: bool) -> "Text":
+    from rich.text import Text
+
+    opening, closing = ("", "") if colour else _BRACKETS[mark]
+    body = text.removesuffix("\n")  # a bracket behind the last line break would stand on a line of its own
+    shown = "".join(map(_visible, f"{opening}{body}{closing}{text[len(body) :]}"))
+    return Text(shown, _STYLES[mark] if colour else "")
+
+
+def _side(tokens: Iterable[Token], colour: bool) -> "Text":
+    from rich.text import Text
+
+    runs = groupby(tokens, key=_shown_mark)
+    side = Text().join(_marked("".join(token.text for token in run), mark, colour) for mark, run in runs)
+    side.rstrip()
+    return side
 
 
 def _shown_mark(token: Token) -> str:
@@ -126,80 +146,7 @@ def _shortened(tokens: Sequence[Token], shown: int) -> list[Token]:
 
 def _visible(character: str) -> str:
     """A character as a terminal can show it."""
-    return {"\n": "↵", "\t": "→"}.get(character, character if character.isprintable() else "·")
-
-
-def _columns(character: str) -> int:
-    """How many columns of a terminal a character takes."""
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def _wrapped(tokens: Sequence[Token], width: int, colour: bool) -> list[str]:
-    """The marked text in lines that look `width` characters wide."""
-    lines: list[list[tuple[str, str]]] = [[]]
-    used = [0]
-    for mark, run in groupby(tokens, key=_shown_mark):
-        text = "".join(token.text for token in run)
-        opening, closing = ("", "") if colour else _BRACKETS[mark]
-        body = text.removesuffix("\n")  # a bracket behind the last line break would stand on a line of its own
-        for character in f"{opening}{body}{closing}{text[len(body) :]}":
-            shown = _visible(character)
-            if used[-1] + _columns(shown) > width:
-                lines.append([])
-                used.append(0)
-            lines[-1].append((mark, shown))
-            used[-1] += _columns(shown)
-            if character == "\n":
-                lines.append([])
-                used.append(0)
-    shown_lines = []
-    for line, length in zip(lines, used, strict=True):
-        runs = [(mark, "".join(shown for _, shown in run)) for mark, run in groupby(line, key=lambda cell: cell[0])]
-        text = "".join(_marked(run, mark, True) if colour else run for mark, run in runs)
-        shown_lines.append(text + " " * (width - length))
-    return shown_lines if len(shown_lines[-1].strip()) or len(shown_lines) == 1 else shown_lines[:-1]
-
-
-_PAGE = """\
-<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1400px; margin: 2rem auto; padding: 0 1rem; }}
-table {{ border-collapse: collapse; margin: 1rem 0; }}
-td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }}
-td.n {{ text-align: right; font-variant-numeric: tabular-nums; }}
-tr.found td {{ font-weight: 600; }}
-.pair {{ display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1rem; margin: 0 0 2rem; }}
-.side {{ font: 13px/1.7 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
-  unicode-bidi: plaintext;  border: 1px solid #8886; border-radius: 6px; padding: .6rem .8rem; }}
-.t {{ border-radius: 2px; box-shadow: inset -1px 0 #8888; }}
-.same {{ opacity: .55; }}
-.shared {{ background: #2a93; }}
-.cue {{ background: #fa08; }}
-.header {{ background: #48f4; }}
-.over {{ background: #f446; text-decoration: line-through; }}
-.warning {{ background: #fa08; padding: .4rem .8rem; border-radius: 6px; }}
-.legend .t {{ padding: .1rem .4rem; margin-right: .6rem; box-shadow: none; }}
-</style></head><body>
-<h1>{title}</h1>
-<p>{rows} row(s), {anchors} of them anchors (two equal prompts). Limit: {limit}.</p>
-<table><tr><th>finding</th><th>pairs</th><th></th><th>rows</th></tr>
-{findings}
-</table>
-{faults}
-<table><tr><th>longest common suffix</th><th>min</th><th>median</th><th>max</th></tr>
-<tr><td>tokens</td>{tokens}</tr>
-<tr><td>share of the clean prompt</td>{share}</tr>
-</table>
-{dose}
-<p class="legend">{legend}</p>
-{pairs}
-</body></html>
-"""
+    return {"\n": "↵\n", "\t": "→"}.get(character, character if character.isprintable() else "·")
 
 
 def page(
@@ -210,54 +157,24 @@ def page(
     irrelevant: Iterable[str] = (),
 ) -> str:
     """The report and the pairs as one HTML file that needs no other."""
-    alignment = report.alignment
-    rows = [
-        f'<tr class="{"found" if rows and name not in irrelevant else ""}"><td>{name}</td>'
-        f'<td class="n">{len(rows)}</td><td>{FINDINGS[name]}{_note(name, irrelevant)}</td>'
-        f"<td>{_listed(rows) if rows else ''}</td></tr>"
+    findings = [
+        (name, rows, FINDINGS[name] + _note(name, irrelevant), bool(rows) and name not in irrelevant)
         for name, rows in report.findings.items()
     ]
-    faults = [f"row {row}: {reason}" for row, reason in list(report.reasons.items())[:10]] + report.columns
     shown = [
-        f"<h2>Row {pair.row}{': ' + ', '.join(pair.findings) if pair.findings else ''}</h2>"
-        f'<div class="pair"><div><b>clean</b>{_side(pair.clean)}</div>'
-        f"<div><b>perturbed</b>{_side(pair.perturbed)}</div></div>"
+        (pair, [(side, _shortened(tokens, _SHOWN_ON_PAGE)) for side, tokens in zip(SIDES, pair[2:], strict=True)])
         for pair in pairs
     ]
-    return _PAGE.format(
-        title=html.escape(printable(title)),
-        rows=report.rows,
-        anchors=len(report.anchors),
-        limit="none" if report.limit is None else f"{report.limit} tokens",
-        findings="\n".join(rows),
-        faults=_list(faults),
-        tokens="".join(f'<td class="n">{value:g}</td>' for value in alignment.shared_tokens),
-        share="".join(f'<td class="n">{value:.0%}</td>' for value in alignment.shared_fraction),
-        dose=_page_dose(dose) if dose is not None else "",
-        legend="".join(f'<span class="t {mark}">{meaning}</span>' for mark, meaning in MARKS.items()),
-        pairs="\n".join(shown),
+    return render(
+        "lint.html",
+        title=title,
+        report=report,
+        findings=findings,
+        listed=_listed,
+        faults=_faults(report) + report.columns,
+        dose=None if dose is None else _dose_lines(dose),
+        warnings=dose.warnings() if dose is not None else [],
+        marks=MARKS,
+        mark_of=_shown_mark,
+        pairs=shown,
     )
-
-
-def _page_dose(dose: Dose) -> str:
-    heading, *figures = _dose_lines(dose)
-    warnings = "".join(f'<p class="warning">{html.escape(warning)}</p>' for warning in dose.warnings())
-    return f"<p>{heading}</p>{_list(figures)}{warnings}"
-
-
-def _list(lines: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{html.escape(printable(line))}</li>" for line in lines) + "</ul>" if lines else ""
-
-
-def _side(tokens: Sequence[Token]) -> str:
-    spans = []
-    for token in _shortened(tokens, _SHOWN_ON_PAGE):
-        # The break itself stands behind the span: inside, it would widen the coloured box.
-        text, breaks = token.text.replace("\n", "↵"), "\n" * token.text.count("\n")
-        # What would change the order of the text around it, or cannot be seen.
-        text = "".join(
-            "·" if unicodedata.bidirectional(c) in _BIDI_CONTROLS or (c < " " and c != "\t") else c for c in text
-        )
-        if text:  # a piece of a character has none
-            spans.append(f'<span class="t {_shown_mark(token)}">{html.escape(text)}</span>{breaks}')
-    return f'<div class="side">{"".join(spans)}</div>'

@@ -5,12 +5,11 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import yaml
 
-from ..errors import one_line
+from ..errors import did_you_mean, one_line
 from ..escaping import printable
 from ..option_types import accepts, describe
 from .sources import SOURCE_ERRORS, read_options
@@ -171,8 +170,7 @@ class OptionCheck:
                     self._refuse(f"{path}: `{key}` under `datasets` must be {describe(known[key])}, got {option!r}.")
 
     def _unknown(self, what: str, name: Any, known: Iterable[str]) -> NoReturn:
-        near = get_close_matches(str(name), list(known), n=1)
-        hint = f" Did you mean `{near[0]}`?" if near else " `--help_all` lists all options."
+        hint = did_you_mean(name, known) or " `--help_all` lists all options."
         with suppress(*SOURCE_ERRORS):
             paired, on_policy = set(read_options(PAIRED)), set(read_options(ON_POLICY))
             alone = {"consistency": paired - on_policy, "on-policy-consistency": on_policy - paired}

@@ -23,7 +23,7 @@ from huggingface_hub import HfApi, constants
 from tqdm.auto import tqdm
 
 from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
-from ..errors import ConsistencyError, ending_with_message, one_line
+from ..errors import ConsistencyError, ends_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
 from ..folder_lock import alone_in
@@ -323,13 +323,13 @@ def _push(repo_id: str, folder: Path) -> None:
     print(f"Pushed to {constants.ENDPOINT}/datasets/{repo_id}")
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, makes and reports; faulty data or options end the program with their message alone."""
     from .parser import StrictParser
 
     (pairs_args,) = StrictParser((PairsArguments,), "pairs", prog=prog).parse_args_and_config(args)
-    with ending_with_message():
-        report = main(pairs_args)
+    report = main(pairs_args)
     for split, count in report.num_pairs().items():
         print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
     if report.left_out():

@@ -9,9 +9,10 @@ trl-consistency push outputs/bct user/name
 import argparse
 from collections.abc import Sequence
 
-from ..errors import ending_with_message
+from ..errors import ends_with_message
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Publishes a trained model: its weights, tokenizer, card, results and plots."""
     parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
@@ -27,8 +28,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     options = vars(parser.parse_args(args))
     from ..publishing import publish  # imports torch, which `--help` need not wait for
 
-    with ending_with_message():
-        url = publish(**options)
+    url = publish(**options)
     if url:
         print(f"Published: {url}")
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
-from ..errors import ending_with_message
+from ..errors import ends_with_message
 from ..escaping import printable
 from ..evaluation.models import BASE, check_adapters, load_model, name_models
-from ..evaluation.suite_scores import SuiteScore, compare_suites, suites_table
+from ..evaluation.suite_scores import SuiteScore
 from ..evaluation.suites import find_suites, run_suites, suite_packages
 from ..files import write_text
 from ..trainer.checks import check_output_dir
-from .evaluation_files import suite_results
+from .evaluation_files import suite_results, suite_tables, tables_text
 from .parser import StrictParser, as_template_kwargs
 
 
@@ -83,7 +83,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     results = make_results(args, {BASE: args.model_name_or_path, **adapters}, scores)
     text = json.dumps(results, ensure_ascii=False, allow_nan=False)
     write_text(Path(args.output_dir) / RESULTS, text + "\n")
-    print(text if args.json else printable(results_text(scores, args.output_dir)))
+    print(text if args.json else printable(f"{tables_text(suite_tables(scores))}\n{args.output_dir}/{RESULTS}"))
     return results
 
 
@@ -103,20 +103,11 @@ def make_results(
     }
 
 
-def results_text(scores: Mapping[str, Sequence[SuiteScore]], output_dir: str) -> str:
-    """The tables: the figures of each model, and how far the adapters' are from the base model's."""
-    text = f"\n{suites_table(scores)}\n"
-    if len(scores) > 1:
-        others = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
-        text += f"Differences from the base model, on the same samples:\n\n{suites_table(others)}\n"
-    return text + f"{output_dir}/{RESULTS}"
-
-
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and runs; faulty data or options end the program with their message alone."""
     (suites_args,) = StrictParser((SuitesArguments,), "suites", prog=prog).parse_args_and_config(args)
-    with ending_with_message():
-        main(suites_args)
+    main(suites_args)
 
 
 if __name__ == "__main__":

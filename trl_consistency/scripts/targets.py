@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trl import DatasetMixtureConfig, ModelConfig
 
 from ..config.options import CommandArguments, option, with_help
-from ..errors import ending_with_message
+from ..errors import ends_with_message
 from ..files import check_file, write_by
 from ..trainer.consistency_config import ConsistencyConfig
 from ..trainer.upstream import end_run
@@ -30,6 +30,7 @@ class TargetsArguments(CommandArguments):
     targets_file: str = option(help="JSON Lines file to write: the pairs with their targets.")
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, generates and writes; faulty data or options end the program with their message alone."""
     kinds = (TargetsArguments, ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
@@ -38,15 +39,14 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     training_args.eval_strategy = "no"
     training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None
     file = targets_args.targets_file
-    with ending_with_message():
-        check_file(file, "targets_file")
-        trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
-        trainer.generate_targets()
-        if trainer.is_world_process_zero():
-            # The pairs are put together by `datasets`, which needs room, too.
-            write_by(file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file")
-            print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
-        end_run(trainer)
+    check_file(file, "targets_file")
+    trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
+    trainer.generate_targets()
+    if trainer.is_world_process_zero():
+        # The pairs are put together by `datasets`, which needs room, too.
+        write_by(file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file")
+        print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
+    end_run(trainer)
 
 
 if __name__ == "__main__":

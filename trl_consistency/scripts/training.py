@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantization_config
 
 from ..embedded import resolve_model
-from ..errors import ConsistencyError, ending_with_message
+from ..errors import ConsistencyError, ends_with_message
 from ..files import writing
 from ..folder_lock import check_unused
 from ..trainer.checks import check_bitsandbytes, check_output_dir
@@ -45,7 +45,7 @@ class TrainingCommand(NamedTuple):
     def run(self, args: Sequence[str] | None = None, prog: str | None = None) -> Any:
         """Parses and trains; faulty data or options end the program with their message alone. Returns the trainer, ended."""
         script_args, training_args, *others = self.make_parser(prog).parse_args_and_config(args)
-        with ending_with_message():
+        with ends_with_message():
             guard = load_guard(script_args, training_args)
             trainer = self.make_trainer(script_args, training_args, *others)
             train_and_save(trainer, script_args, guard)

@@ -1,12 +1,11 @@
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from trl import SFTConfig
 
 from ..config.options import at_least, option, with_help
 from ..config.shared import GENERATION, PairConfig
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, did_you_mean
 from ..option_types import SAMPLING, check_sampling
 from .generation_kwargs import check_generation_kwargs
 
@@ -233,8 +232,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             raise ConsistencyError(f"`method` is empty: name at least one of {', '.join(METHODS)}.")
         for method in self.method:
             if method not in METHODS:
-                near = get_close_matches(str(method), METHODS, n=1)
-                hint = f" Did you mean `{near[0]}`?" if near else ""
+                hint = did_you_mean(method, METHODS)
                 if "opc" in str(method).lower():
                     hint = " OPCT is `OnPolicyConsistencyTrainer` (`trl-consistency on-policy-consistency`)."
                 raise ConsistencyError(f"Unknown `method` `{method}`: it can be {', '.join(METHODS)}.{hint}")

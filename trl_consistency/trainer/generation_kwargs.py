@@ -1,11 +1,10 @@
 """What `generation_kwargs` can ask of transformers, told before any weights load."""
 
-from difflib import get_close_matches
 from typing import Any
 
 from transformers import GenerationConfig
 
-from ..errors import ConsistencyError, one_line
+from ..errors import ConsistencyError, did_you_mean, one_line
 
 
 _SPECULATIVE = "which drafts tokens for one prompt at a time, and here prompts come in batches. Leave it out."
@@ -42,9 +41,7 @@ def check_generation_kwargs(kwargs: dict[str, Any]) -> None:
         if key in REFUSED:
             raise ConsistencyError(f"`generation_kwargs` sets `{key}`, {REFUSED[key]}")
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else ""
-            raise ConsistencyError(f"`generation_kwargs` has the unknown key `{key}`.{hint}")
+            raise ConsistencyError(f"`generation_kwargs` has the unknown key `{key}`.{did_you_mean(key, known)}")
     try:
         GenerationConfig(**kwargs)
     except (TypeError, ValueError) as error:

@@ -1,10 +1,18 @@
 """Where each method comes from: what the model card says of it and asks to cite."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Paper:
+_BIBTEX = """\
+@article{{{key},
+    title        = {{{{{title}}}}},
+    author       = {{{authors}}},
+    year         = {year},
+    eprint       = {{arXiv:{arxiv_id}}}
+}}"""
+
+
+class Paper(NamedTuple):
     """A paper on arXiv."""
 
     key: str
@@ -19,17 +27,10 @@ class Paper:
 
     @property
     def bibtex(self) -> str:
-        return f"""\
-@article{{{self.key},
-    title        = {{{{{self.title}}}}},
-    author       = {{{self.authors}}},
-    year         = {self.year},
-    eprint       = {{arXiv:{self.arxiv_id}}}
-}}"""
+        return _BIBTEX.format(**self._asdict())
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """The name of a method in words, and its paper if it has one."""
 
     name: str

@@ -13,10 +13,10 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import is_rich_available
 
 from ..data.marks import token_texts
 from ..escaping import printable
+from ..files import write_by
 from .on_policy_consistency_config import OnPolicyConsistencyConfig
 from .rollout_loss import Rollouts
 
@@ -92,8 +92,7 @@ class RolloutTable:
 
 
 def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    write_by(path, lambda place: pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), place))
 
 
 def send_to_trackers(rows: list[dict[str, Any]], name: str, trackers: list[str], unique_prompts: bool) -> None:
@@ -110,7 +109,7 @@ def send_to_trackers(rows: list[dict[str, Any]], name: str, trackers: list[str],
 
 def print_rollouts(rows: list[dict[str, Any]], title: str, num_rows: int | None = None) -> None:
     """
-    Prints rollouts with the tokens of the highest divergence marked, if `rich` is installed.
+    Prints rollouts with the tokens of the highest divergence marked.
 
     Args:
         rows (`list[dict[str, Any]]`):
@@ -120,7 +119,7 @@ def print_rollouts(rows: list[dict[str, Any]], title: str, num_rows: int | None 
         num_rows (`int`, *optional*):
             How many of them to print, drawn at random. `None` prints all.
     """
-    if not is_rich_available() or (num_rows is not None and num_rows <= 0):
+    if num_rows is not None and num_rows <= 0:
         return
     from rich.console import Console
     from rich.panel import Panel
