@@ -22,7 +22,7 @@ from trl_consistency.evaluation import evaluate as evaluate_in_python
 from trl_consistency.evaluation.models import check_adapters
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
-from trl_consistency.scripts import evaluate
+from trl_consistency.scripts import evaluate, evaluation_files
 from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
 from trl_consistency.trainer.quantization import keep_layout
@@ -156,6 +156,43 @@ def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys)
     assert str(model_dir) not in card
     run([*options, "--save_to_adapters"])
     assert "results replaced" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fails", ["plot_outcomes", "add_results", "write_results"])
+def test_a_disk_that_fills_leaves_the_adapters_folder_as_it_was(options, model_dir, tmp_path, monkeypatch, fails):
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    (folder / "README.md").write_text("# Mine\n\n## Training\n\nBCT.\n")
+    options[options.index("--adapters") + 1] = str(folder)
+    run([*options, "--save_to_adapters"])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def refuse(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(evaluation_files, fails, refuse)
+    if fails == "plot_outcomes":
+        monkeypatch.setattr(evaluation_files, "write_report", lambda *args: [Path("report.html"), None])
+    with pytest.raises(SystemExit, match="No space left on device"):
+        run([*options, "--save_to_adapters", "--max_pairs", "4"])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_pictures_of_an_earlier_run_go(options, tmp_path):
+    run(options)
+    assert (tmp_path / "out" / "rates.png").is_file()
+    anchors = [{"clean_prompt": user("Hm?"), "perturbed_prompt": user("Hm?")}]
+    options[options.index("--pairs") + 1] = write(tmp_path / "anchors.jsonl", anchors)
+    run(options)
+    assert not list((tmp_path / "out").glob("*.png"))
+
+
+def test_a_refused_command_leaves_no_folder(options, tmp_path):
+    options[options.index("--adapters") + 1] = str(tmp_path / "gone")
+    options[-1] = str(tmp_path / "new" / "out")
+    with pytest.raises(SystemExit):
+        run([*options, "--judge_model", "judge", "--judge_base_url", "http://127.0.0.1:9/v1"])
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_adapter_called_as_the_base_model_is(options, model_dir, tmp_path, monkeypatch, capsys):
@@ -541,7 +578,7 @@ def test_a_model_that_learned_to_babble_is_a_loss_everywhere(
         (["--chat_template_kwargs", "yes"], "`chat_template_kwargs` must be a mapping"),
         (["--judge_base_url", "http://localhost/v1"], "name the model in `judge_model`"),
         (["--judge_model", "judge", "--judge_base_url", "localhost"], "`judge_base_url` must be an address"),
-        (["--output_dir", "/proc/nothing"], "is not writable"),
+        (["--output_dir", "/proc/nothing"], "cannot be written"),
     ],
 )
 def test_faulty_options(options, changed, message, monkeypatch, tmp_path):

@@ -9,8 +9,11 @@ trl-consistency push outputs/bct user/name
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
 
 from ..errors import ConsistencyError
+from ..folder_lock import alone_in
 
 
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
@@ -28,8 +31,10 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     options = vars(parser.parse_args(args))
     from ..publishing import publish  # imports torch, which `--help` need not wait for
 
+    folder = Path(options["folder"])
     try:
-        url = publish(**options)
+        with alone_in(folder, "publishes", None) if folder.is_dir() else nullcontext():
+            url = publish(**options)
     except ConsistencyError as error:
         sys.exit(f"error: {error}")
     if url:
