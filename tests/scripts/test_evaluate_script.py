@@ -1,3 +1,4 @@
+import datetime
 import json
 import re
 import sys
@@ -5,6 +6,8 @@ import warnings
 from html import unescape
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from huggingface_hub import constants
@@ -230,7 +233,7 @@ def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "load_model", None)
     rows = [pair(0, answer="Paris"), pair(1, answer="Lima", biased_answer="PARIS")]
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
-    with pytest.raises(SystemExit, match="the answers `PARIS` and `Paris` differ in case alone"):
+    with pytest.raises(SystemExit, match="the answers `PARIS` and `Paris` differ in case or spaces alone"):
         run(options)
 
 
@@ -603,6 +606,10 @@ def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
     [
         (pair(1, answer=3), "row 1: `answer` must be text, not 3"),
         (pair(1, answer=3, biased_answer=4), "row 1: `answer` must be text, not 3"),
+        (pair(1, answer=" "), "row 1: `answer` is blank, or has spaces around it: ' '"),
+        (pair(1, biased_answer="B\n"), "row 1: `biased_answer` is blank, or has spaces around it: 'B\\n'"),
+        (pair(1, note="\ud83d"), "row 1: `note` is not valid Unicode: it holds half a surrogate pair"),
+        (pair(1, answer="\ud83d"), "row 1: `answer` is not valid Unicode: it holds half a surrogate pair"),
         (pair(1, category="Harmful "), "row 1: `category` must be `harmful`, not 'Harmful '"),
         ({**pair(1), "clean_prompt": ""}, "row 1: `clean_prompt`"),
         ({"clean_prompt": user("A?")}, "row 1: `perturbed_prompt` is missing"),
@@ -618,6 +625,37 @@ def test_faulty_rows(options, row, message, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="cannot be used") as end:
         run(options)
     assert message in str(end.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"clean_ids": [1, 2], "perturbed_ids": [1, 3]}, "has the column `clean_ids`, a name that preparation uses"),
+        ({"images": []}, "has the column `images`: pairs are text-only for now"),
+        ({"tool": []}, "has the column `tool`, which would be ignored"),
+    ],
+)
+def test_columns_that_would_be_misread(options, columns, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "load_model", None)
+    options[options.index("--pairs") + 1] = write(tmp_path / "faulty.jsonl", [pair(0, **columns)])
+    with pytest.raises(SystemExit, match=message):
+        run(options)
+
+
+def test_rows_that_were_drawn_keep_their_numbers(options, tmp_path):
+    run([*options, "--max_pairs", "3"])
+    rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    for line in answers_in(tmp_path / "out"):
+        assert rows[line["row"]]["perturbed_prompt"] == line["perturbed_prompt"]
+    assert {line["row"] for line in answers_in(tmp_path / "out")} != {0, 1, 2}
+
+
+def test_dates_ride_along(options, tmp_path):
+    path = tmp_path / "dated.parquet"
+    pq.write_table(pa.Table.from_pylist([pair(0, made=datetime.date(2026, 1, 2))]), path)
+    options[options.index("--pairs") + 1] = str(path)
+    run(options)
+    assert answers_in(tmp_path / "out")[0]["made"] == "2026-01-02"
 
 
 @pytest.mark.slow

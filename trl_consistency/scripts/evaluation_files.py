@@ -295,8 +295,8 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
     lines = []
     for model, results in found.items():
         for name, of_set in results.sets.items():
-            for index, row in enumerate(of_set.pairs.rows):
-                line = {"model": model, "set": name, "row": index}
+            for index, (number, row) in enumerate(zip(of_set.pairs.places, of_set.pairs.rows, strict=True)):
+                line = {"model": model, "set": name, "row": number}
                 for side in SIDES:
                     grade = of_set.grades[side][index]
                     line |= {
@@ -323,4 +323,4 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
         return
     with whole_file(path) as file:
         for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
