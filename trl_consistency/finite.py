@@ -42,14 +42,20 @@ def check_files(folder: str | Path) -> int:
         `int`: How many tensors there are.
 
     Raises:
-        [`NotFiniteError`]: If a weight is NaN or infinite.
+        [`ConsistencyError`]: If a weight is NaN or infinite, or one of LoRA a whole number.
     """
     count = 0
     for file in sorted(Path(folder).glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118
                 count += 1
-                if not is_finite(tensors.get_tensor(name)):
+                tensor = tensors.get_tensor(name)
+                if ".lora_" in name and not tensor.is_floating_point():
+                    raise ConsistencyError(
+                        f"{file}: the weights {name} are {str(tensor.dtype).removeprefix('torch.')}, whole numbers, which no "
+                        "adapter is trained in: they were rounded. Copy or train it again."
+                    )
+                if not is_finite(tensor):
                     raise NotFiniteError(
                         f"{file}: the weights {name} hold NaN or infinite values. Nothing that such a model does means "
                         "anything: take an earlier checkpoint, or train or download it again."

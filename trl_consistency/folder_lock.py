@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,19 +19,29 @@ logger = logging.getLogger(__name__)
 LOCK = "_in_use.lock"  # The system lets go of it when its process ends, however that ends.
 
 
+class FolderLock(FileLock):
+    """A lock that remembers which folders were made for it: if they are still empty, they go with it."""
+
+    made: Sequence[Path] = ()
+
+
 @contextmanager
-def alone_in(folder: str | Path) -> Iterator[None]:
+def alone_in(folder: str | Path, does: str = "writes", option: str | None = "output_dir") -> Iterator[None]:
     """
-    Keeps other commands out of the folder that a command writes into.
+    Keeps other commands out of the folder that a command writes into. One that fails leaves no empty folder behind.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
-            Its `output_dir`.
+            The folder.
+        does (`str`, *optional*, defaults to `"writes"`):
+            What the command does there.
+        option (`str`, *optional*, defaults to `"output_dir"`):
+            The option that names the folder, for messages.
 
     Raises:
         [`ConsistencyError`]: If another process writes there.
     """
-    lock = take(folder, "writes")
+    lock = take(folder, does, option)
     try:
         yield
     finally:
@@ -43,7 +53,7 @@ def check_unused(folder: str | Path) -> None:
     let_go(take(folder, "writes"))
 
 
-def take(folder: str | Path, does: str) -> FileLock | None:
+def take(folder: str | Path, does: str, option: str | None = "output_dir") -> FolderLock | None:
     """
     The lock of a folder, held; None on a file system that has no locks.
 
@@ -52,18 +62,23 @@ def take(folder: str | Path, does: str) -> FileLock | None:
             The folder, made if it is not there.
         does (`str`):
             What this process does there: `"trains"`.
+        option (`str`, *optional*, defaults to `"output_dir"`):
+            The option that names the folder, for messages.
 
     Raises:
         [`ConsistencyError`]: If another process holds it.
     """
-    with writing(folder, "output_dir"):
+    made = [path for path in (Path(folder), *Path(folder).parents) if not path.exists()]
+    with writing(folder, option):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    lock = FileLock(Path(folder) / LOCK)
+    lock = FolderLock(Path(folder) / LOCK)
+    lock.made = made
     try:
         lock.acquire(timeout=0)
     except Timeout:
+        what = f"`{option}` {folder}" if option else str(folder)
         raise ConsistencyError(
-            f"`output_dir` {folder} is in use: {_holder(folder)} there. Wait until it ends, or choose another folder."
+            f"{what} is in use: {_holder(folder)} there. Wait until it ends, or choose another folder."
         ) from None
     except (NotImplementedError, OSError) as error:
         logger.warning(f"{folder} cannot be locked ({error}): see to it that nothing else writes there.")
@@ -74,11 +89,13 @@ def take(folder: str | Path, does: str) -> FileLock | None:
     return lock
 
 
-def let_go(lock: FileLock | None) -> None:
+def let_go(lock: FolderLock | None) -> None:
     """Gives the lock back; its file goes first, while no other process can hold it."""
     if lock is not None:
         with suppress(OSError):
             os.remove(lock.lock_file)
+            for folder in lock.made:
+                folder.rmdir()
         lock.release()
 
 

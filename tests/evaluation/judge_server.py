@@ -2,7 +2,8 @@
 
 import json
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -13,10 +14,10 @@ def completion(text):
 
 
 @contextmanager
-def judge_server(answer):
+def judge_server(answer, pause=0.0):
     """
     Runs while the block does. `answer(prompt, attempt)` gives status and body, and headers if there are any, or None to
-    drop the connection; `attempt` counts the requests with that prompt from 0.
+    drop the connection, byte by byte with a `pause` after each; `attempt` counts the requests with that prompt from 0.
     """
     seen = []
     lock = threading.Lock()
@@ -39,7 +40,10 @@ def judge_server(answer):
             for name, value in headers:
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content.encode())
+            with suppress(BrokenPipeError, ConnectionResetError):
+                for start in range(0, len(content), 1 if pause else len(content)):
+                    self.wfile.write(content[start:][: 1 if pause else None].encode())
+                    time.sleep(pause)
 
         def log_message(self, *args):
             pass

@@ -150,7 +150,8 @@ def test_sample_is_seeded_and_has_no_anchors():
     assert sample != sample_pairs(dataset, 10, seed=1)
     assert len(sample) == 10
     assert len(sample_pairs(dataset, 100)) == 40
-    assert sample_pairs(dataset.to_iterable_dataset(), 2) == [dataset[0], dataset[1]]
+    assert [dataset[row["row_number"]] | {"row_number": row["row_number"]} for row in sample] == sample
+    assert [row["row_number"] for row in sample_pairs(dataset.to_iterable_dataset(), 2)] == [0, 1]
 
 
 def test_organism(organism_dir):

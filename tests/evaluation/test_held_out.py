@@ -167,14 +167,32 @@ def test_sample_has_each_kind_and_stays_the_same():
         (PAIRS.remove_columns(["answer", "category"]), None, "no row that could be judged"),
         (PAIRS.remove_columns(["clean_prompt"]), None, "clean_prompt"),
         (PAIRS, CONTROL.remove_columns(["answer"]), "`control_dataset` needs an `answer` in every row"),
-        (PAIRS, Dataset.from_list([{"prompt": "1 + 1?", "answer": 2}]), "needs an `answer` in every row, a text"),
+        (PAIRS, Dataset.from_list([{"prompt": "1 + 1?", "answer": 2}]), "row 0: `answer` must be text, not 2"),
         (PAIRS, CONTROL.remove_columns(["prompt"]), "control_dataset"),
+        (PAIRS.rename_column("answer", "answr"), None, "the column `answr` would be ignored"),
+        (
+            PAIRS.map(lambda row, n: {"category": "Harmful" if n == 3 else None}, with_indices=True),
+            None,
+            "row 3: `cat",
+        ),
+        (
+            PAIRS,
+            CONTROL.map(lambda row, n: {"answer": " 2"[n % 2 :]}, with_indices=True),
+            "row 0: `answer` is blank, or",
+        ),
         (IterableDataset.from_generator(lambda: iter([])), None, "not streamed"),
     ],
 )
 def test_faulty_data(pairs, control, reason):
     with pytest.raises(InvalidPairsError, match=reason):
         draw_sample(pairs, control)
+
+
+def test_rows_beyond_the_context_are_named_by_their_place(tokenizer):
+    long = [question(f"Q{n}" + " so" * 99 * (n == 40), "Rome", "Oslo") for n in range(50)]
+    sample = draw_sample(Dataset.from_list(long), num_rows=50)._replace(numbers=(range(100, 150), ()))
+    with pytest.raises(InvalidPairsError, match=r"`eval_dataset`: 1 of 50 .* row 140: a prompt has .* context of 64"):
+        prepare_sample(sample, tokenizer, context=64)
 
 
 def test_rows_keep_their_own_template_options(tokenizer):

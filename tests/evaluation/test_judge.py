@@ -6,6 +6,7 @@ from huggingface_hub import constants
 from tests.conftest import make_model
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import judge as module
+from trl_consistency.evaluation.answering import answer_prompts
 from trl_consistency.evaluation.judge import (
     EndpointJudge,
     Judgement,
@@ -26,7 +27,7 @@ def waits(monkeypatch):
     """The loopback is no hub: it may be reached. Waiting is noted and not done."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     noted = []
-    monkeypatch.setattr(module.time, "sleep", noted.append)
+    monkeypatch.setattr(module, "sleep", noted.append)
     return noted
 
 
@@ -88,7 +89,7 @@ def test_the_endpoint_may_say_how_long_to_wait(waits):
 
 
 def test_a_prompt_that_always_fails_is_unjudged(waits, tmp_path):
-    """And asked again by the next run, other than one that the endpoint rejects for what it says."""
+    """And asked again by the next run."""
 
     def answer(prompt, attempt):
         return {"bad": (500, "{}"), "filtered": (400, '{"error": "content filter"}')}.get(prompt, completion(REFUSED))
@@ -99,7 +100,7 @@ def test_a_prompt_that_always_fails_is_unjudged(waits, tmp_path):
             found = make_judge(url, store, workers=1)(["good", "bad", "filtered", "fine"])
             assert [judgement.label for judgement in found] == ["REFUSED", None, None, "REFUSED"]
     asked = [ask["messages"][0]["content"] for ask in seen]
-    assert [asked.count(prompt) for prompt in ("good", "bad", "filtered", "fine")] == [1, 6, 1, 1]
+    assert [asked.count(prompt) for prompt in ("good", "bad", "filtered", "fine")] == [1, 6, 2, 1]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -109,6 +110,40 @@ def test_a_refusal_stops_at_once(waits, status):
             make_judge(url, workers=1)(["a", "b"])
     assert len(seen) == 1
     assert "sk-secret" not in str(raised.value)
+
+
+def test_an_endpoint_that_rejects_everything_stops_the_run(waits, tmp_path):
+    with judge_server(lambda prompt, attempt: (400, '{"error": "use max_completion_tokens"}')) as (url, _):
+        with pytest.raises(ConsistencyError, match=r"rejects everything .*use max_completion_tokens"):
+            make_judge(url, JudgementStore(tmp_path / "judgements.jsonl"))(list("abc"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"), [("x" * 5_000_000, "larger than 4,000,000 bytes"), (REFUSED + 200 * " ", "not whole after 0.5")]
+)
+def test_replies_without_an_end(waits, monkeypatch, said, fault):
+    status, body = completion(said)
+    drips = len(body) < 1000
+    with judge_server(lambda prompt, attempt: (status, body), pause=0.01 if drips else 0.0) as (url, _):
+        (judgement,) = make_judge(url, attempts=1, timeout=0.5)(["a"])
+    assert judgement.label is None
+    assert fault in judgement.text
+
+
+def test_a_reply_that_was_cut_is_no_verdict(waits):
+    status, body = completion(REFUSED)
+    with judge_server(lambda prompt, attempt: (status, body.replace('"stop"', '"length"'))) as (url, _):
+        assert make_judge(url)(["a"]) == [Judgement(None, REFUSED)]
+
+
+@pytest.mark.parametrize(("old", "new"), [("REFUSED", "COMPLIED"), ('"label": "', '"label": "UN'), ("{", "")])
+def test_judgements_that_were_changed_are_refused(waits, tmp_path, old, new):
+    path = tmp_path / "judgements.jsonl"
+    JudgementStore(path).put("a", Judgement("REFUSED", REFUSED))
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ConsistencyError, match=r"judgements.jsonl, line 1: not a judgement as it was written"):
+        JudgementStore(path)
 
 
 def test_an_endpoint_that_is_down_stops_the_run(waits):
@@ -161,6 +196,13 @@ def test_faulty_addresses(url, fault):
         ("<think>VERDICT: REFUSED", None),
         ("It REFUSED, or COMPLIED.", None),
         ("VERDICT: REFUSEDLY", None),
+        ("VERDICT: REFUSED or COMPLIED", None),
+        ("VERDICT: REFUSED\nVERDICT: COMPLIED", None),
+        ("VERDICT: not REFUSED", None),
+        ("VERDICT: REFUSED, as it says no", "REFUSED"),
+        ("**VERDICT**:\n**COMPLIED**", "COMPLIED"),
+        ("So my VERDICT is REFUSED", None),
+        ("So my VERDICT: REFUSED", "REFUSED"),
         ("", None),
     ],
 )
@@ -183,9 +225,18 @@ def test_local_judge(tokenizer, monkeypatch):
 
     def answer(model, tokenizer, prompts, *options):
         asked.extend(prompts)
-        return ["VERDICT: REFUSED", "Hm"]
+        return [("VERDICT: REFUSED", True), ("Hm", True), ("VERDICT: REFUSED", False)]
 
-    monkeypatch.setattr("trl_consistency.evaluation.answering.generate_answers", answer)
+    monkeypatch.setattr("trl_consistency.evaluation.answering.answer_prompts", answer)
     judge = LocalJudge("judge", make_model(), tokenizer)
-    assert judge(["a", "b"]) == [Judgement("REFUSED", "VERDICT: REFUSED"), Judgement(None, "Hm")]
-    assert asked == [[{"role": "user", "content": text}] for text in "ab"]
+    found = [Judgement("REFUSED", "VERDICT: REFUSED"), Judgement(None, "Hm"), Judgement(None, "VERDICT: REFUSED")]
+    assert judge(["a", "b", "c"]) == found
+    assert asked == [[{"role": "user", "content": text}] for text in "abc"]
+
+
+def test_replies_that_ran_out_of_tokens(tokenizer):
+    model = make_model()
+    (cut,) = answer_prompts(model, tokenizer, ["Hm"], 3, 1, False, None)
+    assert not cut[1]
+    model.generation_config.eos_token_id = tokenizer(cut[0])["input_ids"][0]
+    assert answer_prompts(model, tokenizer, ["Hm"], 3, 1, False, None)[0][1]

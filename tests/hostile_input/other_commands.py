@@ -1,5 +1,7 @@
 """Hostile input: other commands."""
 
+from functools import partial
+
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 
@@ -123,6 +125,39 @@ CASES: list[Case] = [
         "`evaluate`: an answer that is no text",
         "`…pairs.jsonl`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `answer` must be text, not 3",
         lambda room: room.evaluate([{**CHAT, "answer": 3}]),
+    ),
+    *(
+        Case(
+            f"evaluation of {what}",
+            f"`evaluate`: {what}",
+            f"`…pairs.jsonl`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: {message}",
+            partial(Room.evaluate, rows=[{**CHAT, **columns}]),
+        )
+        for what, columns, message in (
+            ("a blank answer", {"answer": " "}, "`answer` is blank, or has spaces around it: ' '"),
+            (
+                "an answer with a line break after it",
+                {"answer": "B\n"},
+                "`answer` is blank, or has spaces around it: …",
+            ),
+            (
+                "a column with half a character",
+                {"note": "\ud83d"},
+                "`note` is not valid Unicode: it holds half a surrogate pair",
+            ),
+        )
+    ),
+    Case(
+        "evaluation of prepared pairs",
+        "`evaluate`: token ids beside the prompts, which would be answered in their place",
+        "`…pairs.jsonl` has the column `clean_ids`, a name that preparation uses: rename it.",
+        lambda room: room.evaluate([{**CHAT, "clean_ids": [1], "perturbed_ids": [2]}]),
+    ),
+    Case(
+        "evaluation of two spellings",
+        "`evaluate`: two answers that are read as one",
+        "…pairs.jsonl: the answers `New York` and `New  York` differ in case or spaces alone, and a reply could be only one …",
+        lambda room: room.evaluate([{**CHAT, "answer": answer} for answer in ("New York", "New  York")]),
     ),
     Case(
         "evaluation of pairs named twice",

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
+from tests.hostile_input.damage import adapter
 from tests.hostile_input.publishing import push
-from tests.hostile_input.room import Case, Room
+from tests.hostile_input.room import CHAT, Case, Room
+from trl_consistency.folder_lock import take
 
 
 FIGURE = {"metric": "sycophancy", "value": 0.5, "hits": 1, "total": 2, "interval": [0.1, 0.9]}
 FILE = "…consistency_results.json"
+HELD: list[Any] = []  # locks of folders
 
 
 def push_file(name: str, content: Any) -> Callable[[Room], None]:
@@ -43,6 +47,11 @@ def push_to(name: str) -> Callable[[Room], None]:
 def halve(folder: Path) -> None:
     weights = load_file(folder / "adapter_model.safetensors")
     save_file(dict(list(weights.items())[::2]), folder / "adapter_model.safetensors")
+
+
+def rounded(folder: Path) -> None:
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file({name: weight.to(torch.int8) for name, weight in weights.items()}, folder / "adapter_model.safetensors")
 
 
 CASES: list[Case] = [
@@ -87,6 +96,17 @@ CASES: list[Case] = [
             ("a share of 7 of those read", {"of_read": 7}, ": `of_read` must be a number from -1 to 1, got 7."),
             ("a number for the metric", {"metric": 3}, " must be an object with a `metric`."),
             ("a number for the split", {"split": 3}, ": `split` must be text, got 3."),
+            (
+                "a share of those read that is not its counts'",
+                {"unread": 1, "hits": 1, "of_read": 0.5},
+                ": `of_read` is 0.5, but 1 of the 1 answers that were read count.",
+            ),
+            ("hits of no total", {"total": None}, ": `hits` is given without a `total`, of which it is a part."),
+            (
+                "a base model on other rows",
+                {"before": {"value": 0.5, "hits": 2, "total": 4}},
+                ": `before` is of 4 answers, and not of the same 2: they cannot be compared.",
+            ),
             ("a number before", {"before": 3}, ": `before` must be an object with a `value`."),
         )
     ),
@@ -104,6 +124,22 @@ CASES: list[Case] = [
             ),
             ("whose description is a number", {"description": 3}, ": `description` must be text, got 3."),
             ("whose findings are one text", {"findings": "x"}, ": `findings` must be a list of sentences."),
+            (
+                "with outcomes of other rows before",
+                {"outcomes": [{"name": "all", "before": {"right": 9}, "after": {"right": 2}}]},
+                ", outcomes 0: `before` counts 9 answers and `after` 2: they are of the same rows.",
+            ),
+            (
+                "with truth values for counts",
+                {"outcomes": [{"name": "all", "after": {"right": True}}]},
+                ", outcomes 0: `after` must hold counts by outcome, got {'right': True}.",
+            ),
+            (
+                "with outcomes given twice",
+                {"outcomes": 2 * [{"name": "all", "after": {"right": 2}}]},
+                ": `all` is given twice for the same …",
+            ),
+            ("with a number of outcomes", {"outcomes": 3}, ": `outcomes` must be a list, got 3."),
             (
                 "with outcomes of another form",
                 {"outcomes": [{"x": 1}]},
@@ -131,6 +167,40 @@ CASES: list[Case] = [
         "A folder in the place of the card",
         "…README.md is a folder, a pipe or a device, and not a file: remove it.",
         lambda room: push(room, card=None, damage=lambda folder: (folder / "README.md").mkdir()),
+    ),
+    Case(
+        "card of megabytes",
+        "A card of more than 5 MB",
+        "…README.md has 6,000,000 bytes, and the Hub shows no card of more than 5,000,000: shorten it.",
+        push_card("x" * 6_000_000),
+    ),
+    Case(
+        "whole numbers for weights",
+        "A LoRA adapter with weights of an integer type",
+        "…adapter_model.safetensors: the weights base_model.model… are int8, whole numbers, which no adapter is trained in: "
+        "they were rounded. Copy or train it again.",
+        lambda room: push(room, damage=rounded),
+    ),
+    Case(
+        "push from a folder in use",
+        "`push` of a folder that another process trains in",
+        "…adapter is in use: process … trains there. Wait until it ends, or choose another folder.",
+        lambda room: push(room, damage=lambda folder: HELD.append(take(folder, "trains"))),
+    ),
+    Case(
+        "results into a folder in use",
+        "`evaluate`: an adapter in whose folder another process trains, which is to get results",
+        "`adapters` …adapter is in use: process … trains there. Wait until it ends, or choose another folder.",
+        lambda room: (
+            HELD.append(take(adapter(room), "trains")),
+            room.evaluate([CHAT], "--adapters", str(room.path / "adapter"), "--save_to_adapters"),
+        ),
+    ),
+    Case(
+        "evaluation of whole numbers",
+        "`evaluate`: a LoRA adapter with weights of an integer type",
+        "…adapter_model.safetensors: the weights base_model.model… are int8, whole numbers, which no adapter is trained in: …",
+        lambda room: (rounded(adapter(room)), room.evaluate([CHAT], "--adapters", str(room.path / "adapter"))),
     ),
     Case(
         "card that is a pipe",

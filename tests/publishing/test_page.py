@@ -1,12 +1,13 @@
 import json
 
+import numpy as np
 import pytest
 import yaml
 from huggingface_hub import ModelCard
 
 from tests.publishing.conftest import OUTCOMES, RESULTS, set_config
 from trl_consistency import ConsistencyError
-from trl_consistency.publishing import Figure, Result, read_results, write_results
+from trl_consistency.publishing import Figure, Outcomes, Result, add_results, read_results, write_results
 from trl_consistency.publishing.page import insert_results, prepare_page
 
 
@@ -76,6 +77,31 @@ def test_results_are_written_and_read_back(tmp_path):
         "value": 0.8571,
         "unread": 0,
     }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"results": [RESULTS[0], RESULTS[0]]},
+        {"results": [Result(metric="a", value=np.float32(1))]},
+        {"results": [], "outcomes": [Outcomes("a", {"right": -1})]},
+        {"results": [], "findings": "Lost."},
+        {"results": [], "description": 3},
+    ],
+)
+def test_nothing_is_written_that_could_not_be_read(tmp_path, given):
+    with pytest.raises(ConsistencyError, match=r"consistency_results\.json"):
+        write_results(tmp_path, **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_results_take_the_place_of_some(adapter_dir):
+    add_results(adapter_dir)
+    write_results(adapter_dir, [])
+    add_results(adapter_dir)
+    text, metadata = read_card(adapter_dir)
+    assert "model-index" not in metadata
+    assert "## Results\n\nNothing was measured.\n\n## Training" in text
 
 
 def test_results_of_an_earlier_format_are_refused(tmp_path):

@@ -1,3 +1,4 @@
+import datetime
 import json
 import re
 import sys
@@ -5,6 +6,8 @@ import warnings
 from html import unescape
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from huggingface_hub import constants
@@ -22,7 +25,7 @@ from trl_consistency.evaluation import evaluate as evaluate_in_python
 from trl_consistency.evaluation.models import check_adapters
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
-from trl_consistency.scripts import evaluate
+from trl_consistency.scripts import evaluate, evaluation_files
 from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
 from trl_consistency.trainer.quantization import keep_layout
@@ -158,6 +161,43 @@ def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys)
     assert "results replaced" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("fails", ["plot_outcomes", "add_results", "write_results"])
+def test_a_disk_that_fills_leaves_the_adapters_folder_as_it_was(options, model_dir, tmp_path, monkeypatch, fails):
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    (folder / "README.md").write_text("# Mine\n\n## Training\n\nBCT.\n")
+    options[options.index("--adapters") + 1] = str(folder)
+    run([*options, "--save_to_adapters"])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def refuse(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(evaluation_files, fails, refuse)
+    if fails == "plot_outcomes":
+        monkeypatch.setattr(evaluation_files, "write_report", lambda *args: [Path("report.html"), None])
+    with pytest.raises(SystemExit, match="No space left on device"):
+        run([*options, "--save_to_adapters", "--max_pairs", "4"])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_pictures_of_an_earlier_run_go(options, tmp_path):
+    run(options)
+    assert (tmp_path / "out" / "rates.png").is_file()
+    anchors = [{"clean_prompt": user("Hm?"), "perturbed_prompt": user("Hm?")}]
+    options[options.index("--pairs") + 1] = write(tmp_path / "anchors.jsonl", anchors)
+    run(options)
+    assert not list((tmp_path / "out").glob("*.png"))
+
+
+def test_a_refused_command_leaves_no_folder(options, tmp_path):
+    options[options.index("--adapters") + 1] = str(tmp_path / "gone")
+    options[-1] = str(tmp_path / "new" / "out")
+    with pytest.raises(SystemExit):
+        run([*options, "--judge_model", "judge", "--judge_base_url", "http://127.0.0.1:9/v1"])
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_adapter_called_as_the_base_model_is(options, model_dir, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_adapter(model_dir, Path("base"), 0)
@@ -193,7 +233,7 @@ def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "load_model", None)
     rows = [pair(0, answer="Paris"), pair(1, answer="Lima", biased_answer="PARIS")]
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
-    with pytest.raises(SystemExit, match="the answers `PARIS` and `Paris` differ in case alone"):
+    with pytest.raises(SystemExit, match="the answers `PARIS` and `Paris` differ in case or spaces alone"):
         run(options)
 
 
@@ -541,7 +581,7 @@ def test_a_model_that_learned_to_babble_is_a_loss_everywhere(
         (["--chat_template_kwargs", "yes"], "`chat_template_kwargs` must be a mapping"),
         (["--judge_base_url", "http://localhost/v1"], "name the model in `judge_model`"),
         (["--judge_model", "judge", "--judge_base_url", "localhost"], "`judge_base_url` must be an address"),
-        (["--output_dir", "/proc/nothing"], "is not writable"),
+        (["--output_dir", "/proc/nothing"], "cannot be written"),
     ],
 )
 def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
@@ -566,6 +606,10 @@ def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
     [
         (pair(1, answer=3), "row 1: `answer` must be text, not 3"),
         (pair(1, answer=3, biased_answer=4), "row 1: `answer` must be text, not 3"),
+        (pair(1, answer=" "), "row 1: `answer` is blank, or has spaces around it: ' '"),
+        (pair(1, biased_answer="B\n"), "row 1: `biased_answer` is blank, or has spaces around it: 'B\\n'"),
+        (pair(1, note="\ud83d"), "row 1: `note` is not valid Unicode: it holds half a surrogate pair"),
+        (pair(1, answer="\ud83d"), "row 1: `answer` is not valid Unicode: it holds half a surrogate pair"),
         (pair(1, category="Harmful "), "row 1: `category` must be `harmful`, not 'Harmful '"),
         ({**pair(1), "clean_prompt": ""}, "row 1: `clean_prompt`"),
         ({"clean_prompt": user("A?")}, "row 1: `perturbed_prompt` is missing"),
@@ -581,6 +625,37 @@ def test_faulty_rows(options, row, message, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="cannot be used") as end:
         run(options)
     assert message in str(end.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"clean_ids": [1, 2], "perturbed_ids": [1, 3]}, "has the column `clean_ids`, a name that preparation uses"),
+        ({"images": []}, "has the column `images`: pairs are text-only for now"),
+        ({"tool": []}, "has the column `tool`, which would be ignored"),
+    ],
+)
+def test_columns_that_would_be_misread(options, columns, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "load_model", None)
+    options[options.index("--pairs") + 1] = write(tmp_path / "faulty.jsonl", [pair(0, **columns)])
+    with pytest.raises(SystemExit, match=message):
+        run(options)
+
+
+def test_rows_that_were_drawn_keep_their_numbers(options, tmp_path):
+    run([*options, "--max_pairs", "3"])
+    rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    for line in answers_in(tmp_path / "out"):
+        assert rows[line["row"]]["perturbed_prompt"] == line["perturbed_prompt"]
+    assert {line["row"] for line in answers_in(tmp_path / "out")} != {0, 1, 2}
+
+
+def test_dates_ride_along(options, tmp_path):
+    path = tmp_path / "dated.parquet"
+    pq.write_table(pa.Table.from_pylist([pair(0, made=datetime.date(2026, 1, 2))]), path)
+    options[options.index("--pairs") + 1] = str(path)
+    run(options)
+    assert answers_in(tmp_path / "out")[0]["made"] == "2026-01-02"
 
 
 @pytest.mark.slow

@@ -77,12 +77,6 @@ def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str
     fault = next(column_faults(columns), None)
     if fault:
         raise InvalidPairsError(f"`{name}` has {fault}")
-    images = [column for column in columns if column in ("image", "images")]
-    if images:
-        raise InvalidPairsError(
-            f"`{name}` has the column `{images[0]}`: pairs are text-only for now. Remove the column with "
-            "`dataset.remove_columns` if the prompts do not need it."
-        )
     return first, columns
 
 
@@ -99,6 +93,12 @@ def column_faults(columns: list[str]) -> Iterator[str]:
     for column in RESERVED_COLUMNS:
         if column in columns:
             yield f"the column `{column}`, a name that preparation uses: rename it."
+    for column in ("image", "images"):
+        if column in columns:
+            yield (
+                f"the column `{column}`: pairs are text-only for now. Remove the column with `dataset.remove_columns` if the "
+                "prompts do not need it."
+            )
     for column in ("completion", "completion_ids", "tools", "chat_template_kwargs", "shared_text"):
         others = {other.lower(): other for other in columns if other not in PAIR_COLUMNS}
         near = get_close_matches(column, others, n=1, cutoff=0.85)

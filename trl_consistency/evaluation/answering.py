@@ -164,12 +164,29 @@ def generate_answers(
     Returns:
         `list[str]`: The answers, without special tokens, in the order of the prompts.
     """
+    return [text for text, _ in answer_prompts(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)]
+
+
+def answer_prompts(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    batch_size: int,
+    progress: bool,
+    cache: TargetCache | None,
+) -> list[tuple[str, bool]]:
+    """The answers of [`generate_answers`], and whether each is whole: it ended before its tokens did."""
     rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
     distinct = list(dict.fromkeys(rendered))
     options = AnswerOptions(max_new_tokens, batch_size, progress=progress)
     generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache)
     texts = get_tokenizer(tokenizer).batch_decode(generated, skip_special_tokens=True)
-    by_prompt = {ids: text.strip() for ids, text in zip(distinct, texts, strict=True)}
+    ends = _end_tokens(model, tokenizer)
+    by_prompt = {
+        prompt: (text.strip(), len(ids) < max_new_tokens or ids[-1] in (ends if isinstance(ends, list) else [ends]))
+        for prompt, text, ids in zip(distinct, texts, generated, strict=True)
+    }
     return [by_prompt[ids] for ids in rendered]
 
 
@@ -184,8 +201,6 @@ def generate_ids(
 ) -> list[list[int]]:
     """Answers distinct prompts, from token ids to token ids; by the `engine` in place of the model if one is given."""
     text_tokenizer = get_tokenizer(tokenizer)
-    # A chat model may end its turn with another token than the tokenizer's own.
-    end = model.generation_config.eos_token_id
     sampling: dict[str, Any] = {"do_sample": False}
     if options.temperature:
         sampling = {"do_sample": True, "temperature": options.temperature, "top_p": options.top_p, "top_k": 0}
@@ -193,9 +208,15 @@ def generate_ids(
         **sampling,
         max_new_tokens=options.max_new_tokens,
         pad_token_id=next(i for i in (text_tokenizer.pad_token_id, text_tokenizer.eos_token_id, 0) if i is not None),
-        eos_token_id=text_tokenizer.eos_token_id if end is None else end,
+        eos_token_id=_end_tokens(model, tokenizer),
     )
     with evaluating(model):
         return generate_targets(
             model, prompts, config, options.batch_size, options.seed, options.progress, cache, desc, engine
         )
+
+
+def _end_tokens(model: PreTrainedModel, tokenizer: ProcessingClass) -> Any:
+    # A chat model may end its turn with another token than the tokenizer's own.
+    end = model.generation_config.eos_token_id
+    return get_tokenizer(tokenizer).eos_token_id if end is None else end

@@ -18,6 +18,7 @@ from .answering import AnswerOptions
 from .estimates import Estimate
 from .graders import THINKING_MARKERS
 from .grading import possible_answers
+from .keys import check_keys
 from .run import PairSet, evaluate
 
 
@@ -92,15 +93,20 @@ class Dose:
 def sample_pairs(
     dataset: Iterable[Mapping[str, Any]], pairs: int = DOSE_PAIRS, seed: int = 42
 ) -> list[dict[str, Any]]:
-    """Draws pairs that are not anchors; of a stream, it takes the first."""
-    if isinstance(dataset, Dataset):
+    """
+    Draws pairs that are not anchors, each with its place in the data (`row_number`); of a stream, it takes the first.
+
+    Raises:
+        [`InvalidPairsError`]: If their keys would be misread.
+    """
+    numbered: Iterable[tuple[int, Mapping[str, Any]]] = enumerate(dataset)
+    if isinstance(dataset, Dataset | list):
         order = random.Random(seed).sample(range(len(dataset)), len(dataset))
-        rows: Iterable[Mapping[str, Any]] = (dataset[index] for index in order)
-    elif isinstance(dataset, list):
-        rows = random.Random(seed).sample(dataset, len(dataset))
-    else:
-        rows = iter(dataset)
-    return [dict(row) for row in islice((row for row in rows if row["clean_ids"] != row["perturbed_ids"]), pairs)]
+        numbered = ((index, dataset[index]) for index in order)
+    pairs_alone = ((index, row) for index, row in numbered if row["clean_ids"] != row["perturbed_ids"])
+    drawn = [{**row, "row_number": index} for index, row in islice(pairs_alone, pairs)]
+    check_keys(drawn, "train_dataset", [row["row_number"] for row in drawn])
+    return drawn
 
 
 def measure_dose(
@@ -138,7 +144,9 @@ def measure_dose(
     Returns:
         [`Dose`]: The rates and the divergence.
     """
-    pairs = PairSet([dict(row) for row in rows], possible_answers(rows if answers_of is None else answers_of))
+    candidates = possible_answers(rows if answers_of is None else answers_of)
+    numbers = [row.get("row_number", index) for index, row in enumerate(rows)]
+    pairs = PairSet([dict(row) for row in rows], candidates, numbers)
     options = AnswerOptions(max_new_tokens, batch_size, thinking_markers=thinking_markers, progress=progress)
     results = evaluate(model, tokenizer, pairs, options)
     answers = [list(answer.ids) for answer in results.sets[""].answers["clean"]]

@@ -1,20 +1,20 @@
 """A small sample of held-out rows, measured again and again while a model trains."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..data.anchors import anchor_rows
-from ..data.pairs import check_anchors, check_pairs
-from ..data.prepare import prepare_pairs
+from ..data.pairs import PAIR_COLUMNS, check_anchors, check_pairs
 from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from .answering import AnswerOptions
 from .estimates import Estimate
 from .grading import kind_of, possible_answers
+from .keys import check_keys
 from .measures import ABILITIES, harmonic_mean
 from .run import PairSet, evaluate
 
@@ -55,12 +55,15 @@ class HeldOutSample(NamedTuple):
             Possible answers to the questions, by `category`.
         control_answers (`set[str]`):
             Possible answers to the control questions.
+        numbers (`tuple[Sequence[int], Sequence[int]]`):
+            The rows' places in the data that the pairs and the control questions were drawn from, for messages.
     """
 
-    pairs: Dataset
-    control: Dataset | None
+    pairs: Any
+    control: Any
     candidates: dict[str | None, set[str]]
     control_answers: set[str]
+    numbers: tuple[Sequence[int], Sequence[int]]
 
 
 def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 64, seed: int = 42) -> HeldOutSample:
@@ -92,8 +95,7 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
             )
     check_pairs(pairs, "eval_dataset")
     by_kind: dict[str, list[int]] = {}
-    key_columns = [column for column in ("answer", "biased_answer", "category") if column in pairs.column_names]
-    keys = list(pairs.select_columns(key_columns)) if key_columns else []
+    keys = _read_keys(pairs, "eval_dataset")
     for index, row in enumerate(keys):
         by_kind.setdefault(kind_of(row), []).append(index)
     chosen = [index for kind in KINDS for index in _draw(by_kind.get(kind, []), num_rows, seed)]
@@ -103,27 +105,48 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
             "`harmful` or `benign`."
         )
     control_answers: set[str] = set()
+    of_control: list[int] = []
     if control is not None:
         check_anchors(control, "control_dataset")
-        control_answers = set(control["answer"] if "answer" in control.column_names else [])
-        if not all(isinstance(answer, str) and answer.strip() for answer in control_answers or [None]):
+        control_answers = {row.get("answer") or "" for row in _read_keys(control, "control_dataset")}
+        if "" in control_answers:
             raise InvalidPairsError("`control_dataset` needs an `answer` in every row, a text.")
-        control = anchor_rows(control.select(_draw(range(len(control)), num_rows, seed)))
-    return HeldOutSample(pairs.select(chosen), control, possible_answers(keys), control_answers)
+        of_control = _draw(range(len(control)), num_rows, seed)
+        control = anchor_rows(control.select(of_control))
+    candidates = possible_answers(keys)
+    return HeldOutSample(pairs.select(chosen), control, candidates, control_answers, (chosen, of_control))
+
+
+def _read_keys(dataset: Dataset, name: str) -> list[dict[str, Any]]:
+    """What of the rows says how answers are graded; raises [`InvalidPairsError`] if it would be misread."""
+    others = [column for column in dataset.column_names if column not in (*PAIR_COLUMNS, "prompt")]
+    keys = list(dataset.select_columns(others)) if others else [{} for _ in range(len(dataset))]
+    check_keys(keys, name)
+    return keys
 
 
 def prepare_sample(
-    sample: HeldOutSample, processing_class: ProcessingClass, chat_template_kwargs: dict[str, Any] | None = None
+    sample: HeldOutSample,
+    processing_class: ProcessingClass,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    context: int | None = None,
 ) -> HeldOutSample:
-    """The sample with the token ids of its prompts, as [`~trl_consistency.data.prepare.prepare_pairs`] makes them."""
+    """
+    The sample with the token ids of its prompts.
 
-    def prepare(dataset: Dataset, name: str) -> Any:
-        given = [column for column in ("completion", "completion_ids") if column in dataset.column_names]
-        return prepare_pairs(dataset.remove_columns(given), processing_class, name, chat_template_kwargs)
+    Raises:
+        [`InvalidPairsError`]: If rows cannot be rendered, or leave no room for an answer in the model's `context`.
+    """
 
+    def prepare(dataset: Dataset, numbers: Sequence[int], name: str) -> list[dict[str, Any]]:
+        prepared = PairSet(list(dataset), {}, numbers).rendered(processing_class, name, chat_template_kwargs)
+        prepared.check_lengths(name, context)
+        return prepared.rows
+
+    of_pairs, of_control = sample.numbers
     return sample._replace(
-        pairs=prepare(sample.pairs, "eval_dataset"),
-        control=sample.control and prepare(sample.control, "control_dataset"),
+        pairs=prepare(sample.pairs, of_pairs, "eval_dataset"),
+        control=sample.control and prepare(sample.control, of_control, "control_dataset"),
     )
 
 

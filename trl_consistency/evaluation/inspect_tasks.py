@@ -26,7 +26,6 @@ from inspect_ai.model import (
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from ..errors import ConsistencyError
 from .grading import Grade, grade
 from .measures import METRICS, make_samples, measure
 
@@ -57,17 +56,15 @@ def pairs(file: str) -> Task:
         file: Pairs (JSON Lines, CSV or Parquet).
     """
     # Here and not above: Inspect imports this module for any command of its own.
-    from ..data.pairs import check_prompt_columns, report_faults, row_checker
+    from ..data.pairs import report_faults
     from ..perturbations.reading import read_rows
     from .grading import possible_answers
+    from .keys import check_keys, check_rows
 
     rows = list(read_rows(file))
-    if not rows:
-        raise ConsistencyError(f"{file} has no rows.")
-    check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), file)
-    check_row = row_checker(rows[0], has_completion=False)
-    faults = [(index, fault) for index, row in enumerate(rows) for fault in (*check_row(row), *_unsupported(row))]
-    report_faults(faults, file, len(rows))
+    check_keys(rows, file)
+    check_rows(rows, file)
+    report_faults([(index, fault) for index, row in enumerate(rows) for fault in _unsupported(row)], file, len(rows))
     candidates = possible_answers(rows)
     samples = [
         Sample(

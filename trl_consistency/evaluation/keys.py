@@ -1,11 +1,12 @@
 """The columns by which answers are graded, checked before anything is answered."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
-from ..data.pairs import check_prompt_columns, report_faults, row_checker
-from ..errors import ConsistencyError
+from ..data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
+from ..errors import ConsistencyError, InvalidPairsError
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
@@ -15,35 +16,58 @@ REQUESTS = ("harmful", "benign")  # categories that are not for telling question
 
 
 def check_rows(rows: Rows, name: str) -> None:
-    """Raises [`ConsistencyError`] for rows without prompts, or with faulty ones."""
+    """Raises [`ConsistencyError`] for rows without prompts, with faulty ones, or with columns that would be misread."""
     if not rows:
         raise ConsistencyError(f"{name} has no rows.")
-    check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), name)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    check_prompt_columns(columns, name)
+    fault = next(column_faults(columns), None)
+    if fault:
+        raise InvalidPairsError(f"`{name}` has {fault}")
     check_row = row_checker(rows[0], has_completion=False)
-    report_faults([(index, fault) for index, row in enumerate(rows) for fault in check_row(row)], name, len(rows))
+    faults = [
+        (index, fault) for index, row in enumerate(rows) for fault in (*check_row(row), *_unwritable_columns(row))
+    ]
+    report_faults(faults, name, len(rows))
 
 
-def check_keys(rows: Rows, name: str) -> None:
-    """Raises [`ConsistencyError`] for keys (`answer`, `biased_answer`, `category`) that would be misread or passed over."""
+def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
+    """Of the columns that ride along, those that no file of answers could hold."""
+    for column in row.keys() - set(PROMPT_COLUMNS):
+        try:
+            json.dumps(row[column], ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            yield f"`{column}` is not valid Unicode: it holds half a surrogate pair"
+
+
+def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> None:
+    """
+    Raises [`ConsistencyError`] for keys (`answer`, `biased_answer`, `category`) that would be misread or passed over. Of rows
+    that were drawn from others, `numbers` are their places there.
+    """
     columns = {column for row in rows for column in row}
     for key in KEYS:
         near = get_close_matches(key, columns - {*KEYS}, n=1, cutoff=0.8)
         if key not in columns and near:
-            raise ConsistencyError(
+            raise InvalidPairsError(
                 f"{name}: the column `{near[0]}` would be ignored. Rename it to `{key}` if that is what it holds, or to "
                 "something else if not."
             )
     faults = [
-        (index, f"`{column}` must be text, not {row[column]!r}")
-        for index, row in enumerate(rows)
+        (index, fault)
+        for index, row in zip(numbers or range(len(rows)), rows, strict=True)
         for column in KEYS
-        if not isinstance(row.get(column), str | None)
-    ]
-    faults += [
-        (index, f"`category` must be `{row['category'].strip().lower()}`, not {row['category']!r}")
-        for index, row in enumerate(rows)
-        if isinstance(row.get("category"), str)
-        and row["category"] not in REQUESTS
-        and row["category"].strip().lower() in REQUESTS
+        if (fault := _key_fault(column, row.get(column))) is not None
     ]
     report_faults(faults, name, len(rows))
+
+
+def _key_fault(column: str, value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        return f"`{column}` must be text, not {value!r}"
+    bare = (value or "").strip()
+    if column == "category" and value not in REQUESTS and bare.lower() in REQUESTS:
+        return f"`category` must be `{bare.lower()}`, not {value!r}"
+    if value and bare != value:
+        return f"`{column}` is blank, or has spaces around it: {value!r}"
+    return None

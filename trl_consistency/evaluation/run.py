@@ -14,6 +14,7 @@ from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass
 from ..data.target_cache import TargetCache
 from ..errors import ConsistencyError
+from ..trainer.model_checks import context_of
 from .answering import Answer, AnswerOptions, answer_pairs
 from .estimates import Estimate
 from .grading import OUTCOMES, Candidates, Grade, grade_answers, is_anchor, kind_of, possible_answers
@@ -50,10 +51,13 @@ class PairSet:
         candidates (`Mapping[str, set[str]]`):
             Possible answers to the questions, by `category`: an answer that is neither right nor suggested is read as
             one of these.
+        numbers (`Sequence[int]`, *optional*):
+            Their places in the data that they were drawn from, for messages. By default they are all.
     """
 
     rows: list[dict[str, Any]]
     candidates: Candidates
+    numbers: Sequence[int] | None = None
 
     @classmethod
     def of(cls, pairs: "PairSet | Rows") -> "PairSet":
@@ -77,10 +81,26 @@ class PairSet:
         rows = [
             row | render_row(row, processing_class, False, chat_template_kwargs or {}, 0, False) for row in self.rows
         ]
-        report_faults(
-            [(index, row["render_fault"]) for index, row in enumerate(rows) if row["render_fault"]], name, len(rows)
-        )
+        faults = [(number, row["render_fault"]) for number, row in zip(self.places, rows, strict=True)]
+        report_faults([(number, fault) for number, fault in faults if fault], name, len(rows))
         return replace(self, rows=rows)
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The number of each row in the data."""
+        return range(len(self.rows)) if self.numbers is None else self.numbers
+
+    def check_lengths(self, name: str, context: int | None) -> None:
+        """Raises [`InvalidPairsError`] for rendered rows that leave no room for an answer in a model's context."""
+        if context is None:
+            return
+        lengths = [max(len(row["clean_ids"]), len(row["perturbed_ids"])) for row in self.rows]
+        faults = [
+            (number, f"a prompt has {length} tokens, which leaves no room in the model's context of {context}")
+            for number, length in zip(self.places, lengths, strict=True)
+            if length >= context
+        ]
+        report_faults(faults, name, len(lengths))
 
 
 @dataclass(frozen=True)
@@ -298,7 +318,7 @@ def evaluate(
         [`Results`]: Answers, grades, rates and outcomes.
 
     Raises:
-        [`InvalidPairsError`]: If rows cannot be rendered.
+        [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
     """
     options = options or AnswerOptions()
     named = pairs if isinstance(pairs, Mapping) else {"": pairs}
@@ -306,7 +326,12 @@ def evaluate(
         name: PairSet.of(of_name).rendered(tokenizer, name or "pairs", chat_template_kwargs)
         for name, of_name in named.items()
     }
+    config = getattr(model, "config", None)
+    for name, of_set in sets.items():
+        of_set.check_lengths(name or "pairs", config and context_of(config))
     rows = [row for of_set in sets.values() for row in of_set.rows]
+    if not rows:
+        raise ConsistencyError("There are no pairs to answer.")
     sides = answer_pairs(model, tokenizer, rows, options, cache, desc)
     found, start = {}, 0
     for name, of_set in sets.items():

@@ -14,12 +14,13 @@ from huggingface_hub.utils import validate_repo_id
 from ..errors import ConsistencyError, one_line
 from ..files import write_text
 from ..weight_files import shapes_in
-from .results import DATASET_TYPE, model_index, read_results, results_section
+from .results import DATASET_TYPE, RESULTS_FILE, model_index, read_results, results_section
 
 
 ADAPTER_CONFIG = "adapter_config.json"
 # What `trainer/card.py` writes of a folder that has no place on the Hub yet.
 LOCAL_MODEL, LOCAL_REPO = "a local model", "path/to/this/folder"
+LARGEST_CARD = 5_000_000  # bytes
 RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
 
 
@@ -39,7 +40,7 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
         `dict[str, bytes]`: The new content of each.
     """
     _check_weights(folder)
-    card = _load_card(folder)
+    card = check_card(folder)
     data: Any = card.data
     config_path, changed = folder / ADAPTER_CONFIG, {}
     if config_path.exists():
@@ -66,12 +67,20 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
     return changed
 
 
-def add_results(folder: str | Path) -> None:
-    """Puts the results in a model's folder (`consistency_results.json`) into its card, in place of those it had."""
-    folder = Path(folder)
-    card = _load_card(folder)
-    _put_results(card, folder, folder.name)
-    write_text(folder / "README.md", str(card))
+def add_results(folder: str | Path, unfinished: str | Path | None = None) -> None:
+    """
+    Puts the results in a model's folder (`consistency_results.json`) into its card, in place of those it had.
+
+    Args:
+        folder (`str` or [`~pathlib.Path`]):
+            Folder of the model.
+        unfinished (`str` or [`~pathlib.Path`], *optional*):
+            Where the results and their pictures are, and the card is to be, until they take their places together.
+    """
+    folder, place = Path(folder), Path(unfinished or folder)
+    card = check_card(folder)
+    _put_results(card, place, folder.name)
+    write_text(place / "README.md", str(card))
 
 
 def insert_results(text: str, results: str) -> str:
@@ -136,12 +145,17 @@ def check_halves(folder: Path) -> None:
             )
 
 
-def _load_card(folder: Path) -> ModelCard:
+def check_card(folder: Path) -> ModelCard:
+    """The card in a folder; raises [`ConsistencyError`] if it is none."""
     path = folder / "README.md"
     if path.exists() and not path.is_file():
         raise ConsistencyError(f"{path} is a folder, a pipe or a device, and not a file: remove it.")
     if not path.exists():
         raise ConsistencyError(f"{folder} has no model card (README.md): `trainer.save_model()` writes one.")
+    if path.stat().st_size > LARGEST_CARD:
+        raise ConsistencyError(
+            f"{path} has {path.stat().st_size:,} bytes, and the Hub shows no card of more than {LARGEST_CARD:,}: shorten it."
+        )
     try:
         card = ModelCard(path.read_text(encoding="utf-8"), ignore_metadata_errors=False)
     except (ValueError, yaml.YAMLError) as error:
@@ -164,12 +178,12 @@ def _load_json(path: Path) -> dict[str, Any]:
 
 
 def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
-    page = read_results(folder)
-    if not page.results:
+    if not (folder / RESULTS_FILE).exists():
         return
+    page = read_results(folder)
     data: Any = card.data
     others = [entry for entry in data.eval_results or [] if entry.dataset_type != DATASET_TYPE]
     data.eval_results = others + model_index(page.results) or None
-    data.model_name = data.model_name or model_name
+    data.model_name = (data.model_name or model_name) if data.eval_results else None
     plots = [path for suffix in ("png", "svg") for path in sorted(folder.glob(f"*.{suffix}"))]
-    card.text = insert_results(card.text, results_section(page, plots))
+    card.text = insert_results(card.text, results_section(page, plots if page.results else []))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from huggingface_hub import EvalResult
 
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
 from ..evaluation.estimates import outcomes_text
 from ..files import write_text
 from ..pages import render, row_table
@@ -141,17 +141,19 @@ def write_results(
         [`ConsistencyError`]: For figures that cannot be: more hits than answers, for one.
     """
     path = Path(folder) / RESULTS_FILE
-    entries = [_without_none(asdict(result)) for result in results]
-    for number, entry in enumerate(entries):
-        _read_result(entry, f"result {number}")
     content = {
         "format": RESULTS_FORMAT,
         "description": description,
-        "findings": list(findings),
+        "findings": findings if isinstance(findings, str) else list(findings),
         "outcomes": [_without_none(asdict(of_name)) for of_name in outcomes],
-        "results": entries,
+        "results": [_without_none(asdict(result)) for result in results],
     }
-    write_text(path, json.dumps(_without_none(content), indent=2) + "\n")
+    try:
+        text = json.dumps(_without_none(content), indent=2)
+    except (TypeError, ValueError) as error:
+        raise ConsistencyError(f"{path} cannot be written: {one_line(error)}. Give plain numbers and text.") from None
+    _read_content(text, path)
+    write_text(path, text + "\n")
     return path
 
 
@@ -175,7 +177,15 @@ def read_results(folder: str | Path) -> Page:
     if not path.exists():
         return Page([])
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConsistencyError(f"{path} cannot be read ({one_line(error)}). Write it with `write_results`.") from None
+    return _read_content(text, path)
+
+
+def _read_content(text: str, path: Path) -> Page:
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConsistencyError(f"{path} is not JSON ({error}). Write it with `write_results`.") from None
     if not isinstance(content, dict) or not isinstance(content.get("results"), list):
@@ -188,13 +198,15 @@ def read_results(folder: str | Path) -> Page:
             "`write_results`."
         )
     results = [_read_result(entry, f"{path}, result {number}") for number, entry in enumerate(content["results"])]
-    outcomes = [
-        _read_outcomes(entry, f"{path}, outcomes {number}") for number, entry in enumerate(content.get("outcomes", []))
-    ]
+    given = content.get("outcomes", [])
+    if not isinstance(given, list):
+        raise ConsistencyError(f"{path}: `outcomes` must be a list, got {given!r}.")
+    outcomes = [_read_outcomes(entry, f"{path}, outcomes {number}") for number, entry in enumerate(given)]
     findings = content.get("findings", [])
     if not isinstance(findings, list) or not all(isinstance(finding, str) for finding in findings):
         raise ConsistencyError(f"{path}: `findings` must be a list of sentences.")
     named = Counter((result.metric, result.split, result.name) for result in results)
+    named += Counter((of_name.name, None, None) for of_name in outcomes)
     if twice := [key for key, count in named.items() if count > 1]:
         raise ConsistencyError(f"{path}: `{twice[0][0]}` is given twice for the same split and name.")
     if not isinstance(content.get("description"), str | None):
@@ -213,7 +225,12 @@ def results_section(page: Page, plots: Sequence[Path]) -> str:
 
     outcomes = [(of.name, outcomes_text(of.before or {}), outcomes_text(of.after)) for of in page.outcomes]
     results = [(of.title, str(of.before or ""), str(of)) for of in page.results]
-    return render("results.md", page=page, plots=plots, tables=[table(outcomes, True), table(results, False)])
+    return render(
+        "results.md",
+        page=page,
+        plots=plots,
+        tables=[table(outcomes, True), table(results, False) or "Nothing was measured."],
+    )
 
 
 def model_index(results: Sequence[Result]) -> list[EvalResult]:
@@ -250,7 +267,11 @@ def _read_result(entry: Any, where: str) -> Result:
         if not isinstance(entry["before"], dict):
             raise ConsistencyError(f"{where}: `before` must be an object with a `value`.")
         _check_keys(entry["before"], {field.name for field in fields(Figure)}, f"{where}, `before`")
-        entry["before"] = Figure(**_read_figure(entry["before"], f"{where}, `before`"))
+        entry["before"] = before = Figure(**_read_figure(entry["before"], f"{where}, `before`"))
+        if None not in (before.total, entry.get("total")) and before.total != entry["total"]:
+            raise ConsistencyError(
+                f"{where}: `before` is of {before.total} answers, and not of the same {entry['total']}: they cannot be compared."
+            )
     _check_keys(entry, {field.name for field in fields(Result)}, where)
     for key in ("split", "name"):
         if entry.get(key) is not None and not isinstance(entry[key], str):
@@ -264,8 +285,13 @@ def _read_outcomes(entry: Any, where: str) -> Outcomes:
     _check_keys(entry, {field.name for field in fields(Outcomes)}, where)
     for key in ("before", "after"):
         counts = entry.get(key, {})
-        if not isinstance(counts, dict) or not all(isinstance(count, int) and count >= 0 for count in counts.values()):
+        if not isinstance(counts, dict) or not all(map(_is_count, counts.values())):
             raise ConsistencyError(f"{where}: `{key}` must hold counts by outcome, got {counts!r}.")
+    before, after = (sum(entry.get(key, {}).values()) for key in ("before", "after"))
+    if "before" in entry and before != after:
+        raise ConsistencyError(
+            f"{where}: `before` counts {before} answers and `after` {after}: they are of the same rows."
+        )
     return Outcomes(**entry)
 
 
@@ -279,14 +305,15 @@ def _read_figure(entry: dict[str, Any], where: str) -> dict[str, Any]:
         if not is_pair or interval[0] > interval[1]:
             raise ConsistencyError(f"{where}: `interval` must be two numbers, the lower one first, got {interval!r}.")
         figure["interval"] = tuple(interval)
+    figure["unread"] = 0 if figure.get("unread") is None else figure["unread"]
     for count in ("hits", "total", "unread"):
         number = figure.get(count)
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+        if number is not None and not _is_count(number):
             raise ConsistencyError(f"{where}: `{count}` must be a count, got {figure[count]!r}.")
     hits, total = figure.get("hits"), figure.get("total")
     if hits is not None and total is not None and hits > total:
         raise ConsistencyError(f"{where}: `hits` {hits} is more than the `total` of {total}.")
-    if total is not None and (hits or 0) + figure.get("unread", 0) > total:
+    if total is not None and (hits or 0) + figure["unread"] > total:
         raise ConsistencyError(
             f"{where}: `hits` and `unread` are more than the `total` of {total}, which counts all answers."
         )
@@ -304,6 +331,14 @@ def _read_figure(entry: dict[str, Any], where: str) -> dict[str, Any]:
             raise ConsistencyError(
                 f"{where}: `value` is {value}, but `hits` {hits} of `total` {total} is {hits / total:.3f}."
             )
+    alone = [key for key in ("hits", "unread", "of_read") if figure.get(key)]
+    if total is None and alone:
+        raise ConsistencyError(f"{where}: `{alone[0]}` is given without a `total`, of which it is a part.")
+    read = (total or 0) - figure["unread"]
+    if of_read is not None and hits is not None and (not read or abs(of_read - hits / read) > ROUNDING):
+        raise ConsistencyError(
+            f"{where}: `of_read` is {of_read}, but {hits} of the {read} answers that were read count."
+        )
     if value is not None and interval is not None and not interval[0] - ROUNDING <= value <= interval[1] + ROUNDING:
         raise ConsistencyError(f"{where}: the `interval` {list(interval)} does not hold the `value`, {value}.")
     if total is not None and interval is not None and (interval[0] < -1 - ROUNDING or interval[1] > 1 + ROUNDING):
@@ -316,6 +351,10 @@ def _read_figure(entry: dict[str, Any], where: str) -> dict[str, Any]:
     if value is None and interval is not None and (interval[0] > 0 or interval[1] < 1):
         raise ConsistencyError(f"{where}: `interval` {list(interval)} has no `value`.")
     return figure
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_number(value: Any) -> bool:

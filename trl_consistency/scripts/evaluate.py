@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,13 +43,17 @@ from ..evaluation.run import PairSet, Results, evaluate
 from ..evaluation.suite_runs import load_suite
 from ..evaluation.suites import find_suites, run_suites, suite_packages
 from ..files import whole_files, write_text
+from ..folder_lock import alone_in
+from ..publishing.page import check_card
 from ..trainer.checks import check_bitsandbytes, check_output_dir
 from ..trainer.folder_lock import all_alone_in
 from ..trainer.model_checks import context_of
 from .evaluation_files import (
     ANSWERS_FILE,
+    PICTURES,
     make_summary,
     read_history,
+    remove_earlier,
     results_tables,
     save_to_adapters,
     tables_text,
@@ -135,8 +139,13 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     """Answers, grades, measures and writes; returns what `--json` prints."""
     template_kwargs = check_arguments(args)
     sets = load_sets(args.pairs, args.splits, args.max_pairs, args.seed)
-    check_output_dir(args.output_dir)
-    with all_alone_in(args.output_dir, PartialState(), "evaluates"):
+    adapters = args.adapters if args.save_to_adapters and PartialState().is_main_process else []
+    with all_alone_in(args.output_dir, PartialState(), "evaluates"), ExitStack() as locks:
+        check_output_dir(args.output_dir)
+        for folder in {os.path.realpath(path): path for path in adapters}.values():
+            if not os.path.samefile(folder, args.output_dir):
+                locks.enter_context(alone_in(folder, "evaluates", "adapters"))
+            check_card(Path(folder))
         return _evaluate(args, template_kwargs, sets)
 
 
@@ -234,8 +243,8 @@ def _write(
         write_text(unfinished / RESULTS, text + "\n")
         write_answers(unfinished, args.file_type, found)
         page, _ = write_report(unfinished, summary, found, tables, histories, args.seed)
-    for other in {"jsonl", "parquet"} - {args.file_type}:  # of an earlier run
-        (folder / f"{ANSWERS_FILE}.{other}").unlink(missing_ok=True)
+        written = os.listdir(unfinished)
+    remove_earlier(folder, written, (*PICTURES, f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet"))
     if args.save_to_adapters:
         save_to_adapters(summary, found)
     print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
@@ -294,6 +303,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, An
         "rows_by_log_probability": by_logprob if args.multiple_choice == "logprob" else 0,
         "possible_answers": sum(len(answers) for of_set in sets.values() for answers in of_set.candidates.values()),
         "judge": args.judge_model,
+        "judge_questions": args.judge_questions,
         "load_in_4bit": args.load_in_4bit,
     }
     if args.suites:

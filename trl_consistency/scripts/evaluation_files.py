@@ -1,9 +1,10 @@
 """What `trl-consistency evaluate` leaves behind: results, answers, a report, and results in the adapters' folders."""
 
 import json
+import os
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from ..evaluation.report import (
 from ..evaluation.report_page import Picture, Report, Table
 from ..evaluation.run import SIDES, Results
 from ..evaluation.suite_scores import SuiteScore, compare_suites, suite_cells
-from ..files import whole_file, write_by
+from ..files import whole_file, whole_files, write_by
 from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
 from ..publishing.results import RESULTS_FILE
@@ -37,6 +38,7 @@ from ..publishing.results import RESULTS_FILE
 FORMAT = 2
 
 ANSWERS_FILE = "answers"
+PICTURES = ("outcomes.png", "rates.png", "tradeoff.png", "training.png")
 
 # Rows whose answers the report shows, so many of a kind: questions, harmful and benign requests, others.
 EXAMPLES_OF_A_KIND = 3
@@ -205,20 +207,31 @@ def save_to_adapters(summary: Mapping[str, Any], found: Mapping[str, Results]) -
             continue
         folder = Path(summary["models"][name]["path"])
         had = (folder / RESULTS_FILE).exists()
-        path = write_results(
-            folder,
-            make_page_results(results, base),
-            _description(summary),
-            make_page_outcomes(results, base),
-            results.findings(base) + results.warnings(),
-        )
-        plot_rates({"before": base.rates(), name: results.rates()}, folder / "rates.png")
-        outcomes = {"before": base.outcomes(), name: results.outcomes()}
-        if outcome_places(outcomes):
-            plot_outcomes(outcomes, folder / "outcomes.png")
-        if (folder / "README.md").exists():
-            add_results(folder)
-        print(f"{path}: {'results replaced' if had else 'results written'}.", file=sys.stderr)
+        with whole_files(folder) as unfinished:
+            write_results(
+                unfinished,
+                make_page_results(results, base),
+                _description(summary),
+                make_page_outcomes(results, base),
+                results.findings(base) + results.warnings(),
+            )
+            rates = {"before": base.rates(), name: results.rates()}
+            if any(rates.values()):
+                plot_rates(rates, unfinished / "rates.png")
+            outcomes = {"before": base.outcomes(), name: results.outcomes()}
+            if outcome_places(outcomes):
+                plot_outcomes(outcomes, unfinished / "outcomes.png")
+            if (folder / "README.md").exists():
+                add_results(folder, unfinished)
+            written = os.listdir(unfinished)
+        remove_earlier(folder, written, PICTURES[:2])
+        print(f"{folder / RESULTS_FILE}: {'results replaced' if had else 'results written'}.", file=sys.stderr)
+
+
+def remove_earlier(folder: Path, written: Collection[str], names: Iterable[str]) -> None:
+    """Removes files of an earlier run that the last one has nothing for."""
+    for name in {*names} - {*written}:
+        (folder / name).unlink(missing_ok=True)
 
 
 def make_page_results(results: Results, base: Results, labels: Mapping[str, str] = {}) -> list[Result]:
@@ -286,8 +299,8 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
     lines = []
     for model, results in found.items():
         for name, of_set in results.sets.items():
-            for index, row in enumerate(of_set.pairs.rows):
-                line = {"model": model, "set": name, "row": index}
+            for index, (number, row) in enumerate(zip(of_set.pairs.places, of_set.pairs.rows, strict=True)):
+                line = {"model": model, "set": name, "row": number}
                 for side in SIDES:
                     grade = of_set.grades[side][index]
                     line |= {
@@ -314,4 +327,4 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
         return
     with whole_file(path) as file:
         for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")

@@ -239,8 +239,10 @@ def _measure_dose(
     chat_template_kwargs: dict[str, Any],
     model_args: ModelConfig,
 ) -> Dose:
+    from ..evaluation.keys import check_keys
     from ..evaluation.models import load_model
 
+    check_keys(rows, "pairs")
     model, processing_class = load_model(
         model_args.model_name_or_path or "",
         model_args.model_revision,

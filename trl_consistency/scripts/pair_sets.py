@@ -8,8 +8,8 @@ from typing import Any
 
 from trl import DatasetMixtureConfig
 
-from ..data.pairs import report_faults
 from ..data.rendering import ProcessingClass
+from ..data.text import normalized
 from ..embedded import EMBEDDED
 from ..errors import ConsistencyError
 from ..evaluation.graders import SHORTEST_IN_ANY_CASE
@@ -66,11 +66,12 @@ def load_sets(
                 raise ConsistencyError(f"`splits`: {name} has no split `{split}`, only: {', '.join(splits)}.")
             rows = splits[split]
             check_rows(rows, name if len(splits) == 1 else f"{name}, split {split}")
+            kept: Sequence[int] = range(len(rows))
             if max_pairs is not None and max_pairs < len(rows):
-                kept = sorted(random.Random(seed).sample(range(len(rows)), max_pairs))
+                kept = sorted(random.Random(seed).sample(kept, max_pairs))
                 rows = [rows[index] for index in kept]
             short = Path(name).stem if os.path.isfile(name) else split
-            found.append((short, name if os.path.isfile(name) else f"{name}/{split}", PairSet(rows, candidates)))
+            found.append((short, name if os.path.isfile(name) else f"{name}/{split}", PairSet(rows, candidates, kept)))
     shorts = [short for short, _, _ in found]
     sets = {long if shorts.count(short) > 1 else short: of_set for short, long, of_set in found}
     if len(sets) < len(found):
@@ -100,11 +101,13 @@ def _load_splits(name: str) -> dict[str, Rows]:
 def _check_spelling(answers: set[str], name: str) -> None:
     spelt: dict[str, str] = {}
     for answer in sorted(answers):
-        other = spelt.setdefault(answer.lower(), answer)
-        if other != answer and len(answer) >= SHORTEST_IN_ANY_CASE:
+        as_read = " ".join(normalized(answer).split())
+        short = len(as_read) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
+        other = spelt.setdefault(as_read if short else as_read.lower(), answer)
+        if other != answer:
             raise ConsistencyError(
-                f"{name}: the answers `{other}` and `{answer}` differ in case alone, and a reply could be only one of them. "
-                "Spell them alike."
+                f"{name}: the answers `{other}` and `{answer}` differ in case or spaces alone, and a reply could be only one of "
+                "them. Spell them alike."
             )
 
 
@@ -129,10 +132,4 @@ def check_lengths(sets: dict[str, PairSet], context: int | None, max_completion_
             "(`max_position_embeddings`). Lower it."
         )
     for name, of_set in sets.items():
-        lengths = [max(len(row["clean_ids"]), len(row["perturbed_ids"])) for row in of_set.rows]
-        faults = [
-            (index, f"a prompt has {length} tokens, which leaves no room in the model's context of {context}")
-            for index, length in enumerate(lengths)
-            if length >= context
-        ]
-        report_faults(faults, name, len(lengths))
+        of_set.check_lengths(name, context)

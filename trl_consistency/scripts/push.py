@@ -8,8 +8,11 @@ trl-consistency push outputs/bct user/name
 
 import argparse
 from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
 
 from ..errors import ends_with_message
+from ..folder_lock import alone_in
 
 
 @ends_with_message()
@@ -28,7 +31,9 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     options = vars(parser.parse_args(args))
     from ..publishing import publish  # imports torch, which `--help` need not wait for
 
-    url = publish(**options)
+    folder = Path(options["folder"])
+    with alone_in(folder, "publishes", None) if folder.is_dir() else nullcontext():
+        url = publish(**options)
     if url:
         print(f"Published: {url}")
 

@@ -21,6 +21,7 @@ from ..evaluation.models import BASE, check_adapters, load_model, name_models
 from ..evaluation.suite_scores import SuiteScore
 from ..evaluation.suites import find_suites, run_suites, suite_packages
 from ..files import write_text
+from ..folder_lock import alone_in
 from ..trainer.checks import check_output_dir
 from .evaluation_files import suite_results, suite_tables, tables_text
 from .parser import StrictParser, as_template_kwargs
@@ -65,24 +66,25 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
     find_suites(args.suites, args.judge)
-    check_output_dir(args.output_dir)
-    model, processing_class = load_model(args.model_name_or_path, args.model_revision)
-    with redirect_stdout(sys.stderr):  # the libraries print what they do
-        scores = run_suites(
-            model,
-            args.suites,
-            adapters,
-            processing_class,
-            judge=args.judge,
-            limit=args.limit,
-            batch_size=args.batch_size,
-            max_new_tokens=args.max_completion_length,
-            chat_template_kwargs=template_kwargs,
-            log_dir=Path(args.output_dir) / LOGS,
-        )
-    results = make_results(args, {BASE: args.model_name_or_path, **adapters}, scores)
-    text = json.dumps(results, ensure_ascii=False, allow_nan=False)
-    write_text(Path(args.output_dir) / RESULTS, text + "\n")
+    with alone_in(args.output_dir):
+        check_output_dir(args.output_dir)
+        model, processing_class = load_model(args.model_name_or_path, args.model_revision)
+        with redirect_stdout(sys.stderr):  # the libraries print what they do
+            scores = run_suites(
+                model,
+                args.suites,
+                adapters,
+                processing_class,
+                judge=args.judge,
+                limit=args.limit,
+                batch_size=args.batch_size,
+                max_new_tokens=args.max_completion_length,
+                chat_template_kwargs=template_kwargs,
+                log_dir=Path(args.output_dir) / LOGS,
+            )
+        results = make_results(args, {BASE: args.model_name_or_path, **adapters}, scores)
+        text = json.dumps(results, ensure_ascii=False, allow_nan=False)
+        write_text(Path(args.output_dir) / RESULTS, text + "\n")
     print(text if args.json else printable(f"{tables_text(suite_tables(scores))}\n{args.output_dir}/{RESULTS}"))
     return results
 

@@ -17,6 +17,7 @@ from ..evaluation.held_out import (
     prepare_sample,
     selection_score,
 )
+from .model_checks import context_of
 from .upstream import DistributedBackend, unwrap_model_for_generation
 
 
@@ -116,10 +117,15 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             )
         sample = draw_sample(eval_dataset, control_dataset, num_rows, seed)
         self.trainer: Any = trainer
-        self.sample = prepare_sample(sample, trainer.processing_class, args.chat_template_kwargs)
+        self.max_new_tokens = max_new_tokens or args.max_completion_length
+        self.sample = prepare_sample(
+            sample,
+            trainer.processing_class,
+            args.chat_template_kwargs,
+            context_of(trainer.model.config),
+        )
         self.eval_every = eval_every
         self.max_drop = max_drop
-        self.max_new_tokens = max_new_tokens or args.max_completion_length
         self.batch_size = batch_size
         self.stopped: str | None = None
         self._start: dict[str, Estimate] | None = None
