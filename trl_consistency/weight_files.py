@@ -1,10 +1,33 @@
-"""What the headers of safetensors files say of the weights in them."""
+"""Where the files of a model are, and what the headers of safetensors files say of the weights in them."""
 
+import json
 from pathlib import Path
 
+from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .errors import ConsistencyError, one_line
+
+
+ADAPTER_CONFIG = "adapter_config.json"
+
+
+def folder_of(name: str, revision: str | None = None) -> Path | None:
+    """The folder of a model or an adapter: its own, or its commit's in the cache of the Hub; None if it is not there yet."""
+    if Path(name).is_dir():
+        return Path(name)
+    found = [try_to_load_from_cache(name, file, revision=revision) for file in ("config.json", ADAPTER_CONFIG)]
+    return next((Path(file).parent for file in found if isinstance(file, str)), None)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that a model's weights are loaded from, whether they are there or not."""
+    if (whole := folder / SAFE_WEIGHTS_NAME).exists():
+        return [whole]
+    if (index := folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
+        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    return sorted(folder.glob("*.safetensors"))
 
 
 def stored_in(file: Path) -> dict[str, tuple[str, list[int]]]:

@@ -12,9 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, try_to_load_from_cache
 from peft import PeftModel, get_peft_model_state_dict
 
+from ..weight_files import folder_of
 from .digests import file_digest
 from .target_cache import LIBRARIES, AnswerCache, fingerprint
 
@@ -131,12 +131,9 @@ def _folder(model: Any, config: Any, revision: str | None) -> Path | None:
     name = getattr(config, "_name_or_path", "")
     if not name:
         return None
-    if Path(name).is_dir():
-        return Path(name)
     if revision is None and isinstance(model, PeftModel):
         revision = model.peft_config[model.active_adapters[0]].revision
-    found = try_to_load_from_cache(name, "config.json", constants.HF_HUB_CACHE, revision)
-    return Path(found).parent if isinstance(found, str) else None
+    return folder_of(name, revision)
 
 
 def model_tensors(model: Any) -> Iterator[tuple[str, Any]]:

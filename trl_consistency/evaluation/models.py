@@ -24,7 +24,6 @@ from ..trainer.architecture import check_architecture
 from ..trainer.device import announce_cpu, asks_for_bf16
 from ..trainer.finiteness import check_base
 from ..trainer.model_checks import (
-    ADAPTER_CONFIG,
     check_adapter_config,
     check_model_folder,
     check_weights,
@@ -32,7 +31,7 @@ from ..trainer.model_checks import (
 )
 from ..trainer.quantization import keep_layout
 from ..trainer.upstream import create_model_from_path
-from ..weight_files import shapes_in
+from ..weight_files import ADAPTER_CONFIG, shapes_in
 
 
 BASE = "base"  # what results call the model before training
@@ -115,7 +114,7 @@ def check_loadable(
         check_weights(folder)
         check_files(folder)
         path, revision = _base_model(folder)
-    check_model_folder(path)
+    check_model_folder(path, revision)
     config = load_config(path, revision, trust_remote_code)
     model = check_architecture(path, config)
     for adapter in adapters:

@@ -1,8 +1,9 @@
 """What a model's config makes without memory for its weights, and whether the weights in its folder and an adapter fit that."""
 
-import re
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,12 +12,13 @@ from peft import PromptLearningConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.core_model_loading import convert_and_load_state_dict_in_model
+from transformers.modeling_utils import LoadStateDictConfig
 from transformers.quantizers import AutoHfQuantizer
-from transformers.utils import SAFE_WEIGHTS_NAME
+from transformers.utils import logging
 
 from ..errors import ConsistencyError, one_line
-from ..weight_files import stored_in
+from ..weight_files import folder_of, stored_in, weight_files
 
 
 def check_architecture(
@@ -57,7 +59,7 @@ def check_architecture(
         raise ConsistencyError(f"{name} cannot be loaded: {_said(error)}") from None
     quantization = getattr(config, "quantization_config", None)
     if quantization is None:
-        _check_weights(name, model)
+        _check_weights(name, deepcopy(model))
     else:
         _check_quantization(name, quantization)
     if peft_config is not None and not isinstance(peft_config, PromptLearningConfig):
@@ -129,53 +131,62 @@ def _check_quantization(name: str, config: Any) -> None:
         raise ConsistencyError(f"{name}: its quantized weights cannot be loaded: {one_line(error)}") from None
 
 
-def _check_weights(folder: str, model: PreTrainedModel) -> None:
-    """Raises [`ConsistencyError`] if the weights in a folder are not those of the model, under any name that it knows."""
-    files = sorted(Path(folder).glob("*.safetensors"))
-    whole = [file for file in files if file.name == SAFE_WEIGHTS_NAME]  # which is loaded alone
-    there = {name: of for file in whole or files for name, of in stored_in(file).items()}
-    if not files:
-        return
-    transforms = get_model_conversion_mapping(model)
-    renamings = [of for of in transforms if isinstance(of, WeightRenaming)]
-    converters = [of for of in transforms if isinstance(of, WeightConverter)]
-    here = model.state_dict()
-    shapes: dict[str, list[int]] = {}
-    for name, (dtype, shape) in there.items():
+def _check_weights(name: str, model: PreTrainedModel) -> None:
+    """
+    Raises [`ConsistencyError`] if the weights of a model are not those that its config asks for. transformers itself loads
+    them, without memory for them, so that it knows all their names and joins those of experts.
+    """
+    folder = folder_of(name, getattr(model.config, "_commit_hash", None))
+    files = [] if folder is None else weight_files(folder)
+    there = {of: facts for file in files if file.exists() for of, facts in stored_in(file).items()}
+    if not files or (not os.path.isdir(name) and not all(file.exists() for file in files)):
+        return  # the rest is downloaded
+    for weight, (dtype, _) in there.items():
         if not dtype.startswith(("F", "BF")) or dtype.startswith("F8"):
             raise ConsistencyError(
-                f"{folder}: the weights {name} are stored as {dtype}, and config.json has no `quantization_config` that says "
+                f"{name}: the weights {weight} are stored as {dtype}, and config.json has no `quantization_config` that says "
                 "what they mean. Download or copy both again."
             )
-        target, converter = rename_source_key(name, renamings, converters, model.base_model_prefix, here)
-        if converter is not None:
-            return  # several weights become one, or one several: transformers sees to it that they are whole
-        shapes[target] = shape
-    lacking = [
-        name
-        for name in here.keys() - shapes.keys() - dict(model.named_buffers()).keys()
-        if model.all_tied_weights_keys.get(name) not in shapes
-        and not any(re.search(ignored, name) for ignored in model._keys_to_ignore_on_load_missing or ())
-    ]
-    if lacking:
+    state = {of: torch.empty(shape, device="meta") for of, (_, shape) in there.items()}
+    loading = LoadStateDictConfig(device_map={"": "meta"}, weight_mapping=get_model_conversion_mapping(model))
+    with _no_progress_bar():
+        info, _ = convert_and_load_state_dict_in_model(model, state, loading)
+    model.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
+    model._adjust_missing_and_unexpected_keys(info)
+    if info.conversion_errors:
         raise ConsistencyError(
-            f"{folder} lacks {_listed(lacking)}, which config.json asks for. Download or copy the model again."
+            f"{name}: the parts that {_listed(info.conversion_errors)} is joined of do not fit together: one is missing, or has "
+            "another shape. Download or copy the model again."
         )
-    other = [name for name, shape in shapes.items() if name in here and list(here[name].shape) != shape]
-    if other:
-        asked = list(here[sorted(other)[0]].shape)
+    if info.missing_keys:
         raise ConsistencyError(
-            f"{folder}: the weights do not go with config.json, which asks for {asked} in {_listed(other)}: it is "
-            f"{shapes[sorted(other)[0]]} there. Download or copy both again."
+            f"{name} lacks {_listed(info.missing_keys)}, which config.json asks for. Download or copy the model again."
         )
-    homeless = [name for name in shapes if name not in here and _belongs(name, model)]
+    if info.mismatched_keys:
+        weight, stored, asked = min(info.mismatched_keys)
+        raise ConsistencyError(
+            f"{name}: the weights do not go with config.json, which asks for {list(asked)} in "
+            f"{_listed([of[0] for of in info.mismatched_keys])}: it is {list(stored)} there. Download or copy both again."
+        )
+    homeless = [weight for weight in info.unexpected_keys if _belongs(weight, model)]
     if homeless:
         raise ConsistencyError(
-            f"{folder}: config.json has no place for {_listed(homeless)}, which would be left out. Download or copy both again."
+            f"{name}: config.json has no place for {_listed(homeless)}, which would be left out. Download or copy both again."
         )
 
 
-def _listed(names: list[str]) -> str:
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
+
+
+def _listed(names: Collection[str]) -> str:
     return sorted(names)[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
 
@@ -185,8 +196,6 @@ def _belongs(name: str, model: PreTrainedModel) -> bool:
     such as eyes, or that it makes itself.
     """
     if name in dict(model.named_buffers()) or name.endswith("inv_freq"):
-        return False
-    if any(re.search(ignored, name) for ignored in model._keys_to_ignore_on_load_unexpected or ()):
         return False
     layers = [of for of, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)]
     return any(name.startswith(f"{of}.") for of in layers)

@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import constants
 from peft import PeftConfig, PeftModel, PromptLearningConfig, get_peft_model_state_dict
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from ..errors import ConsistencyError, one_line
 from ..json_files import fault_in
-from ..weight_files import shapes_in
+from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
 from .architecture import check_architecture
 from .learned_prompt import no_states
 
 
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
-
-ADAPTER_CONFIG = "adapter_config.json"
 
 
 def check_model(model: Any, args: Any, peft_config: Any = None, quantization_config: Any = None) -> int | None:
@@ -61,7 +60,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         raise ConsistencyError(
             "`quantization_config` needs a `peft_config`: quantized weights cannot be trained themselves."
         )
-    check_model_folder(model)
+    check_model_folder(model, options.get("revision"))
     config = load_config(model, options.get("revision"), args.trust_remote_code)
     _check_routers(config, args)
     check_architecture(model, config, options.get("attn_implementation"), peft_config)
@@ -194,18 +193,21 @@ def context_of(config: PreTrainedConfig) -> int | None:
     return limit
 
 
-def check_model_folder(folder: str) -> None:
-    """Raises [`ConsistencyError`] if a local folder holds no whole model; what is no folder is left to the Hub."""
-    if not os.path.isdir(folder):
+def check_model_folder(name: str, revision: str | None = None) -> None:
+    """Raises [`ConsistencyError`] if a folder, or the cache where the Hub cannot be asked, holds no whole model."""
+    folder = folder_of(name, revision)
+    if folder is None:
         return
-    if (Path(folder) / ADAPTER_CONFIG).is_file():
+    if (folder / ADAPTER_CONFIG).is_file():
         raise ConsistencyError(
-            f"{folder} is an adapter, and a model is asked for. Load it on its base model with "
-            f"`PeftModel.from_pretrained(base_model, {folder!r}, is_trainable=True)` and give the trainer that, or merge "
+            f"{name} is an adapter, and a model is asked for. Load it on its base model with "
+            f"`PeftModel.from_pretrained(base_model, {name!r}, is_trainable=True)` and give the trainer that, or merge "
             "it into its base model (`merge_and_unload`), save the whole and name that folder."
         )
+    if not os.path.isdir(name) and not constants.HF_HUB_OFFLINE:
+        return  # what is not there yet is downloaded
     check_weights(folder)
-    _check_generation_config(Path(folder) / GENERATION_CONFIG_NAME)
+    _check_generation_config(folder / GENERATION_CONFIG_NAME)
 
 
 def _check_generation_config(file: Path) -> None:
@@ -231,7 +233,7 @@ def check_reference_files(ref_model: str, trust_remote_code: bool) -> None:
     check_architecture(ref_model, load_config(ref_model, None, trust_remote_code))
 
 
-def check_weights(folder: str) -> None:
+def check_weights(folder: str | Path) -> None:
     """Raises [`ConsistencyError`] if the weights in a folder are missing, pickled, or not whole."""
     files = sorted(Path(folder).glob("*.safetensors"))
     pickles = sorted(Path(folder).glob("*model*.bin"))
