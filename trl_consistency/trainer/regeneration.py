@@ -41,7 +41,7 @@ class RegenerateTargets(TrainerCallback, ExportableState):
             self._replace(wanted, None)
         else:
             raise ConsistencyError(
-                f"The targets made after epoch {wanted} are not known to this checkpoint: it was saved without "
+                f"This checkpoint has no record of the targets made after epoch {wanted}: it was saved without "
                 "`regenerate_targets_every`. Resume without it, or from the checkpoint at the end of that epoch."
             )
 

@@ -97,7 +97,7 @@ def check_batches(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
     if rows % needed and not is_stream:
         logger.warning(
             f"Each epoch leaves out {rows % needed} of {rows} rows, others each time: {needed} prompts make a batch of "
-            "rollouts, and an incomplete one is not used."
+            "rollouts, and an incomplete batch is not used."
         )
     batch, group = args.per_device_train_batch_size, args.num_generations
     if args.share_prefix and batch % group:

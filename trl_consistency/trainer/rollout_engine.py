@@ -231,8 +231,8 @@ def check_policy(model: Any, accelerator: Accelerator, args: OnPolicyConsistency
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
     if accelerator.distributed_type == DistributedType.FSDP or (plugin is not None and plugin.zero_stage == 3):
         raise ConsistencyError(
-            "`use_vllm` is not available with an adapter under FSDP or DeepSpeed ZeRO-3: a layer of which each process "
-            "holds a part cannot be merged in a copy. Use DDP or ZeRO-2, or leave `use_vllm` out."
+            "`use_vllm` is not available with an adapter under FSDP or DeepSpeed ZeRO-3: a sharded layer cannot be "
+            "merged in a copy. Use DDP or ZeRO-2, or leave `use_vllm` out."
         )
     configs = (base.config, base.config.get_text_config())
     is_tied = any(getattr(config, "tie_word_embeddings", False) for config in configs)
@@ -248,8 +248,9 @@ def _check_server(client: Any) -> None:
     mode = client.get_server_info()["model_config"]["logprobs_mode"]
     if mode != "processed_logprobs":
         raise ConsistencyError(
-            f"The vLLM server runs with `--logprobs-mode {mode}`, which does not tell how likely a token was to be sampled. "
-            "Restart it with `--logprobs-mode processed_logprobs`, or set `vllm_importance_sampling_correction: false`."
+            f"The vLLM server runs with `--logprobs-mode {mode}`, which does not return the probabilities that tokens "
+            "were sampled with. Restart it with `--logprobs-mode processed_logprobs`, or set "
+            "`vllm_importance_sampling_correction: false`."
         )
 
 
