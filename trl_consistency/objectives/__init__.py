@@ -1,7 +1,7 @@
 """
-What the objectives measure: pure functions of tensors, which know no model, tokenizer or trainer.
+The mathematics of the objectives: pure functions of tensors, independent of models, tokenizers and trainers.
 
-`N` counts positions, flattened over the pairs of a batch. Each function returns sums or one value a position, and the
-caller divides by its count over the whole batch of all processes. All compute in float32 or better, and let the
-gradient into the student alone.
+`N` is the number of positions, flattened over the pairs of a batch. Each function returns sums or one value per
+position, and the caller divides by the count over the whole batch of all processes. All functions compute in float32
+or float64. Only the student gets a gradient.
 """

@@ -1,4 +1,4 @@
-"""Distance of residual streams: the loss of ACT."""
+"""Distance between residual streams: the loss of ACT."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from .precision import at_least_float32
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """Keeps its inputs alone for the backward: autograd would keep a float32 difference for each layer besides."""
+    """Saves only its inputs for the backward pass. Autograd would also keep a float32 difference for each layer."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, reference: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ class _SquaredDistance(torch.autograd.Function):
 
 def squared_distance(student: Tensor, reference: Tensor) -> Tensor:
     """
-    Squared Euclidean distance of each position, `‖h - sg h0‖²`.
+    Squared Euclidean distance at each position, `‖h - sg h0‖²`.
 
     Args:
         student (`torch.Tensor` of shape `(N, H)`):
@@ -47,8 +47,7 @@ def layer_distances(
     student: Sequence[Tensor], reference: Sequence[Tensor], span_ids: Tensor, num_spans: int
 ) -> Tensor:
     """
-    Distance of each layer and pair, as in [`activation_loss`] before the mean over the layers: `1/|S| Σ_s ‖h_ls - sg
-    h0_ls‖²`.
+    Distance for each layer and pair, `1/|S| Σ_s ‖h_ls - sg h0_ls‖²`: [`activation_loss`] before its mean over layers.
 
     Args:
         student (`Sequence[torch.Tensor]`):
@@ -79,8 +78,8 @@ def activation_loss(
     """
     Activation consistency loss (ACT) of each pair: `1/|layers| Σ_l 1/|S| Σ_s ‖h_ls - sg h0_ls‖²`.
 
-    `S` is the shared span of a pair, and `h_l` the residual stream that leaves block `l`. Every pair counts alike,
-    however long its span; one with an empty span has 0.
+    `S` is the shared span of a pair, and `h_l` the residual stream after block `l`. All pairs have the same weight,
+    whatever the length of their spans. The loss of an empty span is 0.
 
     Source: Irpan, Turner et al., "Consistency Training Helps Stop Sycophancy and Jailbreaks", arXiv 2510.27062.
 
@@ -92,7 +91,7 @@ def activation_loss(
         span_ids (`torch.LongTensor` of shape `(N,)`):
             Pair of each position, from 0 to `num_spans - 1`.
         num_spans (`int`):
-            Pairs of the batch, those with an empty span included.
+            Number of pairs in the batch, including those with an empty span.
 
     Returns:
         `torch.Tensor` of shape `(num_spans,)`: In float32, in squared units of the residual stream.

@@ -1,4 +1,4 @@
-"""Divergence of attention rows: the loss of AttCT."""
+"""Divergence between attention rows: the loss of AttCT."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from .precision import at_least_float32
 
 
-# A row that puts less than this on the shared keys says nothing about how it divides its attention among them.
+# Below this mass on the shared keys, a row's distribution over them is numerical noise.
 MIN_ROW_MASS = 1e-6
 
 
@@ -14,29 +14,31 @@ def attention_divergence(student: Tensor, reference: Tensor) -> tuple[Tensor, Te
     """
     Jensen-Shannon divergence of the attention within one shared span, summed over heads and rows.
 
-    With `p_i` the student's and `q_i` the reference's row `i`, restricted to the shared keys `j <= i` and scaled to
-    sum to 1: `Σ_heads Σ_i ½ KL(p_i ‖ m_i) + ½ KL(sg q_i ‖ m_i)`, `m_i = ½ (p_i + sg q_i)`, natural logarithm: from 0
-    to `log 2` a row. A row with a mass below `1e-6` on either side, before scaling, is left out and counted.
+    `p_i` is row `i` of the student and `q_i` that row of the reference, both restricted to the shared keys `j <= i`
+    and scaled to sum to 1. The result is `Σ_heads Σ_i ½ KL(p_i ‖ m_i) + ½ KL(sg q_i ‖ m_i)` with `m_i = ½ (p_i + sg
+    q_i)` and natural logarithms: from 0 to `log 2` per row. A row whose mass before scaling is below `1e-6` on either
+    side is left out and counted.
 
-    Source: the AttCT research code, which does not scale the rows: there, attention that moves to or from keys outside
-    the span (the cue, the system prompt) changes the loss as well. Here only its division among the shared keys does.
+    Source: the AttCT research code. That code does not scale the rows, so attention that moves to or from keys outside
+    the span (the cue, the system prompt) also changes its loss. Here, only the distribution over the shared keys
+    counts.
 
     Args:
         student (`torch.Tensor` of shape `(heads, S, S)`):
             Attention weights of the student (after the softmax): rows and columns of the shared span in the perturbed
-            prompt. What is above the diagonal is ignored.
+            prompt. Entries above the diagonal are ignored.
         reference (`torch.Tensor` of shape `(heads, S, S)`):
-            The same of the reference, in the clean prompt.
+            Attention weights of the reference, for the shared span in the clean prompt.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: Sum over heads and rows in nats, in float32, and the number of rows (over
-        all heads) that were left out.
+        `tuple[torch.Tensor, torch.Tensor]`: The sum over heads and rows in nats, in float32, and the number of rows
+        (over all heads) that were left out.
     """
     p, q = (at_least_float32(weights).tril() for weights in (student, reference.detach()))
     p_mass, q_mass = p.sum(-1, keepdim=True), q.sum(-1, keepdim=True)
     counted = (p_mass >= MIN_ROW_MASS) & (q_mass >= MIN_ROW_MASS)
     p, q = (row / mass.where(counted, 1) for row, mass in ((p, p_mass), (q, q_mass)))
-    # At 0 the logarithm has no slope to speak of: its clamped value keeps the gradient of p log p finite.
+    # Clamping keeps the gradient of p log p finite at 0.
     smallest = torch.finfo(p.dtype).tiny
     log_m = ((p + q) / 2).clamp(min=smallest).log()
     p_term, q_term = (row * (row.clamp(min=smallest).log() - log_m) for row in (p, q))

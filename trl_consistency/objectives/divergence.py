@@ -1,4 +1,4 @@
-"""Divergence of next-token distributions, and log-probabilities of tokens, without logits of the whole vocabulary."""
+"""Divergence of next-token distributions and log-probabilities of tokens, computed in chunks."""
 
 import math
 from typing import Any
@@ -6,14 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# TRL's kernels are functions of tensors like those here: they need nothing of its trainers.
+# TRL's kernels are pure functions of tensors too, independent of its trainers.
 from trl.kernels import ChunkedLogProbFunction
 from trl.kernels.chunked_divergence import VOCAB_CHUNK_SIZE, ChunkedDivergenceFunction
 
 from .precision import at_least_float32
 
 
-# Of a chunk, three times over: more are not faster. Fewer tokens than that multiply slowly.
+# Logits per chunk (about three such tensors are alive at once; larger chunks are not faster), and the fewest tokens
+# per chunk (smaller matrix products are slow).
 SHARED_HEAD_LOGITS, SHARED_HEAD_TOKENS = 1 << 22, 64
 
 
@@ -30,9 +31,9 @@ def kl_divergence(
     """
     `KL(sg π_0 ‖ π_θ) = Σ_v π_0(v) (log π_0(v) - log π_θ(v))` of each position, over the whole vocabulary.
 
-    This is BCT with soft targets: where Chua et al. (arXiv 2403.05518) train on the reference's sampled tokens, it
-    takes the whole distribution that they were sampled from. Han et al. (arXiv 2605.21834) compare the same
-    distributions on tokens of the student's own.
+    This is BCT with soft targets: Chua et al. (arXiv 2403.05518) train on tokens sampled from the reference, and this
+    loss uses the whole distribution. Han et al. (arXiv 2605.21834) compare the same distributions on the student's own
+    tokens.
 
     Args:
         student_hidden, student_weight, student_bias, reference_hidden, reference_weight, reference_bias (`torch.Tensor`):
@@ -41,8 +42,8 @@ def kl_divergence(
             The scale and the soft cap of both sides, as there.
 
     Returns:
-        `torch.Tensor` of shape `(N,)`: In float32, in nats. Inputs of half precision are multiplied as such, and summed
-        in float32.
+        `torch.Tensor` of shape `(N,)`: In float32, in nats. Half-precision inputs are multiplied in their own dtype
+        and summed in float32.
     """
     divergence, _entropy = generalized_divergence(
         student_hidden,
@@ -77,9 +78,9 @@ def generalized_divergence(
     """
     The generalized Jensen-Shannon divergence of each position, over the whole vocabulary, and the student's entropy.
 
-    With `m = (1 - beta) π_θ + beta π_0` it is `beta KL(π_0 ‖ m) + (1 - beta) KL(π_θ ‖ m)` for `beta` between 0 and 1, the
-    forward KL `KL(π_0 ‖ π_θ)` at 0 and the reverse KL `KL(π_θ ‖ π_0)` at 1. Han et al. (arXiv 2605.21834) train on the
-    last, and estimate it by the sampled token alone. The gradient is the student's only.
+    With `m = (1 - beta) π_θ + beta π_0`, it is `beta KL(π_0 ‖ m) + (1 - beta) KL(π_θ ‖ m)` for `beta` between 0 and 1,
+    the forward KL `KL(π_0 ‖ π_θ)` at 0 and the reverse KL `KL(π_θ ‖ π_0)` at 1. Han et al. (arXiv 2605.21834) train on
+    the reverse KL, which they estimate from the sampled token. Only the student gets a gradient.
 
     Args:
         student_hidden (`torch.Tensor` of shape `(N, H)`):
@@ -95,13 +96,13 @@ def generalized_divergence(
         reference_bias (`torch.Tensor` of shape `(V,)`, *optional*):
             Its bias.
         beta (`float`):
-            Which divergence, between 0 and 1.
+            Interpolation between the forward KL (0) and the reverse KL (1).
         temperature (`float`, *optional*, defaults to `1.0`):
             Temperature of both softmaxes.
         student_scale (`float`, *optional*, defaults to `1.0`), reference_scale (`float`, *optional*, defaults to `1.0`):
-            Factor of the logits of each side.
+            Factor of each side's logits.
         student_softcap (`float`, *optional*), reference_softcap (`float`, *optional*):
-            Soft cap of the scaled logits of each side, `softcap · tanh(logits / softcap)`.
+            Soft cap of each side's scaled logits, `softcap · tanh(logits / softcap)`.
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]` of shape `(N,)`: Divergence and entropy, in float32, in nats.
@@ -110,7 +111,7 @@ def generalized_divergence(
         student_hidden,
         student_weight,
         student_bias,
-        # The kernel gives the reference's side no gradient; detached weights could not be gathered from ZeRO-3's shards.
+        # Not detached: the kernel computes no gradient for the reference, and ZeRO-3 cannot gather detached weights.
         reference_hidden,
         reference_weight,
         reference_bias,
@@ -169,7 +170,7 @@ def token_log_probs_and_entropy(
     softcap: float | None = None,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """As [`token_log_probs`], with the entropy `-Σ_v π(v) log π(v)` of each position, which has no gradient."""
+    """Like [`token_log_probs`], and the entropy `-Σ_v π(v) log π(v)` of each position, without gradient."""
     log_probs, entropy = _token_log_probs(
         hidden, weight, bias, labels, logit_scale, softcap, temperature, ("entropy",)
     )
@@ -186,8 +187,8 @@ def _token_log_probs(
     temperature: float,
     besides: tuple[str, ...],
 ) -> tuple[Tensor, Any]:
-    # The kernel rounds the logits to the dtype of the hidden states, or to autocast's: in bfloat16 a logit of 20 is
-    # off by up to 0.06, and a difference of two such log-probabilities says little.
+    # The kernel rounds logits to the dtype of the hidden states, or of autocast. In bfloat16 a logit of 20 is off by
+    # up to 0.06, too much for differences of log-probabilities.
     with torch.autocast(hidden.device.type, enabled=False):
         log_probs, entropy, *_ = ChunkedLogProbFunction.apply(
             hidden.float(),
@@ -207,15 +208,15 @@ def shared_head_divergence(
     student_hidden: Tensor, reference_hidden: Tensor, weight: Tensor, beta: float = 1.0, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """
-    Divergence of the student from the reference at each position, where both read one frozen head, and the student's
+    Divergence between student and reference at each position when both use the same frozen head, and the student's
     entropy.
 
-    With `p` the student's distribution, `q` the reference's and `m = (1 - β) p + β q` it is TRL's divergence, exact
-    over the vocabulary: `KL(q ‖ p)` for `β = 0`, `KL(p ‖ q)` for `β = 1`, and `β KL(q ‖ m) + (1 - β) KL(p ‖ m)` between.
+    `p` is the student's distribution, `q` the reference's, and `m = (1 - β) p + β q`. The divergence is TRL's, exact
+    over the vocabulary: `KL(q ‖ p)` for `β = 0`, `KL(p ‖ q)` for `β = 1`, else `β KL(q ‖ m) + (1 - β) KL(p ‖ m)`.
 
-    A frozen head has no gradient of its own, so that all the backward pass needs is the gradient of the student's
-    hidden states, and that is formed on the way: two projections and one product, where recomputed logits take four
-    projections and one product.
+    A frozen head needs no gradient, so the forward pass can compute the only gradient needed, for the student's hidden
+    states. This takes two projections and one product. Recomputing the logits would take four projections and one
+    product.
 
     Args:
         student_hidden (`torch.Tensor` of shape `(N, H)`):
@@ -223,15 +224,15 @@ def shared_head_divergence(
         reference_hidden (`torch.Tensor` of shape `(N, H)`):
             Final hidden states of the reference, for the same tokens.
         weight (`torch.Tensor` of shape `(V, H)`):
-            Weight of the head, which must be frozen, whole and without bias. In half precision it is copied to float32.
+            Weight of the head, which must be frozen, whole and without bias. Half precision is copied to float32.
         beta (`float`, *optional*, defaults to `1.0`):
-            Interpolation between the forward and the reverse divergence, `β`.
+            Interpolation between the forward KL (0) and the reverse KL (1), `β`.
         temperature (`float`, *optional*, defaults to `1.0`):
-            Divides the logits of both.
+            Temperature of both softmaxes.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: The divergence and the entropy, in nats, `(N,)` both, at least in float32.
-        The entropy has no gradient.
+        `tuple[torch.Tensor, torch.Tensor]`: The divergence and the entropy, both of shape `(N,)`, in nats, in float32
+        or float64. The entropy has no gradient.
     """
     if weight.requires_grad:
         raise ValueError("The shared head must be frozen: no gradient of its weight is formed.")
@@ -251,7 +252,7 @@ class _SharedHeadDivergence(torch.autograd.Function):
             chunks = zip(student.split(tokens), reference.split(tokens), strict=True)
             parts = [_chunk_of_divergence(ours, theirs, head, beta, needs_grad) for ours, theirs in chunks]
         divergence, entropy, grad = (torch.cat(part) for part in zip(*parts, strict=True))
-        # Of the hidden states before they were divided
+        # `student` is divided by the temperature: this is the gradient of `student_hidden` itself.
         ctx.save_for_backward(grad.div_(temperature).to(student_hidden.dtype))
         ctx.mark_non_differentiable(entropy)
         return divergence, entropy
@@ -265,7 +266,7 @@ class _SharedHeadDivergence(torch.autograd.Function):
 def _chunk_of_divergence(
     student: Tensor, reference: Tensor, head: Tensor, beta: float, needs_grad: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Divergence and entropy (n,), and the gradient of the student's hidden states (n, H), or (n, 0) if not needed."""
+    """Returns divergence and entropy (n,), and the student's gradient (n, H), or (n, 0) if it is not needed."""
     log_p, log_q = ((hidden @ head.t()).log_softmax(-1) for hidden in (student, reference))
     p = log_p.exp()
     entropy = -torch.linalg.vecdot(p, log_p)

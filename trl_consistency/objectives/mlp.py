@@ -1,4 +1,4 @@
-"""Distance of MLP states: the loss of MLPCT."""
+"""Distance between MLP states: the loss of MLPCT."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -8,7 +8,7 @@ from .precision import at_least_float32
 
 def mlp_distance(student: Tensor, reference: Tensor, kind: str = "cosine") -> Tensor:
     """
-    Distance of each position's MLP state, with `a` the student's and `b = sg` the reference's:
+    Distance between MLP states at each position, where `a` is the student's and `b` the reference's (no gradient):
 
     - `"cosine"`: `1 - a·b / (‖a‖ ‖b‖)`, from 0 to 2
     - `"mse"`: `1/I Σ_i (a_i - b_i)²`
@@ -20,7 +20,7 @@ def mlp_distance(student: Tensor, reference: Tensor, kind: str = "cosine") -> Te
         student (`torch.Tensor` of shape `(N, I)`):
             Post-activation state of the student's MLP: the input of its down projection.
         reference (`torch.Tensor` of shape `(N, I)`):
-            The same of the reference, at the same tokens.
+            Post-activation state of the reference's MLP, at the same tokens.
         kind (`str`, *optional*, defaults to `"cosine"`):
             `"cosine"`, `"mse"` or `"smooth_l1"`.
 
@@ -28,7 +28,7 @@ def mlp_distance(student: Tensor, reference: Tensor, kind: str = "cosine") -> Te
         `torch.Tensor` of shape `(N,)`: In float32.
 
     Raises:
-        `ValueError`: If there is no such `kind`.
+        `ValueError`: If `kind` is unknown.
     """
     a, b = at_least_float32(student), at_least_float32(reference.detach())
     if kind == "cosine":

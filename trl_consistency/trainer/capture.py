@@ -1,9 +1,9 @@
 """
-What a model computes on the way to its answer, at chosen positions: the residual stream, MLP states, attention.
+Captures a model's intermediate states at chosen positions: the residual stream, MLP states, attention maps.
 
-`output_hidden_states=True` would be simpler and is wrong here: its last entry is *after* the final norm, it keeps every
-block at every position, and the plain forward projects every position on the vocabulary. Here only the text backbone
-runs, no further than the last block that is asked for, and only the chosen positions are kept.
+`output_hidden_states=True` would be simpler, but it is wrong here. Its last entry is *after* the final norm, it keeps
+every block at every position, and the plain forward computes logits at every position. This module runs only the text
+backbone, stops after the last block needed, and keeps only the chosen positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,10 +24,10 @@ from .load_balancing import Routing, routing_of
 from .upstream import maybe_gather_lm_head_ctx
 
 
-# Of the quadratic masks that SDPA is given: a row of 8192 tokens; 64 MB, and with eager attention four times that
+# Most entries of a quadratic attention mask: one row of 8192 tokens, 64 MB with SDPA, four times that with eager.
 MAX_MASK_ENTRIES = 1 << 26
 
-# What the MLP's last linear layer is called: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi, LFM2, GPT-J.
+# Names of the MLP's last linear layer: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi, LFM2, GPT-J.
 DOWN_PROJECTIONS = ("down_proj", "dense_4h_to_h", "c_proj", "fc2", "w2", "fc_out")
 
 
@@ -56,10 +56,10 @@ class Blocks:
     @contextmanager
     def shortened(self, depth: int) -> Iterator[None]:
         """
-        Lets the backbone run its first `depth` blocks only.
+        Limits the backbone to its first `depth` blocks.
 
-        Some architectures loop over all their blocks and some over the first `config.num_hidden_layers`: a shorter
-        list serves both. Raising out of the forward would stop it too, but silently desynchronises DDP.
+        Some architectures loop over all their blocks, others over the first `config.num_hidden_layers`: a shorter list
+        works for both. Raising an exception to leave the forward would silently desynchronise DDP.
         """
         whole = self.modules
         if depth < len(whole):
@@ -73,19 +73,21 @@ class Blocks:
 @dataclass
 class States:
     """
-    What [`capture_states`] saw at N positions: one tensor per chosen block, in ascending order of the blocks.
+    States that [`capture_states`] kept at N positions: one tensor per chosen block, in ascending order of the blocks.
 
     Attributes:
         residual (`list[torch.Tensor]`):
-            The residual stream leaving the block, `[N, hidden]`.
+            The residual stream after the block, `[N, hidden]`.
         mlp (`list[torch.Tensor]`):
-            The MLP's post-activation state, that is the input of its down projection, `[N, intermediate]`.
+            The MLP's post-activation state, which is the input of its down projection, `[N, intermediate]`.
         attention (`list[torch.Tensor]`):
-            The attention row of the position, `[N, heads, T]`, over the T columns of the batch, padding included.
+            The position's row of the attention map, `[N, heads, T]`, over the T columns of the batch, padding
+            included.
         last_hidden (`torch.Tensor`, *optional*):
-            What the head reads: the stream after the last block and the final norm, at every position, `[B, T, hidden]`.
+            The head's input: the residual stream after the last block and the final norm, at every position,
+            `[B, T, hidden]`.
         routing ([`Routing`], *optional*):
-            What the routers of the blocks that ran said of every token.
+            Router logits of the blocks that ran, for every token.
     """
 
     residual: list[Tensor] = field(default_factory=list)
@@ -98,8 +100,8 @@ class States:
 @dataclass
 class Head:
     """
-    What turns the last hidden state into logits: `softcap * tanh(z / softcap)` of `z = scale * (hidden @ weightᵀ + bias)`,
-    or `z` itself without a `softcap`.
+    The language modelling head. Its logits are `z = scale * (hidden @ weightᵀ + bias)`, or `softcap * tanh(z /
+    softcap)` with a `softcap`.
     """
 
     weight: Tensor
@@ -108,14 +110,14 @@ class Head:
     softcap: float | None
 
     def detached(self) -> "Head":
-        """The head as it is now, of a model whose weights are about to be swapped for others."""
+        """Returns a head that keeps its weights when the model's are swapped for others."""
         if hasattr(self.weight, "ds_id"):
-            return self  # ZeRO-3 swaps nothing, and can gather nothing but the parameter itself
+            return self  # Weights are not swapped under ZeRO-3, which can gather only the parameter itself.
         bias = None if self.bias is None else self.bias.detach()
         return Head(self.weight.detach(), bias, self.scale, self.softcap)
 
     def gathered(self) -> AbstractContextManager:
-        """For as long as it lasts, the head is whole, also under ZeRO-3. (TRL's divergence sees to that by itself.)"""
+        """Gathers the head's shards under ZeRO-3, inside the context. (TRL's divergence gathers them by itself.)"""
         return maybe_gather_lm_head_ctx(self.weight, self.bias)
 
 
@@ -131,7 +133,7 @@ def find_blocks(model: nn.Module) -> Blocks:
         [`Blocks`]: Where the blocks are.
 
     Raises:
-        ConsistencyError: If the model is no decoder with one list of blocks, or has a learned prompt.
+        ConsistencyError: If the model is not a decoder with one list of blocks, or has a learned prompt.
     """
     if has_learned_prompt(model):
         raise no_states(cast(Any, model).active_peft_config)
@@ -158,7 +160,7 @@ def resolve_layers(layers: list[int] | None, num_layers: int) -> list[int]:
 
     Args:
         layers (`list[int]`, *optional*):
-            Blocks, counted from 0, or from the end if negative. `None` stands for all.
+            Blocks, counted from 0, or from the end if negative. `None` means all blocks.
         num_layers (`int`):
             How many blocks the model has.
 
@@ -166,7 +168,7 @@ def resolve_layers(layers: list[int] | None, num_layers: int) -> list[int]:
         `list[int]`: The indices, ascending and not negative.
 
     Raises:
-        ConsistencyError: If there is no such block, or one is named twice, or none at all.
+        ConsistencyError: If a block does not exist or is named twice, or if the list is empty.
     """
     if layers is None:
         return list(range(num_layers))
@@ -202,37 +204,38 @@ def capture_states(
     """
     Runs the text backbone and keeps the states of some blocks at some positions.
 
-    It runs up to the last block of `layers`, or whole if `need_last_hidden`. Without gradients nothing but the chosen
-    positions is kept; with them, as much as autograd needs. Rows may be padded on either side: tokens are numbered by
-    `attention_mask`, so that a row gives the same states alone and in any batch.
+    The backbone runs up to the last block of `layers`, or completely if `need_last_hidden`. Without gradients, only
+    the chosen positions are kept. With gradients, autograd keeps what it needs. Rows may be padded on either side:
+    position ids follow `attention_mask`, so a row has the same states alone and in any batch.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model, not wrapped for distributed training; what is wrapped calls this inside the wrapper's forward.
+            The model, not wrapped for distributed training. For a wrapped model, call this inside the wrapper's
+            forward.
         input_ids (`torch.Tensor`):
             Token ids, `[B, T]`.
         attention_mask (`torch.Tensor`):
             1 for tokens and 0 for padding, `[B, T]`.
         rows (`torch.Tensor`), positions (`torch.Tensor`):
-            Where to look: position `positions[n]` of row `rows[n]`, both `[N]`.
+            The chosen positions: position `positions[n]` of row `rows[n]`, both `[N]`.
         layers (`list[int]`, *optional*):
-            Blocks to look at, as [`resolve_layers`] takes them. `None` stands for all.
+            The chosen blocks, in the form that [`resolve_layers`] takes. `None` means all blocks.
         residual (`bool`, *optional*, defaults to `True`):
-            Whether to keep the residual stream leaving each block.
+            Whether to keep the residual stream after each block.
         mlp (`bool`, *optional*, defaults to `False`):
             Whether to keep the input of each MLP's down projection.
         attention (`bool`, *optional*, defaults to `False`):
-            Whether to keep attention rows, with the model's attention dropout if it is in training and has any.
+            Whether to keep attention rows. In training mode they include the model's attention dropout.
         need_last_hidden (`bool`, *optional*, defaults to `False`):
-            Whether to run the whole backbone and keep what the head reads.
+            Whether to run the whole backbone and keep the head's input.
         need_routing (`bool`, *optional*, defaults to `False`):
-            Whether to keep what the routers of a mixture of experts said.
+            Whether to keep the router logits of a mixture of experts.
 
     Returns:
         [`States`]: The states.
 
     Raises:
-        ConsistencyError: If the model does not have the states that are asked for.
+        ConsistencyError: If the model does not have the requested states.
     """
     options = {"output_router_logits": True} if need_routing else {}
     if has_learned_prompt(model) and not (residual or mlp or attention):
@@ -252,12 +255,12 @@ def capture_states(
 
     def into(states: list[Tensor], index: int = 0, dim: int = 3) -> Callable[..., None]:
         def hook(module: nn.Module, *seen: Any) -> None:
-            # What the module took, before it runs; what it gave, after: a tensor, or several
+            # A pre-hook gets the module's inputs last, a forward hook its output: a tensor, or a tuple of them.
             state = seen[-1] if isinstance(seen[-1], Tensor) else seen[-1][index]
             if state is None or state.dim() != dim:
                 raise ConsistencyError(f"`{type(module).__name__}` has no state of a known shape to compare.")
-            # Under gradient checkpointing this may run inside the checkpoint, and the backward pass recomputes the
-            # block without it: with gradients it must compute nothing.
+            # Under gradient checkpointing, this hook may run inside the checkpoint, and the backward pass recomputes
+            # the block without it. So with gradients it must not compute anything.
             states.append(state if with_grad else select(state))
 
         return hook
@@ -278,7 +281,7 @@ def capture_states(
             output = blocks.backbone(
                 input_ids=input_ids,
                 attention_mask=mask,
-                # By default left padding would be counted as text.
+                # The default position ids would count left padding.
                 position_ids=None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0),
                 use_cache=False,
                 **options,
@@ -302,12 +305,12 @@ def capture_states(
 
 def needed_mask(model: Any, attention_mask: Tensor) -> Tensor | None:
     """
-    The mask of a batch, `None` where it is not needed and what SDPA makes of it, tokens times tokens for each row, would
-    be large: with the padding on the right, no token sees it.
+    Returns the mask of a batch, or `None` if SDPA's quadratic form of it would be large and all padding is on the
+    right, where causal attention never reaches it.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            What reads the batch.
+            The model that gets the batch.
         attention_mask (`torch.Tensor`):
             1 for tokens and 0 for padding, `[B, T]`.
     """
@@ -320,7 +323,7 @@ def needed_mask(model: Any, attention_mask: Tensor) -> Tensor | None:
 
 def head_of(model: nn.Module) -> Head:
     """
-    Reads the head of a model. With a trained copy of it in the adapter, it is the one that is active at the moment.
+    Returns the head of a model. If the adapter has a trained copy of the head, this is the copy that is active now.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
@@ -337,9 +340,10 @@ def head_of(model: nn.Module) -> Head:
     if projection is None:
         raise ConsistencyError(f"`{type(base).__name__}` has no language modelling head.")
     if isinstance(projection, FSDPModule):
-        projection.unshard()  # FSDP gathers what is called, and the head is only read.
+        projection.unshard()  # FSDP gathers a module when it is called, and the head's weights are only read.
     config = base.config.get_text_config()
-    # The same factor goes by several names. Granite and MiniCPM3 divide by it where HyperCLOVA X multiplies.
+    # The factor has several names in configs. Granite and MiniCPM3 divide by `logits_scaling`, HyperCLOVA X
+    # multiplies.
     factors = [getattr(config, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier")]
     divisor = getattr(config, "logits_scaling", None)
     if divisor is not None:
@@ -357,7 +361,7 @@ def _base_model(model: Any) -> Any:
 
 
 def _down_projection(block: nn.Module) -> nn.Module:
-    # No deeper than the MLP itself: further down there are the projections of experts, which only some tokens reach.
+    # Only direct children of the MLP: deeper down are the projections of experts, which only some tokens reach.
     found = [
         getattr(child, name)
         for child in block.children()

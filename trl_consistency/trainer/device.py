@@ -1,4 +1,4 @@
-"""Where a run computes, and in which precision: without an accelerator on the CPU, in float32 unless bf16 is asked for."""
+"""Chooses device and precision of a run: without an accelerator, the CPU in float32, or in bf16 if requested."""
 
 import os
 from contextlib import AbstractContextManager
@@ -16,17 +16,17 @@ logger = get_logger(__name__)
 
 
 def asks_for_bf16() -> bool:
-    """Whether `accelerate launch` was told `--mixed_precision bf16`, or its config file says so."""
+    """Whether `accelerate launch` got `--mixed_precision bf16`, from the command line or its config file."""
     return os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
 
 
 def settle_device(args: Any) -> None:
     """
-    Fills in `use_cpu` and `bf16`, before transformers checks them, for a run that has no accelerator.
+    Sets `use_cpu` and `bf16` for a run without an accelerator, before transformers checks them.
 
     Args:
         args ([`ConsistencyConfig`] or [`OnPolicyConsistencyConfig`]):
-            Options of the run, as they were given.
+            Options of the run, as the user gave them.
 
     Raises:
         [`ConsistencyError`]: If an option needs an accelerator.
@@ -45,22 +45,22 @@ def settle_device(args: Any) -> None:
         )
     if args.bf16 is None and not args.fp16:
         args.bf16 = asks_for_bf16()
-    # accelerate knows DeepSpeed on CPUs, but not beside this option.
+    # accelerate supports DeepSpeed on CPUs, but not together with `use_cpu`.
     if not args.deepspeed and not parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
         args.use_cpu = True
 
 
 def announce_cpu(device: torch.device, dtype: torch.dtype, what: str) -> None:
-    """Says in one line that `what` runs on the CPU, if it does, and in which precision."""
+    """Logs one line if `what` runs on the CPU, with its dtype."""
     if device.type == "cpu":
         logger.warning_once(f"{what} runs on the CPU, in {str(dtype).removeprefix('torch.')}.")
 
 
 def mixed_precision(accelerator: Accelerator) -> AbstractContextManager:
     """
-    The precision that accelerate puts on the forward of a model, for what is called in the place of that forward.
+    Returns accelerate's autocast context, for calls that replace the model's forward.
 
-    Torch would keep the weights that it has cast. The reference's weights stand in the student's place for a time, and its
-    pass has no gradients: the student's pass would go on with those.
+    The cache of cast weights is off. The model holds the reference's weights for a time, in a pass without gradients,
+    and the student's pass would use the weights cached there.
     """
     return accelerator.autocast(AutocastKwargs(cache_enabled=False))

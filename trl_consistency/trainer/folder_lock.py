@@ -1,4 +1,4 @@
-"""The lock of a folder, for all processes of one command."""
+"""Locks a folder for all processes of one command."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +20,12 @@ def all_alone_in(folder: str | Path, state: Accelerator | PartialState, does: st
         folder (`str` or [`~pathlib.Path`]):
             The `output_dir` of a command.
         state ([`~accelerate.Accelerator`] or [`~accelerate.PartialState`]):
-            What tells the other processes of the same command.
+            State that connects the processes of this command.
         does (`str`, *optional*, defaults to `"trains"`):
-            What the command does there.
+            The command's activity, for the error of another command.
 
     Raises:
-        [`ConsistencyError`]: If another command works there, in all processes.
+        [`ConsistencyError`]: In all processes, if another command uses the folder.
     """
     lock, refused = None, None
     if state.is_main_process:

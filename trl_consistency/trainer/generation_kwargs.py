@@ -1,4 +1,4 @@
-"""What `generation_kwargs` can ask of transformers, told before any weights load."""
+"""Checks `generation_kwargs` for transformers before any weights load."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _NO_TOKENIZER = "for which generation has no tokenizer."
 _REMOTE = "which transformers loads as code from the Hub. Leave it out."
 _COMPILED = "but answers are generated without compilation. Leave it out."
 
-# What is refused, and why.
+# Refused keys, and why
 REFUSED = {
     "assistant_early_exit": _SPECULATIVE,
     "compile_config": _COMPILED,
@@ -35,7 +35,7 @@ REFUSED = {
 
 
 def check_generation_kwargs(kwargs: dict[str, Any]) -> None:
-    """Raises [`ConsistencyError`] if transformers could not generate with `kwargs`, as far as they alone tell."""
+    """Raises [`ConsistencyError`] for `kwargs` that no model of transformers could generate with."""
     known = set(GenerationConfig().to_dict())
     for key in kwargs:
         if key in REFUSED:

@@ -1,4 +1,4 @@
-"""Learned prompts (prompt tuning, prefix tuning): only the forward of the PEFT model itself puts them before the text."""
+"""Learned prompts (prompt tuning, prefix tuning), which only the PEFT model's own forward adds before the text."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from .load_balancing import Routing, routing_of
 
 
 def has_learned_prompt(model: Any) -> bool:
-    """Whether the model trains a prompt in the place of weights."""
+    """Whether the model trains a prompt instead of weights."""
     return is_peft_model(model) and model.active_peft_config.is_prompt_learning
 
 
 def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
-    """The error for a learned prompt where states inside the blocks are compared."""
+    """Returns the error for comparing states inside the blocks with a learned prompt."""
     kind = getattr(peft_config.peft_type, "value", peft_config.peft_type)
     return ConsistencyError(
         f"What is compared inside the blocks cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
@@ -30,27 +30,28 @@ def run_after_learned_prompt(
     model: Any, backbone: nn.Module, input_ids: Tensor, attention_mask: Tensor, options: dict[str, Any]
 ) -> tuple[Tensor, Routing | None]:
     """
-    Runs a model with its learned prompt, or without it where that is switched off.
+    Runs a model with its learned prompt, or without it where it is disabled.
 
     Args:
         model ([`~peft.PeftModel`]):
             The model.
         backbone (`torch.nn.Module`):
-            The part of it whose output is wanted.
+            The part of the model whose output is returned.
         input_ids (`torch.Tensor`):
-            Token ids, `[B, T]`, padded on the right: PEFT counts the positions from the first column on.
+            Token ids, `[B, T]`, padded on the right: PEFT counts positions from the first column.
         attention_mask (`torch.Tensor`):
             1 for tokens and 0 for padding, `[B, T]`.
         options (`dict[str, Any]`):
-            Go to the forward.
+            Further arguments of the forward.
 
     Returns:
-        `tuple[torch.Tensor, Routing]`: What the head reads of the text, `[B, T, hidden]`, and the routing of all tokens.
+        `tuple[torch.Tensor, Routing]`: The head's input at the text tokens, `[B, T, hidden]`, and the routing of all
+        tokens.
     """
     seen: list[Any] = []
     hook = backbone.register_forward_hook(lambda module, args, output: seen.append(output))
     try:
-        # The head is not wanted, and has one token to read at least.
+        # The logits are not needed, and 1 is the fewest that can be computed.
         model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False, logits_to_keep=1, **options)
     finally:
         hook.remove()

@@ -1,4 +1,4 @@
-"""Losses since the last log, over all rows of all processes, and those of the anchors apart."""
+"""Losses since the last log, over the rows of all processes, for all rows and for anchors only."""
 
 import torch
 from accelerate import Accelerator
@@ -8,27 +8,27 @@ from .row_losses import RowLosses
 
 
 class LossMeter:
-    """Sums and counts by name; every process adds its own rows, and [`means`] brings them together."""
+    """Accumulates sums and counts by name. Every process adds its own rows, and [`means`] gathers them."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
 
     def add(self, losses: dict[str, RowLosses], is_anchor: Tensor) -> None:
-        """Adds the rows of a batch; `is_anchor`, of shape (B,), tells the anchors."""
+        """Adds the rows of a batch; `is_anchor`, (B,), marks the anchors."""
         rows = RowLosses(is_anchor.float(), torch.ones_like(is_anchor, dtype=torch.float))
         for name, of_rows in {"": rows, **losses}.items():
             both = torch.stack([of_rows.sums.detach().float(), of_rows.counts.float()])  # [2, B]
-            # Sum and count of all rows, and of the anchors
+            # Sum and count over all rows, then over the anchors: [4]
             added = torch.cat([both.sum(1), both[:, is_anchor].sum(1)])
             self._sums[name] = self._sums[name] + added if name in self._sums else added
 
     def means(self, accelerator: Accelerator) -> tuple[float, dict[str, float], dict[str, float]]:
         """
-        Takes what was added since the last call. Every process must call it.
+        Returns the means since the last call, and resets. Every process must call this.
 
         Returns:
-            `tuple[float, dict[str, float], dict[str, float]]`: The share of anchors, and the means by name over all rows
-            and over the anchors (empty without any). Nothing counted has no mean.
+            `tuple[float, dict[str, float], dict[str, float]]`: The share of anchors, the means by name over all rows,
+            and the means over the anchors (empty without anchors). A quantity whose count is 0 is left out.
         """
         if not self._sums:
             return 0.0, {}, {}

@@ -1,4 +1,4 @@
-"""The objectives on a batch of pairs: one pass of the reference, one of the student, everything compared from these two."""
+"""Computes all objectives on a batch of pairs from one pass of the reference and one of the student."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -25,7 +25,7 @@ Batch = dict[str, Any]
 
 @dataclass
 class Objectives:
-    """The objectives of a [`PairedLoss`] and what is watched beside them; see [`ConsistencyConfig`] for each."""
+    """The objectives and logged quantities of a [`PairedLoss`]; see [`ConsistencyConfig`] for each field."""
 
     method: list[str]
     layers: list[int] | None = None
@@ -37,13 +37,13 @@ class Objectives:
 
     @classmethod
     def of(cls, args: Any) -> "Objectives":
-        """Those of a [`ConsistencyConfig`]."""
+        """Reads the objectives from a [`ConsistencyConfig`]."""
         return cls(**{field.name: getattr(args, field.name) for field in fields(cls)})
 
 
 @dataclass
 class AnswerStates:
-    """Hidden states at the answers' tokens, [M, H], concatenated over the rows, and the head that reads them."""
+    """Hidden states at answer tokens, [M, H], concatenated over rows, and the head that reads them."""
 
     hidden: Tensor
     head: Head
@@ -69,7 +69,7 @@ class PairedLoss:
 
     Args:
         objectives ([`Objectives`]):
-            What is compared, and how.
+            The objectives and their options.
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The student, not wrapped for distributed training.
         reference ([`Reference`]):
@@ -88,13 +88,13 @@ class PairedLoss:
             "attention": "attct" in methods,
         }
         self._needs_head = bool({"bct", "kl"} & methods) or self.watches
-        # A learned prompt has answers that can be compared, and no blocks.
+        # With a learned prompt, only answers can be compared, not states inside the blocks.
         self.layers = (
             resolve_layers(objectives.layers, len(find_blocks(model))) if any(self._captured.values()) else []
         )
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """What each objective counts in each row, (B,): answer tokens, pairs that share something, shared tokens."""
+        """Returns each objective's count by row, (B,): answer tokens, pairs with a shared span, or shared tokens."""
         counted = {"bct": batch["response"][:, 2], "kl": batch["response"][:, 2]}
         if "act" in self.objectives.method:
             counted["act"] = (_act_span(batch, self.objectives.act_tokens)[:, 2] > 0).long()
@@ -108,23 +108,24 @@ class PairedLoss:
 
         Args:
             model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-                The student, not wrapped; under a wrapper this is called inside the wrapper's forward.
+                The student, not wrapped. For a wrapped model, call this inside the wrapper's forward.
             batch (`dict[str, torch.Tensor]`):
                 A batch of the collator, on the model's device.
 
         Returns:
-            `tuple[dict[str, RowLosses], dict[str, RowLosses]]`: The objectives by name, and what is only watched (on
-            pairs, not on anchors), by the name in the log. In training, the latter holds the routers' `aux_loss`.
+            `tuple[dict[str, RowLosses], dict[str, RowLosses]]`: The objectives by name, and the quantities that are
+            only logged (for pairs, not for anchors), by their names in the log. In training, the latter include the
+            routers' `aux_loss`.
         """
         spans = self._spans(batch)
         with self.reference.active(model) as frozen:
-            # Pairs with the same clean prompt share its pass.
+            # Pairs with the same clean prompt share one row.
             clean_ids, clean_mask, row_of_pair = distinct_rows(batch["clean_input_ids"], batch["clean_attention_mask"])
             reference, reference_answers = self.reference.run(
                 self._run, frozen, clean_ids, clean_mask, row_of_pair, 0, spans, batch["response"]
             )
             if reference_answers is not None:
-                # The frozen weights may stand in the student's place only for now.
+                # Outside this context, the model may hold other weights.
                 reference_answers.head = reference_answers.head.detached()
         rows = torch.arange(len(batch["input_ids"]), device=batch["input_ids"].device)
         balances_routers = self.balances_routers and torch.is_grad_enabled()
@@ -139,7 +140,7 @@ class PairedLoss:
             if self.watches:
                 with torch.no_grad():
                     watched |= _watch_answers(answers, reference_answers, batch)
-        # What is watched says how consistent the student is: anchors, which are from the start, would only dilute it.
+        # These metrics measure consistency. Anchors are consistent from the start and would dilute them.
         pairs = (~batch["is_anchor"]).long()
         watched = {name: RowLosses(of_rows.sums * pairs, of_rows.counts * pairs) for name, of_rows in watched.items()}
         if student.routing is not None:
@@ -150,8 +151,8 @@ class PairedLoss:
 
     def _spans(self, batch: Batch) -> dict[str, Tensor]:
         """
-        Which positions are compared, by who compares them: spans (B, 3) of the start on the clean side, that on the
-        perturbed side, and the length.
+        Returns the compared spans by the name of their user. A span, (B, 3), holds the start on the clean side, the
+        start on the perturbed side, and the length.
         """
         spans = {}
         if "act" in self.objectives.method:
@@ -173,10 +174,10 @@ class PairedLoss:
         response: Tensor,
         need_routing: bool = False,
     ) -> tuple[States, AnswerStates | None]:
-        """Runs the clean (0) or the perturbed (1) side; `rows` (B,) says in which row of `ids` a pair stands."""
+        """Runs the clean (0) or the perturbed (1) side; `rows` (B,) is each pair's row in `ids`."""
         places = [_positions(span, side) for span in spans.values()] or [(rows[:0], rows[:0])]
         pairs, positions = (torch.cat(parts) for parts in zip(*places, strict=True))
-        # Of all spans, one after the other
+        # The states of all spans are concatenated.
         states = capture_states(
             model,
             ids,
@@ -191,7 +192,7 @@ class PairedLoss:
         if states.last_hidden is None:
             return states, None
         pairs, positions = _positions(response, side)
-        # A position predicts the token after it.
+        # Position t - 1 predicts token t.
         hidden, states.last_hidden = states.last_hidden[rows[pairs], positions - 1], None
         return states, AnswerStates(hidden, head_of(model))
 
@@ -244,13 +245,13 @@ class PairedLoss:
 
     def freeze_unreached(self, model: nn.Module) -> None:
         """
-        Freezes the trainable parameters that no objective reaches: blocks after the last compared one, the head. DDP
-        would wait for their gradients, and an optimizer would decay them.
+        Freezes trainable parameters that get no gradient from any objective: the head and the blocks after the last
+        compared one. DDP would wait for their gradients, and the optimizer would apply weight decay to them.
         """
         if {"bct", "kl"} & set(self.objectives.method):
             return
         blocks = find_blocks(model).modules
-        # Reached whatever a probe says: a mixture of experts leaves some experts out of any one batch.
+        # Never frozen, even if the probe below gives no gradient: it does not reach every expert of a mixture.
         whole = self.layers[-1] + ("act" in self.objectives.method)
         before = {id(parameter) for block in blocks[:whole] for parameter in block.parameters()}
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -288,20 +289,20 @@ def _act_span(batch: Batch, act_tokens: str) -> Tensor:
 
 
 def _positions(span: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """The pairs (N,) and token positions (N,) of spans (B, 3) on the clean (0) or perturbed (1) side."""
+    """Returns pairs (N,) and token positions (N,) of spans (B, 3) on the clean (0) or perturbed (1) side."""
     starts, lengths = span[:, side], span[:, 2]
     pairs = torch.repeat_interleave(torch.arange(len(span), device=span.device), lengths)
-    before = lengths.cumsum(0) - lengths  # positions of the pairs before
+    before = lengths.cumsum(0) - lengths  # positions of all earlier pairs
     return pairs, starts[pairs] + torch.arange(len(pairs), device=span.device) - before[pairs]
 
 
 def _by_row(values: Tensor, pairs: Tensor, num_rows: int) -> Tensor:
-    """Sums (B,) of values (N,) by pair (N,)."""
+    """Sums values (N,) by their pairs (N,), giving (B,)."""
     return values.new_zeros(num_rows).index_add(0, pairs, values)
 
 
 def _by_answer(values: Tensor, batch: Batch) -> Tensor:
-    """Sums (B,) of values (M,) of the answers' tokens."""
+    """Sums values (M,) of answer tokens by row, giving (B,)."""
     return _by_row(values, _positions(batch["response"], 1)[0], len(batch["input_ids"]))
 
 
@@ -327,7 +328,7 @@ def _watch_answers(student: AnswerStates, reference: AnswerStates, batch: Batch)
 def _attention_by_row(
     student: list[Tensor], reference: list[Tensor], span: Tensor, start: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean over layers and heads of the divergence and of the rows left out, summed over each pair's span: both (B,)."""
+    """Returns the divergence and the rows left out, summed over each pair's span, mean over layers and heads, (B,)."""
     divergences, skipped = [], []
     for clean_start, perturbed_start, length in span.tolist():
         of_pair = slice(start, start := start + length)

@@ -1,4 +1,4 @@
-"""Where each method comes from: what the model card says of it and asks to cite."""
+"""The sources of the methods, for the model card's text and citations."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ class Paper(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The name of a method in words, and its paper if it has one."""
+    """The printed name of a method, and its paper if it has one."""
 
     name: str
     paper: Paper | None = None
@@ -70,7 +70,7 @@ ORIGINS = {
 
 
 def name_methods(methods: list[str]) -> str:
-    """The methods in a sentence, each with a link to its paper."""
+    """Returns the methods' names in words, each with a link to its paper."""
     origins = [ORIGINS[method] for method in methods]
     return in_words(
         [f"{origin.name} ({origin.paper.link if origin.paper else 'research code'})" for origin in origins]
@@ -78,16 +78,16 @@ def name_methods(methods: list[str]) -> str:
 
 
 def cite(methods: list[str]) -> str:
-    """The BibTeX entries of the methods' papers, each once; empty if none has one."""
+    """Returns the BibTeX entries of the methods' papers, each once; empty if there are none."""
     papers = [ORIGINS[method].paper for method in methods]
     return "\n\n".join(dict.fromkeys(paper.bibtex for paper in papers if paper))
 
 
 def name_without_paper(methods: list[str]) -> str:
-    """The methods that come from research code without a paper, in words; empty if there are none."""
+    """Returns the names of the methods without a paper, in words; empty if there are none."""
     return in_words([ORIGINS[method].name for method in methods if ORIGINS[method].paper is None])
 
 
 def in_words(parts: list[str]) -> str:
-    """`a, b and c`."""
+    """Joins parts to `a, b and c`."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

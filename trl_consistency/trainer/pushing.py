@@ -1,4 +1,4 @@
-"""How a trainer's model gets to the Hub: by the same way as `trl-consistency push`, scan included."""
+"""Pushes a trainer's model to the Hub in the same way as `trl-consistency push`, including the scan."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,11 +19,11 @@ logger = get_logger(__name__)
 
 class PushMixin:
     """
-    Publishes a [`~transformers.Trainer`]'s model in the place of what the trainer uploads by itself, which would be the whole
-    output folder: training arguments as a pickle, tables of completions, local paths.
+    Replaces the upload of [`~transformers.Trainer`], which would send the whole output folder: training arguments as a
+    pickle, tables of completions, local paths.
     """
 
-    # Of the trainer that this is mixed into
+    # Attributes of the trainer that uses this mixin
     args: Any
     model: Any
     hub_model_id: str | None
@@ -35,7 +35,7 @@ class PushMixin:
     control: Any
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """As [`~transformers.Trainer.init_hf_repo`]; what would make the push fail after training is an error here."""
+        """Like [`~transformers.Trainer.init_hf_repo`], and raises errors now that would fail the push later."""
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             raise ConsistencyError(
                 f"`hub_strategy={self.args.hub_strategy.value}` would send the optimizer's state, a pickle, which is never "
@@ -50,7 +50,7 @@ class PushMixin:
         private = private if private is not None else self.args.hub_private_repo
         try:
             self.hub_model_id = HfApi(token=token).create_repo(name, private=private, exist_ok=True).repo_id
-        except Exception as error:  # errors of the Hub, the name and the network have no type in common
+        except Exception as error:  # Errors of the Hub, the name and the network have no common type.
             raise ConsistencyError(f"`push_to_hub`: {name} cannot be made: {explain(error, name)}") from None
 
     def _check_base_model(self) -> None:
@@ -65,7 +65,7 @@ class PushMixin:
             ) from None
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        # The arguments are saved beside the model, and the token is a secret.
+        # The arguments are saved with the model, and the token is a secret.
         token, self.args.hub_token = self.args.hub_token, None
         try:
             super()._save(output_dir, state_dict)  # type: ignore[misc]
@@ -88,25 +88,25 @@ class PushMixin:
 
         Args:
             commit_message (`str`, *optional*, defaults to `"End of training"`):
-                Message of the commit.
+                Commit message.
             blocking (`bool`, *optional*, defaults to `True`):
-                Whether to wait until it is sent.
+                Whether to wait until the upload ends.
             token (`str`, *optional*):
-                Token of the Hub. By default `args.hub_token`, or the one that is logged in.
+                Token for the Hub. By default `args.hub_token`, or the token of the login.
             revision (`str`, *optional*):
                 Branch. By default `args.hub_revision`.
             private (`bool`, *optional*):
-                Whether the page is private, if it is new. By default `args.hub_private_repo`.
+                Whether a new repository is private. By default `args.hub_private_repo`.
             base_model (`str`, *optional*):
-                What an adapter's base model is called on the Hub, where it was loaded from a folder.
+                Name of an adapter's base model on the Hub, if it was loaded from a folder.
             include (`Sequence[str]`, *optional*, defaults to `()`):
                 Patterns of further files to send.
             **kwargs:
                 Passed to `create_model_card`.
 
         Returns:
-            `str`: Address of the page, or with `blocking=False` a [`~concurrent.futures.Future`] of it. None in processes
-            other than the first.
+            `str`: URL of the repository, or with `blocking=False` a [`~concurrent.futures.Future`] of it. None in all
+            processes but the main one.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         self.save_model(self.args.output_dir, _internal_call=True)
@@ -130,7 +130,7 @@ class PushMixin:
         return HfApi().run_as_future(publish, self.args.output_dir, self.hub_model_id, **options)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Publishes a checkpoint in the course of training, which waits for it but does not end where it fails."""
+        """Publishes a checkpoint during training. Training waits for it, and continues if it fails."""
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
             return
         try:

@@ -1,4 +1,4 @@
-"""Targets made anew while training goes on."""
+"""Regeneration of targets during training."""
 
 from typing import Any
 
@@ -10,18 +10,18 @@ from ..errors import ConsistencyError
 
 class RegenerateTargets(TrainerCallback, ExportableState):
     """
-    Replaces the pairs' targets by the current policy's answers after every so many epochs, and brings the right ones
-    back when a run resumes.
+    Replaces the pairs' targets with the current policy's answers every `regenerate_targets_every` epochs, and restores
+    them when a run resumes.
 
     Args:
         trainer ([`ConsistencyTrainer`]):
-            The trainer whose targets they are.
+            The trainer that uses the targets.
     """
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self.epoch = 0  # after which the targets in use were made; 0 for the reference's
-        self.policy = ""  # fingerprint of the policy that made them
+        self.epoch = 0  # The current targets were generated after this epoch; 0 for the reference's targets.
+        self.policy = ""  # Fingerprint of the policy that generated them
 
     def state(self) -> dict[str, Any]:
         return {"args": {}, "attributes": {"epoch": self.epoch, "policy": self.policy}}
@@ -37,11 +37,11 @@ class RegenerateTargets(TrainerCallback, ExportableState):
         saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
         if saved.get("epoch") == wanted:
             self._replace(wanted, saved["policy"])
-        elif wanted == round(done):  # saved at the very end of the epoch: the policy is the one that makes them
+        elif wanted == round(done):  # Saved at the end of the epoch, so the current policy must generate the targets
             self._replace(wanted, None)
         else:
             raise ConsistencyError(
-                f"The targets made after epoch {wanted} are not known to this checkpoint: it was saved without "
+                f"This checkpoint has no record of the targets made after epoch {wanted}: it was saved without "
                 "`regenerate_targets_every`. Resume without it, or from the checkpoint at the end of that epoch."
             )
 

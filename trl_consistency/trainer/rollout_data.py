@@ -1,4 +1,4 @@
-"""Prompts and their rollouts: what a batch of rollouts is made of."""
+"""Batches of prompts for rollouts, and batches of rollouts."""
 
 from collections.abc import Callable, Iterator, Sized
 from itertools import islice
@@ -25,19 +25,19 @@ logger = get_logger(__name__)
 
 class RolloutSampler(RepeatSampler):
     """
-    TRL's sampler, with an order that depends on the seed and the epoch alone.
+    TRL's sampler, with an order that depends only on the seed and the epoch.
 
-    TRL's draws a new permutation each time it is read, so that a run resumed in its second epoch would see the first
-    one's order again.
+    TRL's sampler draws a new permutation at each iteration, so a run that resumes in its second epoch would get the
+    order of the first one again.
 
     Args:
         dataset (`Sized`):
             The prompts.
         args ([`OnPolicyConsistencyConfig`]):
-            Options of the run. An incomplete last batch of rollouts is left out, and a batch is drawn once for each
-            micro-batch that is trained on.
+            Options of the run. An incomplete last batch of rollouts is left out, and each batch is repeated for every
+            micro-batch that trains on it.
         epoch (`Callable[[], int]`):
-            Tells the epoch that begins.
+            Returns the number of the epoch that begins.
     """
 
     def __init__(self, dataset: Sized, args: OnPolicyConsistencyConfig, epoch: Callable[[], int]):
@@ -52,7 +52,7 @@ class RolloutSampler(RepeatSampler):
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        # A tensor: as TRL makes it, the order of a million rows would be a hundred megabytes of Python objects.
+        # TRL's list of Python integers would take a hundred megabytes for a million rows.
         order = torch.arange(self.num_samples)
         if self.shuffle:
             self.generator.manual_seed(self.seed + self._epoch())
@@ -64,13 +64,13 @@ class RolloutSampler(RepeatSampler):
 
 
 def prompts_per_generation(args: OnPolicyConsistencyConfig) -> int:
-    """Prompts of one batch of rollouts, over all processes."""
+    """Returns the number of prompts in one batch of rollouts, over all processes."""
     rollouts = args.per_device_train_batch_size * cast(int, args.steps_per_generation)
     return rollouts * args.world_size // args.num_generations
 
 
 def repeated_stream(dataset: IterableDataset, args: OnPolicyConsistencyConfig) -> RepeatedStream:
-    """A stream without an end, each prompt as often as it gets rollouts and its batch as often as it has micro-batches."""
+    """Returns an endless stream that repeats each prompt for its rollouts, and each batch for its micro-batches."""
     return RepeatedStream(
         repeat_iterable_dataset(
             dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset,
@@ -83,8 +83,8 @@ def repeated_stream(dataset: IterableDataset, args: OnPolicyConsistencyConfig) -
 
 def check_batches(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
     """
-    Raises [`InvalidPairsError`] for fewer prompts than a batch of rollouts takes. Warns of rows that an epoch leaves out, and
-    of batches that break up the rollouts of a prompt.
+    Raises [`InvalidPairsError`] if the data set has fewer prompts than one batch of rollouts. Warns if epochs leave
+    out rows, or if batches split the rollouts of a prompt.
     """
     needed, is_stream = prompts_per_generation(args), isinstance(dataset, IterableDataset)
     pairs = sum(1 for _ in islice(dataset, needed)) if is_stream else len(dataset)
@@ -97,7 +97,7 @@ def check_batches(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
     if rows % needed and not is_stream:
         logger.warning(
             f"Each epoch leaves out {rows % needed} of {rows} rows, others each time: {needed} prompts make a batch of "
-            "rollouts, and an incomplete one is not used."
+            "rollouts, and an incomplete batch is not used."
         )
     batch, group = args.per_device_train_batch_size, args.num_generations
     if args.share_prefix and batch % group:
@@ -109,7 +109,7 @@ def check_batches(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
 
 
 def repeated(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> AnyDataset:
-    """Each row as often as it gets rollouts: distributed evaluation counts the rows of the data set."""
+    """Repeats each row for its rollouts, because distributed evaluation counts the rows of the data set."""
     rollouts = args.num_generations_eval or args.num_generations
     if isinstance(dataset, IterableDataset):
         return repeat_iterable_dataset(dataset, mini_repeat_count=rollouts)
@@ -117,7 +117,7 @@ def repeated(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> AnyDataset
 
 
 def padded(name: str, rows: list[list[int]], side: str, pad_token_id: int, multiple: int | None) -> Rollouts:
-    """Rows of token ids as a batch, `{name}_ids` and `{name}_mask`, each (B, T)."""
+    """Pads rows of token ids to a batch, `{name}_ids` and `{name}_mask`, each (B, T)."""
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     parts = {"ids": (ids, pad_token_id), "mask": ([torch.ones_like(row) for row in ids], 0)}
     return {
@@ -127,7 +127,7 @@ def padded(name: str, rows: list[list[int]], side: str, pad_token_id: int, multi
 
 
 def loss_mask(rollouts: Rollouts, args: OnPolicyConsistencyConfig, tokenizer: Any, ends: list[int]) -> Tensor:
-    """Which tokens are compared, (B, T)."""
+    """Returns the mask of the compared tokens, (B, T)."""
     mask = rollouts["completion_mask"].clone()
     lengths = mask.sum(1)
     if args.mask_truncated_completions:

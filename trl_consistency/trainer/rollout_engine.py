@@ -1,4 +1,4 @@
-"""Rollouts by vLLM: the engine is sent the policy in copies, one layer at a time, and nothing is merged in place."""
+"""Samples rollouts with vLLM. The policy is sent to the engine as merged copies of its layers, one at a time."""
 
 import copy
 import math
@@ -32,19 +32,19 @@ class RolloutEngine:
     """
     Samples from the policy with vLLM, in this process or on a server.
 
-    TRL sends an adapted model by merging the adapter into the base weights and taking it out again, which does not give
-    the same bits back and spoils quantized weights. Here the base weights are the reference, so [`policy_weights`] are
-    sent in place of that.
+    To send an adapted model, TRL merges the adapter into the base weights and unmerges it. This does not restore the
+    same bits, and it corrupts quantized weights. Here the base weights are the reference, so [`policy_weights`] are
+    sent instead.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The policy, not wrapped for distributed training.
         accelerator ([`~accelerate.Accelerator`]):
-            The trainer's.
+            The trainer's accelerator.
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The trainer's.
+            The trainer's tokenizer or processor.
         args ([`OnPolicyConsistencyConfig`]):
-            Options of the sampling and of the engine.
+            Options of sampling and of the engine.
         end_ids (`list[int]`):
             The tokens that end a rollout.
     """
@@ -59,8 +59,8 @@ class RolloutEngine:
     ):
         check_policy(model, accelerator, args)
         self._generation = load_vllm_generation()(
-            # The engine is to hold plain weights: into quantized ones it could not take the new weights of each step. It
-            # quantizes if it finds quantized modules in the model that it is named after.
+            # TRL quantizes the engine if this model has quantized modules. The engine must hold plain weights, which
+            # alone can be replaced at each step.
             SimpleNamespace(name_or_path=model.name_or_path, named_modules=lambda: ()),
             accelerator,
             processing_class,
@@ -77,7 +77,7 @@ class RolloutEngine:
             * args.vllm_tensor_parallel_size,
             enable_sleep_mode=args.vllm_enable_sleep_mode,
             logprobs=0 if args.vllm_importance_sampling_correction else None,
-            # The same tokens end a rollout as with transformers; vLLM keeps the one that did.
+            # The same tokens end a rollout as in transformers. vLLM keeps the end token.
             generation_kwargs={"stop_token_ids": end_ids, **cast(dict[str, Any], args.generation_kwargs or {})},
         )
         self._generation.model = model
@@ -89,45 +89,47 @@ class RolloutEngine:
 
     def __call__(self, prompts: list[list[int]], step: int) -> tuple[list[list[int]], list[list[float]] | None]:
         """
+        Samples one rollout for each prompt.
+
         Args:
             prompts (`list[list[int]]`):
-                Token ids, each prompt as often as it is to be answered.
+                Token ids. A prompt is repeated for several rollouts.
             step (`int`):
-                Number of the optimizer steps behind the policy. A step that the engine has not seen sends the weights.
+                Number of optimizer steps so far. A new number sends the weights to the engine.
 
         Returns:
-            `tuple[list[list[int]], list[list[float]] | None]`: Token ids of the rollouts, and the log-probability of each
-            token under the engine (NaN where it says nothing), if those are asked for.
+            `tuple[list[list[int]], list[list[float]] | None]`: Token ids of the rollouts and, if requested, each
+            token's log-probability under the engine (NaN where the engine returns none).
         """
         if step != self._synced_step:
             self._generation.sync_weights()
             self._synced_step = step
         _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
         if log_probs is not None:
-            # One candidate a token: the one that was sampled
+            # One candidate per token: the sampled one
             log_probs = [[float("nan") if value is None else value for (value,) in row] for row in log_probs]
         return [list(completion_ids) for completion_ids in completions], log_probs
 
     def forget(self) -> None:
-        """Has the next call send the weights, whatever its step: another training begins, or the best model was loaded."""
+        """Makes the next call send the weights at any step, as after a new start or after loading the best model."""
         self._synced_step = None
 
 
 def has_adapter(model: nn.Module) -> bool:
-    """Whether PEFT's layers stand in the model."""
+    """Whether the model contains layers of PEFT."""
     return any(isinstance(module, ADAPTERS) for module in model.modules())
 
 
 def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """
-    The weights of a model with its adapter merged, without the model being touched.
+    Yields the weights of a model with its adapter merged, and leaves the model unchanged.
 
-    Each adapted layer is copied and merged in the copy; 4-bit weights are sent in the precision that they are computed in.
-    A copy lives until the next one is asked for.
+    Each adapted layer is copied, and its adapter is merged into the copy. 4-bit weights are dequantized to their
+    compute dtype. Only one copy exists at a time.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The policy, with the adapter on.
+            The policy, with its adapter enabled.
 
     Returns:
         `Iterator[tuple[str, torch.Tensor]]`: Names, as in the model without the adapter, and weights.
@@ -164,7 +166,7 @@ def _merged_copy(layer: Any) -> nn.Module:
                 f"`use_vllm` cannot send 4-bit weights under a `{type(layer).__name__}`. Use LoRA, or leave `use_vllm` out."
             )
         layer.base_layer = _dequantized(layer.base_layer)
-        # PEFT's layer for 4-bit weights would quantize the merged ones again; its layer for plain weights does not.
+        # PEFT's layer for 4-bit weights would quantize the merged weights again; its plain layer does not.
         LoraLinear.merge(layer)
     else:
         layer.merge()
@@ -186,13 +188,13 @@ def _dequantized(linear: Any) -> nn.Linear:
 
 def check_policy(model: Any, accelerator: Accelerator, args: OnPolicyConsistencyConfig) -> None:
     """
-    Raises [`ConsistencyError`] if vLLM could not hold the policy.
+    Raises [`ConsistencyError`] if vLLM cannot serve the policy.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The policy.
         accelerator ([`~accelerate.Accelerator`]):
-            The trainer's.
+            The trainer's accelerator.
         args ([`OnPolicyConsistencyConfig`]):
             Options of the run.
     """
@@ -219,8 +221,8 @@ def check_policy(model: Any, accelerator: Accelerator, args: OnPolicyConsistency
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
     if accelerator.distributed_type == DistributedType.FSDP or (plugin is not None and plugin.zero_stage == 3):
         raise ConsistencyError(
-            "`use_vllm` is not available with an adapter under FSDP or DeepSpeed ZeRO-3: a layer of which each process "
-            "holds a part cannot be merged in a copy. Use DDP or ZeRO-2, or leave `use_vllm` out."
+            "`use_vllm` is not available with an adapter under FSDP or DeepSpeed ZeRO-3: a sharded layer cannot be "
+            "merged in a copy. Use DDP or ZeRO-2, or leave `use_vllm` out."
         )
     configs = (base.config, base.config.get_text_config())
     is_tied = any(getattr(config, "tie_word_embeddings", False) for config in configs)
@@ -236,14 +238,15 @@ def _check_server(client: Any) -> None:
     mode = client.get_server_info()["model_config"]["logprobs_mode"]
     if mode != "processed_logprobs":
         raise ConsistencyError(
-            f"The vLLM server runs with `--logprobs-mode {mode}`, which does not tell how likely a token was to be sampled. "
-            "Restart it with `--logprobs-mode processed_logprobs`, or set `vllm_importance_sampling_correction: false`."
+            f"The vLLM server runs with `--logprobs-mode {mode}`, which does not return the probabilities that tokens "
+            "were sampled with. Restart it with `--logprobs-mode processed_logprobs`, or set "
+            "`vllm_importance_sampling_correction: false`."
         )
 
 
 @contextmanager
 def without_vllm(args: OnPolicyConsistencyConfig) -> Iterator[None]:
-    """Has TRL's trainer start no engine: its engine would merge the adapter into the reference's weights."""
+    """Keeps TRL's trainer from starting its own engine, which would merge the adapter into the reference's weights."""
     use_vllm, args.use_vllm = args.use_vllm, False
     try:
         yield
@@ -253,13 +256,13 @@ def without_vllm(args: OnPolicyConsistencyConfig) -> Iterator[None]:
 
 class EngineMismatch:
     """
-    How far the policy in training is from the engine that sampled, since the last log, under GRPO's names.
+    Logs how far the policy is from the engine that sampled, since the last log, under GRPO's metric names.
 
     Args:
         args ([`OnPolicyConsistencyConfig`]):
             Options of the importance weights.
         accelerator ([`~accelerate.Accelerator`]):
-            What brings the rows of all processes together.
+            Gathers the rows of all processes.
     """
 
     def __init__(self, args: OnPolicyConsistencyConfig, accelerator: Accelerator):
@@ -274,18 +277,18 @@ class EngineMismatch:
             mode (`str`):
                 `"train"` or `"eval"`.
             metrics (`dict[str, list[float]]`):
-                What the trainer logs next, and clears then.
+                The metrics of the trainer's next log, cleared after it.
             mask (`torch.Tensor`):
-                Which tokens are compared, (B, T).
+                Mask of the compared tokens, (B, T).
             log_ratio (`torch.Tensor`):
-                Policy to engine, in nats, of each of these tokens.
+                log(policy / engine) of each compared token, in nats.
         """
         seen = self._seen[mode]
-        if "sampling/sampling_logp_difference/max" not in metrics:  # logged
+        if "sampling/sampling_logp_difference/max" not in metrics:  # cleared by a log
             seen.clear()
         rows = log_ratio.new_full(mask.shape, math.nan).masked_scatter(mask.bool(), log_ratio)
         rows = self.accelerator.pad_across_processes(rows, dim=1, pad_index=math.nan)
-        # In evaluation without the rows that repeat to fill the last batch
+        # In evaluation, `gather_for_metrics` drops the rows repeated to fill the last batch.
         log_ratio = (self.accelerator.gather if mode == "train" else self.accelerator.gather_for_metrics)(rows)
         seen.append(log_ratio[~log_ratio.isnan()])
         log_ratio = torch.cat(seen)

@@ -1,4 +1,4 @@
-"""The objective on a batch of rollouts: one pass of the reference, one of the student, compared at every token."""
+"""Computes the objective on a batch of rollouts from one pass of the reference and one of the student."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ class RolloutLoss:
         reference ([`Reference`]):
             The frozen policy.
         use_cache (`bool`, *optional*, defaults to `True`):
-            Whether prompts may be shared through the key/value cache, see [`PrefixSharing`].
+            Whether prompts may be shared through the key/value cache; see [`PrefixSharing`].
         balances_routers (`bool`, *optional*, defaults to `False`):
             Whether to compute the load-balancing loss of the student's routers as well.
 
     Attributes:
         sharing ([`PrefixSharing`]):
-            How the student computes the prompt of several rollouts once.
+            Runs the student so that rollouts share their prompt's computation.
     """
 
     def __init__(
@@ -53,28 +53,31 @@ class RolloutLoss:
         self._reference_sharing = (
             PrefixSharing(args.share_prefix, use_cache) if isinstance(reference, GivenReference) else self.sharing
         )
-        # Of the last batch's compared tokens, (M,), for the table of rollouts
+        # Divergence at the last batch's compared tokens, (M,), for the table of rollouts
         self.divergence = torch.empty(0)
-        # Of the policy's probabilities over those of the engine that sampled, at the tokens compared last, (M,)
+        # log(policy / sampling engine) at the last batch's compared tokens, (M,)
         self.log_ratio = torch.empty(0)
 
     def __call__(self, model: nn.Module, rollouts: Rollouts) -> dict[str, RowLosses]:
         """
+        Computes the loss and the logged quantities of a batch.
+
         Args:
             model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-                The student, not wrapped; under a wrapper this is called inside the wrapper's forward.
+                The student, not wrapped. For a wrapped model, call this inside the wrapper's forward.
             rollouts (`dict[str, torch.Tensor]`):
-                Left-padded `prompt_ids` and `clean_ids` with `prompt_mask` and `clean_mask`, of shapes (B, P) and (B, C);
-                right-padded `completion_ids` with `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the tokens to be
-                compared; optionally `sampling_log_probs`, (B, T), of the policy that the completions come from, and
-                `engine_log_probs`, (B, T), of the same policy in the engine that sampled them, NaN where unknown.
+                Left-padded `prompt_ids` and `clean_ids` with `prompt_mask` and `clean_mask`, (B, P) and (B, C);
+                right-padded `completion_ids` with `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the compared
+                tokens. Optional: `sampling_log_probs`, (B, T), under the policy that sampled the completions, and
+                `engine_log_probs`, (B, T), the same as computed by the sampling engine, NaN where unknown.
 
         Returns:
-            `dict[str, RowLosses]`: `"loss"`, what is only watched, by row, and in training the routers' `"aux_loss"`.
+            `dict[str, RowLosses]`: By row, `"loss"`, the quantities that are only logged, and in training the routers'
+            `"aux_loss"`.
         """
         with self.reference.active(model) as frozen:
             reference, _ = self.reference.run(self._answers, frozen, "clean", rollouts)
-            # The frozen weights may stand in the student's place only for now.
+            # Outside this context, the model may hold other weights.
             reference.head = reference.head.detached()
         student, routing = self._answers(model, "prompt", rollouts, self.balances_routers and torch.is_grad_enabled())
 
@@ -98,7 +101,7 @@ class RolloutLoss:
         return losses
 
     def log_probs(self, model: nn.Module, rollouts: Rollouts) -> Tensor:
-        """Log-probabilities (B, T) of the rollouts' tokens, 0 where none is compared; without gradients."""
+        """Returns log-probabilities (B, T) of the compared tokens, 0 at all others, without gradients."""
         with torch.no_grad():
             log_probs = self._log_probs(self._answers(model, "prompt", rollouts)[0], rollouts)
         mask = rollouts["loss_mask"].bool()
@@ -107,7 +110,7 @@ class RolloutLoss:
     def _answers(
         self, model: nn.Module, side: str, rollouts: Rollouts, need_routing: bool = False
     ) -> tuple[AnswerStates, Routing | None]:
-        """What a model says at the compared tokens after the clean prompts, or after the student's own prompts."""
+        """Returns hidden states at the compared tokens, after the clean or the student's own prompts."""
         sharing = self._reference_sharing if side == "clean" else self.sharing
         states = sharing(
             model,
@@ -117,7 +120,7 @@ class RolloutLoss:
             rollouts["completion_mask"],
             need_routing,
         )
-        # The last batch of an evaluation may well hold a single row.
+        # Not in evaluation, whose last batch may hold a single row.
         if (
             self.args.share_prefix
             and self.args.num_generations > 1
@@ -153,8 +156,8 @@ class RolloutLoss:
         self, student: AnswerStates, reference: AnswerStates, rollouts: Rollouts
     ) -> dict[str, Tensor]:
         """
-        `-ratio · A_t`. The advantage `A_t = -(log π_old(y_t|p, y_<t) - log π_0(y_t|c, y_<t))` is that of the policy that
-        the rollouts come from, and stays what it was through all optimizer steps on them.
+        `-ratio · A_t`. The advantage `A_t = -(log π_old(y_t|p, y_<t) - log π_0(y_t|c, y_<t))` uses the policy that
+        sampled the rollouts, and is constant over all optimizer steps on them.
         """
         log_probs, entropy = student.log_probs_and_entropy(
             _compared(rollouts, "completion_ids"), self.args.loss_temperature
@@ -177,20 +180,20 @@ class RolloutLoss:
         return {"loss": loss, **watched}
 
     def _log_probs(self, answers: AnswerStates, rollouts: Rollouts) -> Tensor:
-        """Of the compared tokens, (M,), at `loss_temperature`."""
+        """Returns the log-probabilities of the compared tokens, (M,), at `loss_temperature`."""
         return answers.log_probs(_compared(rollouts, "completion_ids"), self.args.loss_temperature)
 
 
 def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Tensor:
     """
-    `min(π / μ, c)` of tokens that the engine `μ` drew in place of the policy `π`, truncated at
-    `vllm_importance_sampling_clip_max`; 1 where the engine did not say how likely a token was.
+    Truncated importance weights `min(π / μ, c)` of tokens that the engine `μ` sampled for the policy `π`, where `c` is
+    `vllm_importance_sampling_clip_max`. The weight is 1 where `μ` is unknown.
 
     Args:
         log_ratio (`torch.Tensor`):
             `log π - log μ`, NaN where unknown.
         args ([`OnPolicyConsistencyConfig`]):
-            Says where to truncate.
+            Options of the run.
     """
     weights = log_ratio.nan_to_num(nan=0.0).exp()
     limit = args.vllm_importance_sampling_clip_max
@@ -203,9 +206,9 @@ def _compared(rollouts: Rollouts, name: str) -> Tensor:
 
 
 def _is_frozen_and_shared(ours: Head, theirs: Head) -> bool:
-    """Whether [`shared_head_divergence`] serves. On GPUs TRL's fused kernel does."""
+    """Whether to use [`shared_head_divergence`], which TRL's fused kernel replaces on GPUs."""
     plain = ours.bias is None and ours.softcap is None and ours.scale == 1
-    # ZeRO-3 has all weights in one place, where none is.
+    # Under ZeRO-3, sharded weights all have the same data pointer.
     is_whole = not hasattr(ours.weight, "ds_id")
     one = is_whole and ours.weight.data_ptr() == theirs.weight.data_ptr()
     return plain and one and not ours.weight.requires_grad and ours.weight.device.type == "cpu"

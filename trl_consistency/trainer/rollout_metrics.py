@@ -1,4 +1,4 @@
-"""What is watched of rollouts beside the loss: their lengths, and how they and the student stand to the clean answers."""
+"""Metrics of rollouts: their lengths, and how rollouts and the student compare with the clean answers."""
 
 from itertools import takewhile
 from typing import Any
@@ -26,14 +26,14 @@ LENGTHS = ("length", "terminated_length")
 
 
 def is_truncated(rollouts: Rollouts, ends: list[int]) -> Tensor:
-    """Whether rollouts have come to no end, (B,)."""
+    """Whether rollouts lack an end-of-turn token, (B,)."""
     lengths = rollouts["completion_mask"].sum(1)
     last = rollouts["completion_ids"].gather(1, (lengths - 1).clamp(min=0)[:, None])[:, 0]
     return ~torch.isin(last, torch.tensor(ends, device=last.device))
 
 
 def completion_lengths(rollouts: Rollouts, ends: list[int]) -> dict[str, RowLosses]:
-    """Tokens of all rollouts, and of those that came to an end; [`length_metrics`] makes metrics of them."""
+    """Returns the lengths, in tokens, of all rollouts and of terminated ones, for [`length_metrics`]."""
     lengths, is_terminated = rollouts["completion_mask"].sum(1), ~is_truncated(rollouts, ends)
     counts = (torch.ones_like(lengths), is_terminated)
     return {
@@ -42,7 +42,7 @@ def completion_lengths(rollouts: Rollouts, ends: list[int]) -> dict[str, RowLoss
 
 
 def length_metrics(rows: dict[str, RowLosses]) -> dict[str, float]:
-    """Takes the lengths out of `rows` and returns what [`~trl.DistillationTrainer`] logs of them, by its names."""
+    """Removes the lengths from `rows` and returns the length metrics that [`~trl.DistillationTrainer`] logs."""
     metrics: dict[str, float] = {}
     for name in LENGTHS:
         of_rows = rows.pop(f"completions/{name}")
@@ -56,7 +56,7 @@ def length_metrics(rows: dict[str, RowLosses]) -> dict[str, float]:
 
 
 def leave_out_lengths_of_nothing(metrics: dict[str, list[float]]) -> None:
-    """Where no rollout came to an end, [`~trl.DistillationTrainer`] has just noted length 0 for those that did."""
+    """Removes the length 0 that [`~trl.DistillationTrainer`] logs for terminated rollouts if there are none."""
     if metrics["completions/clipped_ratio"][-1] < 1:
         return
     for kind in ("mean", "min", "max"):
@@ -68,8 +68,8 @@ def leave_out_lengths_of_nothing(metrics: dict[str, list[float]]) -> None:
 
 class CleanAnswers:
     """
-    The answers to the clean prompts, by row: the completion that came with the pair or, with `log_consistency_metrics`,
-    the reference's greedy one, made once per distinct prompt. Anchors have none.
+    Provides the answers to the clean prompts, by row: the pair's completion if it has one or, with
+    `log_consistency_metrics`, the reference's greedy answer, generated once per distinct prompt. Anchors have none.
 
     Args:
         args ([`OnPolicyConsistencyConfig`]):
@@ -77,11 +77,11 @@ class CleanAnswers:
         reference ([`Reference`]):
             The frozen policy.
         accelerator ([`~accelerate.Accelerator`]):
-            Of the trainer.
+            The trainer's accelerator.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Of the trainer.
+            The trainer's tokenizer.
         eos_token_ids (`list[int]`):
-            What ends a turn.
+            Tokens that end a turn.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class CleanAnswers:
         self._greedy = TargetTable()
 
     def __call__(self, model: nn.Module, rows: list[dict[str, Any]]) -> list[list[int]]:
-        """Token ids, empty where there is no answer. With `log_consistency_metrics` all processes must call it."""
+        """Returns token ids, empty without an answer. With `log_consistency_metrics`, all processes must call this."""
         given = [_given_answer(row) for row in rows]
         if not self.args.log_consistency_metrics:
             return [answer or [] for answer in given]
@@ -128,8 +128,8 @@ class CleanAnswers:
 
     def compare(self, answers: list[list[int]], rollouts: Rollouts) -> Tensor:
         """
-        Whether each rollout is the clean answer, token by token, the end of the turn aside: 1 or 0, -1 where there is no
-        clean answer, (B,).
+        Returns, (B,), whether each rollout has the same tokens as the clean answer up to the end of the turn: 1 or 0,
+        or -1 without a clean answer.
         """
         completions = [
             completion_ids[:length]
@@ -148,13 +148,13 @@ class CleanAnswers:
 
 
 def _given_answer(row: dict[str, Any]) -> list[int] | None:
-    """The answer that came with a row; none is wanted of an anchor, and None is still to be made."""
+    """Returns a row's own answer: empty for an anchor, None if it must be generated."""
     return [] if row["clean_ids"] == row["perturbed_ids"] else row.get("completion_ids")
 
 
 class PairMetrics:
     """
-    The quantities that [`ConsistencyTrainer`] watches, measured on the pairs of a batch of rollouts.
+    Computes the `log_consistency_metrics` of [`ConsistencyTrainer`] on the pairs of a batch of rollouts.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
@@ -162,10 +162,10 @@ class PairMetrics:
         reference ([`Reference`]):
             The frozen policy.
         pad_token_id (`int`):
-            Fills up the rows.
+            Token that pads the rows.
 
     Raises:
-        [`ConsistencyError`]: If the reference is a model of another shape: streams are compared block by block.
+        [`ConsistencyError`]: If the reference has another shape: residual streams are compared block by block.
     """
 
     def __init__(self, model: Any, reference: Reference, pad_token_id: int):
@@ -178,13 +178,13 @@ class PairMetrics:
                     f"{shapes[1][0]} blocks of size {shapes[1][1]} where the model has {shapes[0][0]} of size "
                     f"{shapes[0][1]}. Leave it out."
                 )
-        # No objective: all is only watched.
+        # Without objectives, only the metrics are computed.
         self._paired_loss = PairedLoss(Objectives([], log_consistency_metrics=True), model, reference)
         self._collator = PairCollator(pad_token_id=pad_token_id, with_reference=True)
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, rollouts: Rollouts) -> dict[str, RowLosses]:
-        """By rollout; each distinct pair is run once. `rollouts` hold the clean answers, `answer_ids` and `answer_mask`."""
+        """Returns the metrics by rollout. `rollouts` must hold the clean answers, `answer_ids` and `answer_mask`."""
         sides = [
             [
                 tuple(ids[mask.bool()].tolist())
@@ -194,7 +194,7 @@ class PairMetrics:
         ]
         rows = list(zip(*sides, strict=True))
         is_pair = (~rollouts["is_anchor"]).tolist()
-        # A batch of anchors alone has the same names as any other, with nothing counted.
+        # If the batch has only anchors, one still runs: the names are the same, and the counts are 0.
         distinct = list(dict.fromkeys(row for row, pair in zip(rows, is_pair, strict=True) if pair)) or rows[:1]
         names = ("clean_ids", "perturbed_ids", "completion_ids")
         batch = self._collator([dict(zip(names, map(list, row), strict=True)) for row in distinct])

@@ -1,4 +1,4 @@
-"""The table of rollouts: where, token by token, the student departs from the reference."""
+"""The table of rollouts, with the divergence from the reference at each token."""
 
 import random
 from collections import deque
@@ -33,17 +33,17 @@ SCHEMA = pa.schema(
 )
 PROMPTS = ["clean_prompt", "perturbed_prompt"]
 
-# Tokens are marked from these shares of the highest divergence in sight.
+# Styles of tokens whose divergence is at least this share of the highest one printed.
 MARKS = {0.5: "bold white on red", 0.1: "black on yellow"}
 
 
 class RolloutTable:
     """
-    The latest rollouts, as many as make a batch of them. Each process adds its own, and [`log`] brings them together.
+    Keeps the latest batch of rollouts. Each process adds its own, and [`log`] gathers them.
 
     Args:
         args ([`OnPolicyConsistencyConfig`]):
-            Says whether and where to log.
+            Options of the run.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
             Decodes prompts and completions.
     """
@@ -53,14 +53,14 @@ class RolloutTable:
         self._batches: deque[tuple[Rollouts, Tensor]] = deque(maxlen=args.steps_per_generation)
 
     def add(self, rollouts: Rollouts, divergence: Tensor) -> None:
-        """Adds a micro-batch; `divergence`, of shape (M,), is that of its compared tokens."""
+        """Adds a micro-batch and the divergence of its compared tokens, (M,)."""
         if self.args.log_completions:
             self._batches.append((rollouts, divergence))
 
     def log(self, name: str, step: int) -> None:
         """
-        Prints the rollouts, writes them under `output_dir` and sends them to the trackers, as a table called `name`; they
-        are gone afterwards. All processes must call it.
+        Prints the rollouts, writes them under `output_dir`, sends them to the trackers as a table called `name`, and
+        clears them. All processes must call this.
         """
         if not self.args.log_completions:
             return
@@ -84,7 +84,7 @@ class RolloutTable:
         rows = []
         for clean_ids, perturbed_ids, completion_ids, mask in zip(*sides, rollouts["loss_mask"].tolist(), strict=True):
             texts = self.tokenizer.batch_decode([clean_ids, perturbed_ids, completion_ids], skip_special_tokens=True)
-            # The divergences stand in the order of the tokens that are compared.
+            # `divergence` holds one value for each compared token, in order.
             of_tokens = [next(values) if compared else None for compared in mask[: len(completion_ids)]]
             row = [step, *texts, token_texts(completion_ids, self.tokenizer), of_tokens]
             rows.append(dict(zip(SCHEMA.names, row, strict=True)))
@@ -96,7 +96,7 @@ def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def send_to_trackers(rows: list[dict[str, Any]], name: str, trackers: list[str], unique_prompts: bool) -> None:
-    """Logs a table called `name` to those of Weights & Biases and Trackio that are among `trackers`."""
+    """Logs a table called `name` to Weights & Biases and Trackio, where they are among `trackers`."""
     for tracker in {"wandb", "trackio"} & set(trackers):
         module: Any = import_module(tracker)
         if tracker == "wandb" and module.run is None:
@@ -115,9 +115,9 @@ def print_rollouts(rows: list[dict[str, Any]], title: str, num_rows: int | None 
         rows (`list[dict[str, Any]]`):
             Rows of the table.
         title (`str`):
-            What stands above.
+            Title of the printed table.
         num_rows (`int`, *optional*):
-            How many of them to print, drawn at random. `None` prints all.
+            How many rows to print, drawn at random. `None` prints all.
     """
     if num_rows is not None and num_rows <= 0:
         return

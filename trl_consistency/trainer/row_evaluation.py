@@ -1,4 +1,4 @@
-"""The rows of an evaluation, whatever its batches and processes."""
+"""Losses of all rows of an evaluation, independent of batches and processes."""
 
 import torch
 from accelerate import Accelerator
@@ -12,7 +12,7 @@ class EvaluatedRows:
 
     Args:
         accelerator ([`~accelerate.Accelerator`]):
-            What brings the rows of all processes together.
+            Gathers the rows of all processes.
     """
 
     def __init__(self, accelerator: Accelerator):
@@ -21,15 +21,15 @@ class EvaluatedRows:
         self._rows: list[torch.Tensor] = []
 
     def add(self, by_name: dict[str, RowLosses]) -> None:
-        """Adds the rows of a batch. Every batch, on every process, has the same names."""
+        """Adds the rows of a batch. Every batch on every process must have the same names."""
         self._names = list(by_name)
         rows = torch.stack(
             [part.float() for of_rows in by_name.values() for part in (of_rows.sums, of_rows.counts)], 1
         )
-        # By row, so that the rows that repeat to fill the last batch of several processes are left out.
+        # By row, so that `gather_for_metrics` can drop the rows repeated to fill the last batch.
         self._rows.append(self.accelerator.gather_for_metrics(rows).cpu())
 
     def by_name(self) -> dict[str, RowLosses]:
-        """The rows of the whole set."""
+        """Returns the losses of the whole set by name."""
         both = torch.cat(self._rows).double().unflatten(1, (-1, 2)).unbind(1)
         return {name: RowLosses(*of_rows.unbind(1)) for name, of_rows in zip(self._names, both, strict=True)}

@@ -1,4 +1,4 @@
-"""Quantities by row: sums and counts, from which means over any set of rows follow."""
+"""Quantities by row, as sums and counts, which give the mean over any set of rows."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,10 @@ from torch import Tensor
 
 class RowLosses(NamedTuple):
     """
-    A quantity on the rows of a batch: its sum over what it counts in each row, and that count, both of shape (B,).
+    A quantity on the rows of a batch: its sum in each row (over tokens, for example) and the count, both of shape
+    (B,).
 
-    A tuple, since the wrappers of FSDP and DeepSpeed look for the tensors of an output in nothing else.
+    It is a tuple because the wrappers of FSDP and DeepSpeed find tensors of an output only in tuples.
     """
 
     sums: Tensor
@@ -18,11 +19,11 @@ class RowLosses(NamedTuple):
 
 
 def of_batch(value: Tensor, num_rows: int) -> RowLosses:
-    """A quantity that a batch has as a whole, as that of each of its rows."""
+    """Gives each row the value of the whole batch."""
     return RowLosses(value.expand(num_rows), torch.ones_like(value).expand(num_rows))
 
 
 def means_of(rows: dict[str, RowLosses]) -> dict[str, float]:
-    """Means by name. Nothing counted has no mean: 0 would look like a perfect one."""
+    """Returns means by name. A quantity whose count is 0 is left out: a mean of 0 would look perfect."""
     totals = {name: (float(of_rows.sums.sum()), float(of_rows.counts.sum())) for name, of_rows in rows.items()}
     return {name: total / count for name, (total, count) in totals.items() if count}

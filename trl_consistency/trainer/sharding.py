@@ -1,4 +1,4 @@
-"""What FSDP2 and DeepSpeed ZeRO-3 ask of a trainer beyond plain data parallelism: no process holds the whole model."""
+"""Support for FSDP2 and DeepSpeed ZeRO-3, where each process holds only a shard of the model."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,13 +13,13 @@ from .upstream import DistributedBackend, fsdp2_prepare_model, prepare_deepspeed
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
-    """Whether each process holds only a part of the model's weights."""
+    """Whether each process holds only a shard of the model's weights."""
     backend = DistributedBackend(accelerator)
     return backend.is_fsdp or backend.is_zero3
 
 
 def prepare_frozen(model: nn.Module, accelerator: Accelerator) -> Any:
-    """Wraps a model that does not train as the one in training will be wrapped."""
+    """Wraps a frozen model in the same way as the model in training."""
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return prepare_deepspeed(model, accelerator)
     if DistributedBackend(accelerator).is_fsdp:
@@ -28,20 +28,20 @@ def prepare_frozen(model: nn.Module, accelerator: Accelerator) -> Any:
 
 
 def gathered(model: nn.Module, accelerator: Accelerator) -> AbstractContextManager:
-    """For as long as it lasts, each process has the whole weights of a model that ZeRO-3 loads in shards."""
+    """Gathers the weights of a model that ZeRO-3 shards, inside the context."""
     return DistributedBackend(accelerator).gather_params(list(model.parameters()))
 
 
 def shape_of(weight: Tensor) -> torch.Size:
-    """The shape of a whole weight, which ZeRO-3 keeps aside."""
+    """Returns the shape of the whole weight, which ZeRO-3 stores in another attribute."""
     return getattr(weight, "ds_shape", weight.shape)
 
 
 def shard_of(weight: Any) -> Tensor:
-    """What this process holds of a weight."""
+    """Returns this process's shard of a weight."""
     if isinstance(weight, DTensor):  # FSDP2
         return weight.to_local()
-    if hasattr(weight, "ds_tensor"):  # ZeRO-3: parts of one size, the last ones padded
+    if hasattr(weight, "ds_tensor"):  # ZeRO-3: shards of equal size, the last ones padded
         size = weight.ds_tensor.ds_numel
         start = size * torch.distributed.get_rank()
         return weight.ds_tensor.flatten()[: max(0, min(size, weight.ds_numel - start))]

@@ -10,10 +10,10 @@ from torch.utils.data import IterableDataset
 
 class RepeatedStream(IterableDataset):
     """
-    A stream that begins anew when it ends, in another order each time if it is shuffled.
+    A stream that restarts when it ends, in a new order each time if it is shuffled.
 
-    Trainer would count such passes as epochs, without knowing their length: a run resumed in the second one would find
-    other rows, and the last rows of a pass could make half a step. In one endless pass, a batch is found by its number.
+    The Trainer would count each pass as an epoch of unknown length. A run resumed in the second pass would get other
+    rows, and the last rows of a pass could make half a step. In one endless pass, a batch is found by its number.
 
     Args:
         dataset ([`~datasets.IterableDataset`]):
@@ -30,5 +30,5 @@ class RepeatedStream(IterableDataset):
             for row in self.dataset:
                 is_empty = False
                 yield row
-            if is_empty:  # the share of a worker process that gets none
+            if is_empty:  # A worker process may get no rows.
                 return

@@ -1,4 +1,4 @@
-"""BCT alone is the loss of [`~trl.SFTTrainer`]. Its rows are watched here."""
+"""Row losses of BCT alone, which trains with the loss of [`~trl.SFTTrainer`]."""
 
 from typing import Any
 
@@ -10,20 +10,20 @@ from .row_losses import RowLosses
 
 class ObservedModel:
     """
-    A model in the hands of [`~trl.SFTTrainer`]'s loss. It keeps what its forward gives.
+    Wraps the model for [`~trl.SFTTrainer`]'s loss and keeps the outputs of its forward.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
-            The student as the loss gets it, wrapped for distributed training or not.
+            The student as passed to the loss, wrapped for distributed training or not.
         unwrapped ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The same without the wrapper.
+            The same model without the wrapper.
         hides_padding (`bool`):
-            Whether the forward goes without the attention mask where right padding needs none. The routers' loss must
-            know the padding.
+            Whether to leave out the attention mask where [`needed_mask`] does. The load-balancing loss of routers
+            needs the mask.
 
     Attributes:
         outputs ([`~transformers.utils.ModelOutput`]):
-            The outputs with the log-probabilities of the answers' tokens.
+            The outputs, with the log-probabilities of answer tokens.
     """
 
     def __init__(self, model: nn.Module, unwrapped: nn.Module, hides_padding: bool):
@@ -39,14 +39,14 @@ class ObservedModel:
         return outputs
 
     def row_losses(self) -> RowLosses:
-        """The cross-entropy of each row's answer, in nats, over its tokens."""
+        """Returns the cross-entropy of each row's answer in nats, with its number of tokens."""
         return RowLosses(-self.outputs.log_probs.detach().sum(1), self.outputs.label_mask.sum(1))
 
 
 def supervised_row_losses(
     model: nn.Module, unwrapped: nn.Module, inputs: dict[str, Any], loss_type: str
 ) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
-    """The loss of a batch by row, and what [`~trl.SFTTrainer`] logs beside it."""
+    """Returns the loss of a batch by row, and the other metrics that [`~trl.SFTTrainer`] logs."""
     inputs.pop("is_anchor")
     inputs["attention_mask"] = needed_mask(unwrapped, inputs["attention_mask"])
     outputs = model(**inputs, use_cache=False, fused_lm_head=True)

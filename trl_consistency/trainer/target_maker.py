@@ -1,4 +1,4 @@
-"""The targets of a trainer: the reference policy's own answers to the clean prompts."""
+"""Generates a trainer's targets: the reference policy's answers to the clean prompts."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,11 +26,11 @@ from .vllm_engine import TargetEngine
 
 logger = get_logger(__name__)
 
-# Under `output_dir`; pushing to the Hub leaves out what begins with an underscore, and targets are training data.
+# Under `output_dir`. Targets are training data, and names that begin with an underscore are not pushed to the Hub.
 TARGET_CACHE = "_targets"
 
 
-# Other options of loading may choose other files than those that lie in a model's folder.
+# Loading options that do not change which files of a model's folder are loaded.
 PLAIN_LOADING = {
     *("attn_implementation", "device_map", "dtype", "quantization_config", "revision", "trust_remote_code"),
     *("use_cache", "use_kernels", "use_safetensors"),
@@ -39,13 +39,13 @@ PLAIN_LOADING = {
 
 class TargetMaker:
     """
-    Has the reference policy answer the clean prompts of a trainer's data sets.
+    Lets the reference policy answer the clean prompts of a trainer's data sets.
 
     Args:
         trainer ([`ConsistencyTrainer`]):
             The trainer.
         loaded_by_name (`bool`):
-            Whether the model's weights are those of the files under its name.
+            Whether the model's weights come unchanged from the files under its name.
 
     Attributes:
         table ([`~trl_consistency.data.targets.TargetTable`]):
@@ -65,11 +65,13 @@ class TargetMaker:
         Notes the data sets that may lack targets.
 
         Raises:
-            [`ConsistencyError`]: If their targets cannot be made, or are never made though they are to be made anew.
+            [`ConsistencyError`]: If their targets cannot be generated, or if targets should be regenerated but none
+            are
+                generated.
         """
         args, noted = self.args, self.trainer.noted_data
         pairs, anchors = noted["train_dataset"], noted.get("anchor_dataset")
-        # Not the mixture with anchors, which no longer says which rows lack a target
+        # In the mixture with anchors, the rows without a target are no longer known.
         self.sources = [pairs, *named(self.trainer.eval_dataset).values()]
         if anchors is not None and not isinstance(pairs, IterableDataset):
             self.sources.append(anchors)
@@ -80,7 +82,7 @@ class TargetMaker:
             self.check_whole()
 
     def dataset_with_targets(self) -> Dataset:
-        """As [`ConsistencyTrainer.dataset_with_targets`]."""
+        """See [`ConsistencyTrainer.dataset_with_targets`]."""
         tokenizer = self.trainer._tokenizer
 
         def add_target(row: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +94,7 @@ class TargetMaker:
         return dataset.remove_columns(["clean_ids", "perturbed_ids", "length"])
 
     def generate(self, datasets: Iterable[AnyDataset]) -> None:
-        """Has the reference policy answer the clean prompts of rows without a completion, where answers are needed."""
+        """Generates the missing completions with the reference policy, if the objectives need completions."""
         if not self.args.needs_completions:
             return
         prompts = self.table.missing(
@@ -114,14 +116,14 @@ class TargetMaker:
 
     def regenerate(self, policy: str | None = None) -> str:
         """
-        Has the current policy answer the clean prompts of the pairs, for the epochs to come.
+        Replaces the pairs' targets with the current policy's answers to the clean prompts.
 
         Args:
             policy (`str`, *optional*):
-                Fingerprint of the policy whose answers are wanted. If it is not the current one, they must be cached.
+                Fingerprint of the policy whose answers to use. For any but the current policy, they must be cached.
 
         Returns:
-            `str`: Fingerprint of the policy whose answers they are.
+            `str`: Fingerprint of the policy that answered.
         """
         current = TargetTable()
         with self._evaluating() as model:
@@ -175,7 +177,7 @@ class TargetMaker:
 
     @contextmanager
     def _engine(self, model: PreTrainedModel) -> Iterator[TargetEngine | None]:
-        """What answers in the model's place, if anything; its memory is given back at the end."""
+        """Yields the vLLM engine, or None without `use_vllm`, and frees its memory at the end."""
         if not self.args.use_vllm:
             yield None
             return
@@ -189,7 +191,7 @@ class TargetMaker:
 
     @contextmanager
     def _reference_policy(self) -> Iterator[PreTrainedModel]:
-        """The policy as it was when training began, unwrapped and ready to generate."""
+        """Yields the policy as it was when training began, unwrapped and ready to generate."""
         has_begun = self.trainer.is_in_train or self.trainer.state.global_step > 0
         adapter_off = self.trainer._adapter_off
         if has_begun and not adapter_off:
@@ -202,7 +204,7 @@ class TargetMaker:
 
     @contextmanager
     def _evaluating(self) -> Iterator[PreTrainedModel]:
-        """The model unwrapped and without dropout, ready to generate."""
+        """Yields the model, unwrapped, without dropout and ready to generate."""
         with unwrap_model_for_generation(
             self.trainer.model_wrapped,
             self.accelerator,
@@ -214,9 +216,9 @@ class TargetMaker:
                 yield model
 
     def _cache(self, model: PreTrainedModel) -> TargetCache:
-        """The cache of the reference's targets; `model` is what generates them."""
+        """Returns the cache of the reference's targets, which `model` generates."""
         changed = self.trainer._peft_config is not None and adapter_changes_base(self.trainer._peft_config)
-        # The adapter in training is no part of the reference; one that came with the model is.
+        # The adapter in training is not part of the reference. An adapter that came with the model is.
         identity = model_identity(
             model,
             get_config_model_id(model.config),
@@ -225,14 +227,14 @@ class TargetMaker:
             adapter_off=self.trainer._peft_config is not None,
         )
         identity["autocast"] = "bfloat16" if self.args.bf16 else "float16" if self.args.fp16 else None
-        # A folder that the user names holds one model's targets; by default each model gets a folder of its own.
+        # A folder that the user names holds one model's targets. By default, each model gets its own folder.
         own = Path(self.args.output_dir) / TARGET_CACHE / identity_digest(identity)
         directory = self.args.target_cache_dir or own
         with self.accelerator.main_process_first():
             return TargetCache(directory, identity)
 
     def generation_config(self) -> GenerationConfig:
-        """How targets are generated."""
+        """Returns the options for generating targets."""
         args, tokenizer = self.args, self.trainer._tokenizer
         eos_token_ids = self.trainer.model.generation_config.eos_token_id
         eos_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else list(eos_token_ids or [])
@@ -247,10 +249,10 @@ class TargetMaker:
             "repetition_penalty": args.repetition_penalty,
             "cache_implementation": args.cache_implementation,
             **({"do_sample": True, **sampling} if args.temperature > 0 else {"do_sample": False}),
-            # With vLLM they are vLLM's, not transformers'.
+            # With `use_vllm`, `generation_kwargs` are options of vLLM.
             **({} if args.use_vllm else cast(dict[str, Any], args.generation_kwargs or {})),
         }
-        if isinstance(options["eos_token_id"], int):  # of `generation_kwargs`
+        if isinstance(options["eos_token_id"], int):  # from `generation_kwargs`
             options["eos_token_id"] = [options["eos_token_id"]]
         return GenerationConfig(**options, disable_compile=True)
 

@@ -1,4 +1,4 @@
-"""The one room for TRL names outside its documented API; `tests/trainer/test_upstream.py` says which one moved."""
+"""The only imports of TRL names outside its documented API; `tests/trainer/test_upstream.py` checks each one."""
 
 import time
 from typing import Any
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def load_vllm_generation() -> Any:
-    """TRL's vLLM engine, imported only where one is wanted: it imports vLLM, which is slow and an extra."""
+    """Returns TRL's vLLM engine class, imported only when needed: vLLM is optional and slow to import."""
     from trl.generation.vllm_generation import VLLMGeneration
 
     return VLLMGeneration
@@ -59,11 +59,11 @@ def vllm_options(args: Any) -> dict[str, Any]:
 
 def end_run(trainer: Any) -> None:
     """
-    Ends a script's last trainer: [`~transformers.Trainer.end`], at a moment when no process still needs the others.
+    Ends a script's last trainer with [`~transformers.Trainer.end`], after all processes have arrived.
 
-    Under gloo, a process could otherwise wait for itself for ever (torch 2.13): its communication thread needs the
-    interpreter's lock to let go of the last collective, while the destructor of the process group holds that lock and
-    waits for the thread. The short sleep hands the lock over.
+    With gloo, a process could otherwise deadlock (torch 2.13): its communication thread needs the interpreter's lock
+    to release the last collective, while the destructor of the process group holds that lock and waits for the thread.
+    The short sleep gives the thread the lock.
     """
     trainer.accelerator.wait_for_everyone()
     if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":

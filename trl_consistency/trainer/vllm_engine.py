@@ -1,4 +1,4 @@
-"""Targets by vLLM: the initial checkpoint, loaded by the engine itself, answers in place of `model.generate`."""
+"""Generates targets with vLLM, which loads the initial checkpoint itself, instead of `model.generate`."""
 
 import gc
 import os
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
 
 class TargetEngine:
     """
-    Answers prompts with a vLLM engine that holds the checkpoint under the model's name, in this process.
+    Answers prompts with a vLLM engine in this process, which loads the checkpoint under the model's name.
 
-    Weights are never sent to the engine. TRL's `sync_weights` merges the adapter into the base weights to send them,
-    which would make the engine the policy in training rather than the reference, and spoils quantized weights.
+    Weights are never sent to the engine. TRL's `sync_weights` merges the adapter into the base weights to send them.
+    The engine would then hold the policy in training instead of the reference, and quantized weights would be
+    corrupted.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The reference policy. Its name and its quantization are what the engine takes from it.
+            The reference policy. The engine uses only its name and its quantization.
         accelerator ([`~accelerate.Accelerator`]):
-            The trainer's.
+            The trainer's accelerator.
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The trainer's.
+            The trainer's tokenizer or processor.
         args ([`ConsistencyConfig`]):
-            Options of the sampling and of the engine.
+            Options of sampling and of the engine.
         generation_config ([`~transformers.GenerationConfig`]):
-            What `model.generate` would be given: says where answers end.
+            The config for `model.generate`, which holds the tokens that end an answer.
     """
 
     def __init__(
@@ -56,32 +57,32 @@ class TargetEngine:
         }
 
     def start(self) -> None:
-        """Loads the checkpoint. All processes must come here together: each waits for the others."""
+        """Loads the checkpoint. All processes must call this, because each waits for the others."""
         self._generation = load_vllm_generation()(
             self._model,
             self._accelerator,
             self._processing_class,
-            **vllm_options(self._args),  # vLLM, too, takes temperature 0 for greedy
+            **vllm_options(self._args),  # Temperature 0 means greedy decoding in vLLM too.
         )
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
-        """Completion ids of prompts (token ids), sampled under `seed`."""
+        """Returns the completion ids of prompts (token ids), sampled with `seed`."""
         self._generation.generation_kwargs = {
-            # The same tokens end an answer as with transformers; vLLM keeps the one that did.
+            # The same tokens end an answer as in transformers. vLLM keeps the end token.
             "stop_token_ids": self._ends,
             **cast(dict[str, Any], self._args.generation_kwargs or {}),
-            # Makes a batch the same whenever it is sampled. vLLM gives it to every prompt: those of a batch share their
-            # random numbers.
+            # A batch gets the same answers whenever it is sampled. vLLM uses the seed for each prompt, so all prompts
+            # of a batch share their random numbers.
             "seed": seed,
         }
         _, completions, *_ = self._generation.generate(prompts, None, num_generations=1)
         return [list(completion_ids) for completion_ids in completions]
 
     def close(self) -> None:
-        """Gives the engine's memory back, as far as vLLM does."""
+        """Frees the engine's memory, as far as vLLM can."""
         if self._generation is None:
             return
-        # In the process it runs in, vLLM frees its weights and cache only when the core is told to stop.
+        # In the same process, vLLM frees its weights and cache only when the engine core shuts down.
         core = getattr(getattr(getattr(self._generation, "llm", None), "llm_engine", None), "engine_core", None)
         shutdown = getattr(core, "shutdown", None)
         if shutdown is not None:
@@ -101,9 +102,9 @@ def check_vllm(args: "ConsistencyConfig", model: Any, quantization_config: Any) 
         args ([`ConsistencyConfig`]):
             Options of the run.
         model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            What the trainer was given, or has loaded.
+            The trainer's `model` argument, or the model that it loaded.
         quantization_config (`Any`):
-            What the trainer was given.
+            The trainer's `quantization_config` argument.
     """
     if not args.use_vllm:
         return
