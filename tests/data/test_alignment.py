@@ -307,6 +307,9 @@ def test_header_without_offsets(tokenizer):
         def __len__(self):
             return len(tokenizer)
 
+        def __call__(self, **options):
+            return tokenizer(**options)
+
     assert header_length(Slow(), user("What?")) == header_length(tokenizer, user("What?"))
 
 

@@ -104,7 +104,8 @@ def test_text_prompts(tokenizer):
 
 def test_ids_beside_a_completion_count_and_not_its_text(tokenizer):
     row = {"clean_prompt": "Capital?", "perturbed_prompt": "Lyon? Capital?", "completion": "Par<|im_end|>is"}
-    assert not rendered(tokenizer, **row, completion_ids=[5, 2])["render_fault"]
+    ids = tokenizer(row["completion"])["input_ids"]
+    assert not rendered(tokenizer, **row, completion_ids=ids)["render_fault"]
 
 
 def test_lint_reports_them(tokenizer):

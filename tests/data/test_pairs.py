@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from random import random
 
 import pytest
 from datasets import Dataset, IterableDataset, load_dataset
@@ -214,3 +215,24 @@ def test_misspelt_shared_text_is_an_error():
     pairs = make_pairs(2).add_column("shared_txt", ["a", "b"])
     with pytest.raises(InvalidPairsError, match="Rename it to `shared_text`"):
         check_pairs(pairs)
+
+
+@pytest.mark.parametrize("kind", ["used up", "chance"])
+def test_stream_that_cannot_be_read_again_is_refused(kind):
+    rows = iter(range(9))
+
+    def read():
+        for number in rows if kind == "used up" else range(9):
+            prompt = f"What? {random() if kind == 'chance' else number}"
+            yield {"clean_prompt": prompt, "perturbed_prompt": f"Lyon? {prompt}"}
+
+    with pytest.raises(
+        InvalidPairsError, match="`train_dataset` is a stream that gives other rows when it is read again"
+    ):
+        check_pairs(IterableDataset.from_generator(read))
+
+
+def test_formatted_and_shuffled_streams_are_read():
+    stream = make_pairs(20).to_iterable_dataset().shuffle(seed=1, buffer_size=10)
+    check_pairs(stream)
+    check_pairs(stream.with_format("torch"))

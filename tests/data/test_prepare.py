@@ -1,5 +1,7 @@
 import pytest
 from datasets import Dataset, IterableDataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from tests.conftest import make_pairs, make_tokenizer
 from trl_consistency import InvalidPairsError
@@ -20,7 +22,7 @@ def test_both_sides_and_the_completion(tokenizer):
 
 def test_both_sides_go_through_the_template_with_the_same_arguments():
     """Mistake 6: per-row tools and template variables reach both sides, on top of the options' own."""
-    template = "{{ tools | length }}{{ a }}{{ b }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    template = "{{ tools[0].name }}{{ a }}{{ b }}{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer = make_tokenizer(template)
     user = [{"role": "user", "content": "?"}]
     rows = [
@@ -34,11 +36,11 @@ def test_both_sides_go_through_the_template_with_the_same_arguments():
     ]
     prepared = prepare_pairs(Dataset.from_list(rows), tokenizer, "train", chat_template_kwargs={"a": "y", "b": "z"})
     for side in ("clean_ids", "perturbed_ids"):
-        assert tokenizer.batch_decode(prepared[side][:]) == ["1xz?", "1yz?"]
+        assert tokenizer.batch_decode(prepared[side][:]) == ["fxz?", "fyz?"]
 
 
 def test_rows_that_the_template_refuses_are_all_reported():
-    template = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}{% endfor %}x"
+    template = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}{{ m.content }}{% endfor %}"
     rows = [[{"role": role, "content": "a"}] for role in ("user", "tool", "user", "tool")]
     pairs = Dataset.from_dict({"clean_prompt": rows, "perturbed_prompt": rows})
     with pytest.raises(InvalidPairsError, match=r"2 of 4 row\(s\)(.|\n)*row 1: .*no tools here(.|\n)*row 3: "):
@@ -84,16 +86,14 @@ def test_rollouts_count_as_length_whatever_completion_came_along(tokenizer):
 
 
 def test_template_that_drops_what_tells_the_prompts_apart():
-    template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     user = [{"role": "user", "content": "What?"}]
-    rows = [
-        {"clean_prompt": user, "perturbed_prompt": [{"role": "system", "content": "Agree."}, *user]},
-        {"clean_prompt": user, "perturbed_prompt": user},
-    ]
+    answered = [*user, {"role": "assistant", "content": "Lyon."}, *user]
+    thought = [*user, {"role": "assistant", "content": "Lyon.", "reasoning_content": "They want Lyon."}, *user]
+    rows = [{"clean_prompt": answered, "perturbed_prompt": thought}, {"clean_prompt": user, "perturbed_prompt": user}]
     with pytest.raises(
         InvalidPairsError, match=r"1 of 2 row\(s\)(.|\n)*row 0: the two prompts differ, but the chat template"
     ):
-        prepare_pairs(Dataset.from_list(rows), make_tokenizer(template), "train")
+        prepare_pairs(Dataset.from_list(rows), make_tokenizer(), "train")
 
 
 def test_stream_refuses_to_drop(tokenizer):
@@ -136,3 +136,76 @@ def test_room_for_an_answer_within_the_context(tokenizer, caplog):
     assert not caplog.text
     assert len(prepare_pairs(pairs, tokenizer, "pairs", context=100, max_completion_length=95)) == 4
     assert "4 of 4 row(s) leave fewer than `max_completion_length` tokens of the model's context of 100" in caplog.text
+
+
+def test_completions_that_say_two_things_are_refused(tokenizer):
+    rows = list(make_pairs(3))
+    for row, said in zip(rows, ("City 0.", "Another.", " City 2 indeed indeed. "), strict=True):
+        row["completion_ids"] = tokenizer(f"{row['completion']}<|im_end|>\n")["input_ids"]
+        row["completion"] = said
+    with pytest.raises(
+        InvalidPairsError, match=r"1 of 3 .* row 1: `completion` and `completion_ids` say different things"
+    ):
+        prepare_pairs(Dataset.from_list(rows), tokenizer, "train")
+    rows[1]["completion"] = None
+    assert len(prepare_pairs(Dataset.from_list(rows), tokenizer, "train")) == 3
+
+
+def small_tokenizer(unk_token: str | None = "<unk>") -> PreTrainedTokenizerFast:
+    """Knows a few words; without `unk_token`, it leaves out what it does not know."""
+    words = ["<unk>", "</s>", "What", "is", "it", "Paris"]
+    backend = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>")
+        if unk_token
+        else models.BPE({letter: number for number, letter in enumerate(["</s>", *"Whatisperd "])}, [])
+    )
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token=unk_token)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_unknown_words_are_counted(stream, caplog):
+    rows = [
+        {"clean_prompt": "What is it", "perturbed_prompt": f"{cue} What is it"} for cue in ("it", "Lyon", "Is Lyon")
+    ]
+    pairs = Dataset.from_list(rows)
+    prepared = prepare_pairs(pairs.to_iterable_dataset() if stream else pairs, small_tokenizer(), "train")
+    assert set(next(iter(prepared))) == {"clean_prompt", "perturbed_prompt", "clean_ids", "perturbed_ids", "length"}
+    list(prepared)
+    said = "2 row(s) so far, row 2 the last," if stream else "2 of 3 row(s), row 1 first,"
+    assert (
+        f"`train`: {said} hold 3 word(s) or sign(s) in their prompts that the tokenizer does not know" in caplog.text
+    )
+
+
+def test_unknown_words_in_completions_are_refused():
+    rows = [{"clean_prompt": "What", "perturbed_prompt": "it What", "completion": text} for text in ("Paris", "Lyon")]
+    with pytest.raises(InvalidPairsError, match=r"row 1: `completion` holds 1 word.* learn to write '<unk>'"):
+        prepare_pairs(Dataset.from_list(rows), small_tokenizer(), "train")
+
+
+@pytest.mark.parametrize(
+    ("column", "chat"),
+    [("clean_prompt", False), ("perturbed_prompt", True), ("completion", False), ("completion", True)],
+)
+def test_texts_without_any_token_are_refused(column, chat):
+    tokenizer = small_tokenizer(unk_token=None)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}</s>{% endfor %}"
+    row = {"clean_prompt": "What", "perturbed_prompt": "it What", "completion": "it"} | {column: "???"}
+    if chat:
+        row |= {side: [{"role": "user", "content": row[side]}] for side in ("clean_prompt", "perturbed_prompt")}
+    with pytest.raises(InvalidPairsError, match="row 0: the tokenizer has no token for any of "):
+        prepare_pairs(Dataset.from_list([row]), tokenizer, "train")
+
+
+def test_keys_that_arrow_added_make_no_difference(tokenizer):
+    """The thought of one row gives all messages that key."""
+    user = [{"role": "user", "content": "What?"}]
+    thought = [*user, {"role": "assistant", "content": "Lyon.", "reasoning_content": "Hm."}, *user]
+    rows = [{"clean_prompt": user, "perturbed_prompt": user}, {"clean_prompt": user, "perturbed_prompt": thought}]
+    assert len(prepare_pairs(Dataset.from_list(rows), tokenizer, "train")) == 2
+
+
+def test_template_variables_of_text_are_refused(tokenizer):
+    with pytest.raises(InvalidPairsError, match="row 0: `chat_template_kwargs` is given, but the prompts are text"):
+        prepare_pairs(make_pairs(1, chat=False), tokenizer, "train", chat_template_kwargs={"no_think": True})

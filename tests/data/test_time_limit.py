@@ -1,3 +1,5 @@
+import resource
+import signal
 import sys
 import threading
 import time
@@ -41,6 +43,27 @@ def test_template_without_end_is_stopped(template, monkeypatch):
         ConsistencyError, match=r"begins with 'What\?', does not come to an end: .* after 0\.2 seconds"
     ):
         render_prompt(tokenizer, USER)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ 'a' * 10**10 }}", "takes more than 1024 MiB of memory"),
+        ("{{ 'a' * 10**6 }}", "writes 1000052 characters, more than any model can read"),
+        ("{% set n = 9**9 %}{{ n**n > 1 }}", "does not come to an end"),
+        ("{{ lipsum(n=10**9) }}", "does not come to an end"),
+    ],
+    ids=["memory", "text", "number", "global"],
+)
+def test_huge_expression_is_stopped(template, message, monkeypatch):
+    monkeypatch.setattr(rendering, "RENDERING_SECONDS", 3)
+    monkeypatch.setattr(rendering, "MOST_CHARACTERS", 10**5)
+    limits, before = resource.getrlimit(resource.RLIMIT_AS), signal.getsignal(signal.SIGALRM)
+    with pytest.raises(ConsistencyError, match=message):
+        render_prompt(make_tokenizer(CHATML + template), [{"role": "user", "content": "Hi"}])
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
+    assert signal.getsignal(signal.SIGALRM) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_template_is_stopped_in_another_thread_too(monkeypatch):

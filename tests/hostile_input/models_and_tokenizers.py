@@ -195,7 +195,7 @@ CASES: list[Case] = [
     Case(
         "template without messages",
         "A chat template that writes nothing",
-        "…row 0: a prompt renders to no token at all…",
+        "…row 0: the chat template leaves out or changes what message 0 (user) says: …",
         lambda room: room.rollouts([CHAT] * 4, processing_class=make_tokenizer("{# #}")),
     ),
     Case(

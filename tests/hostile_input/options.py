@@ -1,10 +1,11 @@
 """Hostile input: options."""
 
+from datasets import IterableDataset
 from peft import LoraConfig, PromptTuningConfig
 from transformers import BitsAndBytesConfig
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.hostile_input.room import Case
+from tests.hostile_input.room import ANSWERED, PAIR, Case
 from trl_consistency import OnPolicyConsistencyTrainer
 
 
@@ -130,6 +131,32 @@ CASES: list[Case] = [
         "A template variable that the trainer sets",
         "`chat_template_kwargs` sets `tokenize`, which is set the same for both sides and is not for the chat template: …",
         lambda room: room.train(chat_template_kwargs={"tokenize": False}, command="on-policy-consistency"),
+    ),
+    Case(
+        "template variable of text",
+        "Template variables, and prompts that are text",
+        "…row 0: `chat_template_kwargs` is given, but the prompts are text, which goes through no chat template",
+        lambda room: room.trainer([PAIR], {"chat_template_kwargs": {"no_think": True}}),
+    ),
+    Case(
+        "two completions",
+        "A completion whose token ids say something else",
+        "…row 0: `completion` and `completion_ids` say different things: make the one anew, or remove it",
+        lambda room: room.trainer([ANSWERED | {"completion_ids": [40, 41]}]),
+    ),
+    Case(
+        "stream used up",
+        "A stream that can be read only once",
+        "`train_dataset` is a stream that gives other rows when it is read again, …",
+        lambda room: room.trainer(
+            IterableDataset.from_generator(iter([ANSWERED] * 9).__iter__), options={"max_steps": 1}
+        ),
+    ),
+    Case(
+        "unknown template variable",
+        "A template variable that the template does not have",
+        "…row 0: `chat_template_kwargs` sets `no_thinking`, a variable that the chat template does not have. Did you mean `no_think`? …",
+        lambda room: room.train(chat_template_kwargs={"no_thinking": True}),
     ),
     Case(
         "nothing to evaluate on",

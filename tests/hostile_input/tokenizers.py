@@ -48,7 +48,9 @@ def replaced_by_folder(name: str) -> Callable[[Room], None]:
 TOKENIZER = "The tokenizer of …model cannot be loaded:"
 REFUSED = "…row 0: the chat template refused it"
 VARIES = "`train_dataset`: the chat template renders the same messages differently each time, so that …"
-SAME = "…row 0: the two prompts differ, but the chat template renders them to the same tokens: …"
+LEFT_OUT = (
+    "…row 0: the chat template leaves out or changes what message 0 (user) says: 'What?' does not stand in the …"
+)
 ALL_TEXT = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 CASES: list[Case] = [
@@ -97,6 +99,7 @@ CASES: list[Case] = [
             ("class", "whose class is a number", {"tokenizer_class": 3}),
             ("padding", "that pads upwards", {"padding_side": "up"}),
             ("truncation", "that cuts upwards", {"truncation_side": "up"}),
+            ("unknown end", "whose end-of-sequence token is not in the vocabulary", {"eos_token": "</s>"}),
             ("extra tokens", "whose extra tokens are a number", {"extra_special_tokens": 3}),
             ("added tokens", "whose added tokens have no numbers", {"added_tokens_decoder": {"x": {"content": "q"}}}),
         )
@@ -139,9 +142,11 @@ CASES: list[Case] = [
     *(
         Case(f"template {name}", f"A chat template {what}", message, train_template(of))
         for name, what, of, message in (
-            ("constant", "that writes the same for all messages", "hello", SAME),
-            ("roles", "that leaves out what users say", "{% for m in messages %}{{ m.role }}{% endfor %}", SAME),
-            ("end", "that leaves out all but the end of a message", "{{ messages[-1].content[-2:] }}", SAME),
+            ("constant", "that writes the same for all messages", "hello", LEFT_OUT),
+            ("roles", "that leaves out what users say", "{% for m in messages %}{{ m.role }}{% endfor %}", LEFT_OUT),
+            ("end", "that leaves out all but the end of a message", "{{ messages[-1].content[-2:] }}", LEFT_OUT),
+            ("upper", "that changes letters", ALL_TEXT.replace("content", "content | upper"), LEFT_OUT),
+            ("huge text", "that makes a huge text", ALL_TEXT + "{{ 'a' * 10**10 }}", "… takes more than 1024 MiB …"),
             ("chance", "that holds a random number", ALL_TEXT + "{{ range(99999)|random }}", VARIES),
             ("time", "that holds the microsecond", ALL_TEXT + "{{ strftime_now('%f') }}", VARIES),
             ("undefined", "with a variable that there is not", "{{ nope.nope }}", f"{REFUSED} (UndefinedError: …)…"),
@@ -178,7 +183,7 @@ CASES: list[Case] = [
     Case(
         "template empty",
         "A chat template that is an empty file",
-        "…row 0: a prompt renders to no token at all…",
+        "…row 0: the chat template leaves out or changes what message 0 (user) says: …",
         train_files(**{"chat_template.jinja": ""}),
     ),
 ]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import signature
+from itertools import islice
 from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset
@@ -71,6 +72,12 @@ def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str
         )
     with _readable(name):
         first = next(iter(dataset), None)
+        # A generator that is used up, or chance in a `map`
+        if isinstance(dataset, IterableDataset) and list(islice(dataset, 4)) != list(islice(dataset, 4)):
+            raise InvalidPairsError(
+                f"`{name}` is a stream that gives other rows when it is read again, as checks, evaluations and further epochs "
+                "do. Make it of a function that begins anew each time and draws with a fixed seed."
+            )
     if first is None:
         raise InvalidPairsError(f"`{name}` is empty: it has no rows.")
     columns = dataset.column_names or list(first)

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from accelerate import PartialState
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
+from transformers import PreTrainedTokenizerBase
 
 from ..errors import ConsistencyError, InvalidPairsError
 from .alignment import (
@@ -22,7 +23,7 @@ from .alignment import (
 )
 from .control_tokens import check_texts
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
-from .rendering import ProcessingClass, get_tokenizer, render_completion, render_prompt
+from .rendering import ProcessingClass, get_tokenizer, message_text, render_completion, render_prompt, without_none
 from .time_limit import TimeLimitError
 
 
@@ -46,8 +47,8 @@ def needs_targets(dataset: AnyDataset) -> bool:
 
 def unformatted(dataset: Any) -> Any:
     """A data set whose rows are Python objects, and not torch's, NumPy's or pandas'; whatever else it is given, as it is."""
-    has_format = isinstance(dataset, Dataset) and dataset.format["type"] not in (None, "custom")
-    return dataset.with_format(None) if has_format else dataset
+    is_plain = isinstance(dataset, Dataset) and dataset.format["type"] in (None, "custom")
+    return dataset if is_plain or not isinstance(dataset, AnyDataset) else dataset.with_format(None)
 
 
 def prepare_pairs(
@@ -117,13 +118,15 @@ def prepare_pairs(
     )
     if isinstance(dataset, IterableDataset):
         check = row_checker(next(iter(dataset)), has_completion="completion" in columns)
-        return dataset.map(
-            partial(_render_streamed, render=render, check=check, name=name, max_length=max_length, context=context),
-            with_indices=True,
-        )
+        checked = partial(_render_streamed, render=render, check=check, name=name, unknowns=[])
+        return dataset.map(partial(checked, max_length=max_length, context=context), with_indices=True)
     dataset = dataset.map(render, num_proc=num_proc, desc=f"Rendering {name} pairs")
     report_faults([(index, fault) for index, fault in enumerate(dataset["render_fault"]) if fault], name, len(dataset))
-    dataset = dataset.remove_columns("render_fault")
+    unknown = _array(dataset, "unknown")
+    if unknown.any():
+        rows = f"{(unknown > 0).sum()} of {len(dataset)} row(s), row {(unknown > 0).argmax()} first,"
+        _warn_of_unknown(name, rows, unknown.sum())
+    dataset = dataset.remove_columns(["render_fault", "unknown"])
     if context is not None:
         dataset = _fit_context(dataset, name, context, overlong)
     return dataset if max_length is None else _fit(dataset, name, max_length, overlong)
@@ -142,18 +145,24 @@ def render_row(
     tools = parse_json_column(row.get("tools"))
     kwargs = {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
     # An empty string rather than None: Arrow settles a column's type on the first rows that it sees.
-    rendered: dict[str, Any] = {"clean_ids": [], "perturbed_ids": [], "render_fault": ""}
+    rendered: dict[str, Any] = {"clean_ids": [], "perturbed_ids": [], "unknown": 0, "render_fault": ""}
     if has_completion:
         rendered["completion_ids"] = []
     completion_length = max_completion_length
+    tokenizer = get_tokenizer(processing_class)
     try:
         if isinstance(row["clean_prompt"], str):
+            if kwargs:
+                raise InvalidPairsError(
+                    "`chat_template_kwargs` is given, but the prompts are text, which goes through no chat template"
+                )
             texts = {side: row[side] for side in PROMPT_COLUMNS}
             is_text = has_completion and not row.get("completion_ids")
-            check_texts(get_tokenizer(processing_class), texts, row["completion"] if is_text else "")
+            check_texts(tokenizer, texts, row["completion"] if is_text else "")
         rendered["clean_ids"] = render_prompt(processing_class, row["clean_prompt"], tools, kwargs)
         rendered["perturbed_ids"] = render_prompt(processing_class, row["perturbed_prompt"], tools, kwargs)
-        if rendered["clean_ids"] == rendered["perturbed_ids"] and row["clean_prompt"] != row["perturbed_prompt"]:
+        differ = without_none(row["clean_prompt"]) != without_none(row["perturbed_prompt"])
+        if differ and rendered["clean_ids"] == rendered["perturbed_ids"]:
             rendered["render_fault"] = (
                 "the two prompts differ, but the chat template renders them to the same tokens: it drops what tells them "
                 "apart (look at the roles and the content)"
@@ -165,8 +174,8 @@ def render_row(
             rendered["completion_ids"] = row.get("completion_ids") or render_completion(
                 processing_class, row["clean_prompt"], row["completion"], tools, kwargs, rendered["clean_ids"]
             )
-            if not rendered["completion_ids"]:
-                rendered["render_fault"] = "`completion` renders to no token at all"
+            fault = _completion_fault(row, tokenizer, rendered["completion_ids"])
+            rendered["render_fault"] = rendered["render_fault"] or fault
             if not always_generates:
                 completion_length = len(rendered["completion_ids"])
         largest = max(token for name, ids in rendered.items() if name.endswith("_ids") for token in (-1, *ids))
@@ -181,16 +190,60 @@ def render_row(
         rendered |= {"clean_ids": [], "perturbed_ids": [], "render_fault": str(error)}
     except Exception as error:  # templates raise whatever their authors chose; the row is what the user needs
         rendered["render_fault"] = f"the chat template refused it ({type(error).__name__}: {error})"
+    rendered["unknown"] = sum(_count_unknown(tokenizer, rendered[f"{side}_ids"]) for side in ("clean", "perturbed"))
     rendered["length"] = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + completion_length
     return rendered
 
 
+def _completion_fault(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """What is wrong with the tokens of a completion; empty if nothing is."""
+    completion = row.get("completion")
+    unknown = _count_unknown(tokenizer, ids)
+    if not row.get("completion_ids"):
+        if not unknown:
+            return ""
+        return (
+            f"`completion` holds {unknown} word(s) or sign(s) that the tokenizer does not know: the model would learn to write "
+            f"{tokenizer.unk_token!r}"
+        )
+    said = message_text(completion[0]) if isinstance(completion, list) else completion or ""
+    decoded = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False))
+    if any(" ".join(said.split()) in " ".join(text.split()) for text in decoded):
+        return ""
+    return "`completion` and `completion_ids` say different things: make the one anew, or remove it"
+
+
+def _count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:
+    unknown = tokenizer.unk_token_id
+    # Some byte-level tokenizers name their end-of-sequence token, and know everything.
+    return 0 if unknown in (None, tokenizer.eos_token_id, tokenizer.bos_token_id) else ids.count(unknown)
+
+
+def _warn_of_unknown(name: str, rows: str, words: int) -> None:
+    PartialState()  # the logger asks it which process this is
+    logger.warning(
+        f"`{name}`: {rows} hold {words} word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads "
+        "one and the same token in place of each."
+    )
+
+
 def _render_streamed(
-    row: dict[str, Any], index: int, render: Any, check: Any, name: str, max_length: int | None, context: int | None
+    row: dict[str, Any],
+    index: int,
+    render: Any,
+    check: Any,
+    name: str,
+    unknowns: list[int],
+    max_length: int | None,
+    context: int | None,
 ) -> dict[str, Any]:
     report_faults([(index, fault) for fault in check(row)], name)
     rendered = render(row)
-    fault = rendered.pop("render_fault")
+    fault, unknown = rendered.pop("render_fault"), rendered.pop("unknown")
+    if unknown:
+        unknowns.append(unknown)
+        if len(unknowns).bit_count() == 1:  # at the first row, and each time that there are twice as many
+            _warn_of_unknown(name, f"{len(unknowns)} row(s) so far, row {index} the last,", sum(unknowns))
     needed = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + len(rendered.get("completion_ids", []))
     if not fault and context is not None and needed > context:
         fault = f"has {needed} tokens, more than the model's context of {context}"

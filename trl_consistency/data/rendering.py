@@ -4,12 +4,15 @@ import os
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from huggingface_hub import try_to_load_from_cache
+from tokenizers import Tokenizer
 from transformers import AutoProcessor, AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 
-from ..errors import ConsistencyError, one_line
+from ..errors import ConsistencyError, InvalidPairsError, one_line
 from ..json_files import fault_in
 from .control_tokens import check_messages
-from .time_limit import time_limit
+from .template_check import check_rendered, check_variables
+from .time_limit import TimeLimitError, time_limit
 
 
 Message: TypeAlias = dict[str, Any]
@@ -18,6 +21,8 @@ ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
 
 # For one conversation. Templates need milliseconds, unless they loop without end.
 RENDERING_SECONDS = 10.0
+# Some ten million tokens: the tokenizer would be busy with more for long, and nothing could stop it.
+MOST_CHARACTERS = 50_000_000
 
 
 def load_processing_class(
@@ -46,6 +51,15 @@ def load_processing_class(
     if len(set(vocabulary.values())) < len(vocabulary):
         raise ConsistencyError(
             f"The tokenizer of {name} cannot be loaded: several of its tokens have the same number."
+        )
+    file = os.path.join(name, "tokenizer.json")
+    if not os.path.isdir(name):
+        file = str(try_to_load_from_cache(name, "tokenizer.json", revision=revision))
+    end = tokenizer.eos_token
+    if end is not None and os.path.isfile(file) and Tokenizer.from_file(file).token_to_id(end) is None:
+        raise ConsistencyError(
+            f"The tokenizer of {name} cannot be loaded: its `eos_token` {end!r} is not in its vocabulary, so that no answer of "
+            "the model could end with it. Set another one in tokenizer_config.json."
         )
     return loaded
 
@@ -101,9 +115,11 @@ def render_prompt(
 
     Raises:
         [`~trl_consistency.data.control_tokens.ControlTokenError`]: If a message holds a control token in its text.
+        [`InvalidPairsError`]: If the chat template leaves out or changes what the messages say, or has no such variable.
         [`~trl_consistency.data.time_limit.TimeLimitError`]: If the chat template does not come to an end.
     """
     if isinstance(prompt, str):
+        _check_tokens(get_tokenizer(processing_class), prompt)
         return _encode(get_tokenizer(processing_class), prompt)
     return _apply_chat_template(processing_class, prompt, tools, chat_template_kwargs, tokenize=True)
 
@@ -163,6 +179,7 @@ def render_completion(
 
     def render_whole(tokenize: bool) -> Any:
         if isinstance(prompt, str):
+            _check_tokens(tokenizer, str(completion))
             eos_token = tokenizer.eos_token or ""
             text = f"{prompt}{completion}" + ("" if str(completion).endswith(eos_token) else eos_token)
             return _encode(tokenizer, text) if tokenize else text
@@ -207,23 +224,40 @@ def _apply_chat_template(
     # Templates of multimodal models may iterate over content blocks, and lose a plain string without a word; those of
     # text models lose the blocks.
     in_blocks = isinstance(processing_class, ProcessorMixin)
-    messages = [_with_content(message, in_blocks) for message in _without_none(messages)]
-    tools = _without_none(tools) or None  # some templates print tool boilerplate for an empty list
-    variables = _without_none(chat_template_kwargs or {})
+    messages = [_with_content(message, in_blocks) for message in without_none(messages)]
+    tools = without_none(tools) or None  # some templates print tool boilerplate for an empty list
+    variables = without_none(chat_template_kwargs or {})
     check_messages(tokenizer, messages, tools=tools, chat_template_kwargs=variables)
-    begins = message_text(messages[0])[:60]
-    with time_limit(RENDERING_SECONDS, f"The chat template, for the prompt that begins with {begins!r},"):
+    template = processing_class.chat_template or tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template["tool_use" if tools and "tool_use" in template else "default"]
+    what = f"The chat template, for the prompt that begins with {message_text(messages[0])[:60]!r},"
+    with time_limit(RENDERING_SECONDS, what):
+        check_variables(template, variables)
         rendered = tokenizer.apply_chat_template(
             messages,
             tools=tools,
-            chat_template=processing_class.chat_template or tokenizer.chat_template,
+            chat_template=template,
             add_generation_prompt=not is_complete and not continued,
             continue_final_message=continued,
-            tokenize=tokenize,
-            return_dict=tokenize,
+            tokenize=False,
             **variables,
         )
-    return rendered["input_ids"] if tokenize else rendered
+    if len(rendered) > MOST_CHARACTERS:
+        raise TimeLimitError(f"{what} writes {len(rendered)} characters, more than any model can read.")
+    check_rendered(rendered, messages, tools, is_complete)
+    if tokenize:
+        for message in messages[-1:] if is_complete else messages:
+            _check_tokens(tokenizer, message_text(message))
+    return tokenizer(text=rendered, add_special_tokens=False)["input_ids"] if tokenize else rendered
+
+
+def _check_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    """Raises [`InvalidPairsError`] for a text of which the tokenizer leaves nothing."""
+    if text.strip() and not tokenizer(text=text, add_special_tokens=False)["input_ids"]:
+        raise InvalidPairsError(
+            f"the tokenizer has no token for any of {text.strip()[:60]!r}: the model would read nothing"
+        )
 
 
 def _with_content(message: Message, in_blocks: bool) -> Message:
@@ -236,15 +270,15 @@ def _with_content(message: Message, in_blocks: bool) -> Message:
     return {**message, "content": content}
 
 
-def _without_none(value: Any) -> Any:
+def without_none(value: Any) -> Any:
     """
     Drops the keys that Arrow added: a column of dicts gets every key that occurs in any of its rows, set to None where
     a row did not have it, and templates print some of those. An explicit `"content": None` (a tool call) stays.
     """
     if isinstance(value, list):
-        return [_without_none(item) for item in value]
+        return [without_none(item) for item in value]
     if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None or key == "content"}
+        return {key: without_none(item) for key, item in value.items() if item is not None or key == "content"}
     return value
 
 

@@ -1,17 +1,27 @@
-"""A limit on the time that a chat template may take: Jinja's sandbox bounds one loop, but not loops within loops."""
+"""Limits on a chat template: Jinja's sandbox bounds one loop, but not loops within loops, huge texts or huge numbers."""
 
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from ..errors import ConsistencyError
 
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 # What Jinja calls the source of a template that is no file.
 _TEMPLATE_FILE = "<template>"
+# What a template may take beside what the process has.
+_MEMORY = 2**30
 
 
 class TimeLimitError(ConsistencyError):
@@ -21,7 +31,8 @@ class TimeLimitError(ConsistencyError):
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
     """
-    Ends a template that runs for too long, in any thread and on every system: each line of it looks at the clock.
+    Ends a template that runs for too long, in any thread and on every system: each line of it looks at the clock. What a
+    single line computes is ended by an alarm (in the main thread) and by a limit on memory (on Linux).
 
     Args:
         seconds (`float`):
@@ -30,11 +41,11 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
             What runs, for the message.
 
     Raises:
-        [`TimeLimitError`]: If the limit is passed.
+        [`TimeLimitError`]: If a limit is passed.
     """
     end = time.monotonic() + seconds
 
-    def at_line(frame: FrameType, event: str, argument: Any) -> Any:
+    def at_line(frame: FrameType | None, event: str, argument: Any) -> Any:
         if time.monotonic() > end:
             raise TimeLimitError(f"{what} does not come to an end: it was stopped after {seconds:g} seconds.")
         return at_line
@@ -43,8 +54,42 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
         return at_line if frame.f_code.co_filename == _TEMPLATE_FILE else None
 
     before = sys.gettrace()
-    sys.settrace(at_call)
+    try:
+        with _alarm(seconds, at_line), _memory_limit():
+            sys.settrace(at_call)
+            yield
+    except MemoryError:
+        raise TimeLimitError(f"{what} takes more than {_MEMORY >> 20} MiB of memory: it was stopped.") from None
+    finally:
+        sys.settrace(before)
+
+
+@contextmanager
+def _alarm(seconds: float, ring: Any) -> Iterator[None]:
+    """Calls `ring` in the main thread when the time has passed, unless somebody else's alarm is set."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "setitimer") or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda number, frame: ring(frame, "alarm", None) and None)
+    # Again and again: Jinja swallows the first error, where it computes constants beforehand.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)
     try:
         yield
     finally:
-        sys.settrace(before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _memory_limit() -> Iterator[None]:
+    limits = None
+    with suppress(OSError, AttributeError, ValueError), open("/proc/self/statm") as file:
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE") + _MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (wanted, limits[1]))
+    try:
+        yield
+    finally:
+        if limits is not None:
+            resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -367,6 +367,7 @@ class PairTrainer(PushMixin, _Trainer):
     def _prepare_eval(self, dataset: AnyDataset, name: str) -> AnyDataset:
         if is_prepared(dataset):
             return dataset
+        dataset = unformatted(dataset)
         check_pairs(dataset, name)
         return self._for_evaluation(self._prepare_rows(dataset, self.processing_class, self.args, name), self.args)
 

@@ -1,0 +1,73 @@
+import pytest
+
+from tests.conftest import CHATML, make_pairs, make_tokenizer
+from trl_consistency.data.prepare import prepare_pairs
+from trl_consistency.data.rendering import render_completion, render_prompt
+from trl_consistency.errors import InvalidPairsError
+
+
+USER = {"role": "user", "content": "What is\n the capital?  "}
+SYSTEM = {"role": "system", "content": "Be brief."}
+THOUGHT = {"role": "assistant", "content": "Paris.", "reasoning_content": "Hm."}
+CALL = {"function": {"name": "search", "arguments": {"for": 'the "capital"'}}}
+TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
+TURN = "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+TRIMMED = CHATML.replace("+ message.content +", "+ message.content | trim +")
+
+
+def changed(content: str) -> str:
+    return CHATML.replace("message.content", content)
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "tools", "message"),
+    [
+        (changed("message.content[:9]"), [USER], None, r"message 0 \(user\) says: 'What is"),
+        (changed("message.content | upper"), [USER], None, r"message 0 \(user\)"),
+        (
+            CHATML.replace(TURN, "{% if message.role == 'user' %}" + TURN + "{% endif %}"),
+            [SYSTEM, USER],
+            None,
+            "brief",
+        ),
+        (CHATML.replace("if tools", "if no_tools"), [USER], TOOLS, "`tools` says: 'search'"),
+        (CHATML, [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}, SYSTEM], None, "'search'"),
+        (CHATML, [USER, THOUGHT], None, r"message 1 \(assistant\) says: 'Hm.'"),
+    ],
+    ids=["cut", "upper", "system", "tools", "call", "thought"],
+)
+def test_templates_that_leave_out_text_are_refused(template, messages, tools, message):
+    with pytest.raises(InvalidPairsError, match=f"the chat template leaves out or changes what .*{message}"):
+        render_prompt(make_tokenizer(template), messages, tools)
+
+
+def test_what_templates_may_change():
+    """White space, the thoughts of earlier turns, and how a text is quoted."""
+    calls = "{{ message.tool_calls | tojson if message.tool_calls }}"
+    tokenizer = make_tokenizer(TRIMMED.replace("{%- endfor -%}", calls + "{%- endfor -%}", 1))
+    earlier = [THOUGHT, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+    assert render_prompt(tokenizer, [SYSTEM, USER, *earlier, USER], TOOLS)
+
+
+def test_completion_that_is_left_out_is_refused(tokenizer):
+    with pytest.raises(InvalidPairsError, match=r"message 1 \(assistant\) says: 'Hm.'"):
+        render_completion(tokenizer, [USER], [THOUGHT])
+
+
+def test_unknown_template_variable_is_refused(tokenizer):
+    """The template sets `later` itself, and reads `ready` before it sets it."""
+    template = CHATML + "{% set later = 1 %}{% if ready is not defined %}{% set ready = later %}{% endif %}{{ ready }}"
+    assert render_prompt(make_tokenizer(template), [USER], None, {"ready": 2, "no_think": True})
+    with pytest.raises(
+        InvalidPairsError, match=r"`later`, a variable that the chat template does not have. Leave it out"
+    ):
+        render_prompt(make_tokenizer(template), [USER], None, {"later": 2})
+    pairs = make_pairs(2).add_column("chat_template_kwargs", [{"no_think": True}, {"no_thinks": True}])
+    with pytest.raises(InvalidPairsError, match=r"row 1: .*`no_thinks`.* Did you mean `no_think`\?"):
+        prepare_pairs(pairs, tokenizer, "train_dataset")
+
+
+def test_templates_by_name(tokenizer):
+    by_name = make_tokenizer({"default": CHATML.replace("Tools", "None"), "tool_use": CHATML})
+    assert render_prompt(by_name, [USER], TOOLS) == render_prompt(tokenizer, [USER], TOOLS)
+    assert render_prompt(by_name, [USER]) == render_prompt(tokenizer, [USER])
