@@ -1,4 +1,4 @@
-"""The columns by which answers are graded, checked before anything is answered."""
+"""Checks the columns that grading needs, before any prompt is answered."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -11,11 +11,11 @@ from ..errors import ConsistencyError
 Rows: TypeAlias = Sequence[dict[str, Any]]
 
 KEYS = ("answer", "biased_answer", "category")
-REQUESTS = ("harmful", "benign")  # categories that are not for telling questions apart
+REQUESTS = ("harmful", "benign")  # Categories of requests; all others only group questions.
 
 
 def check_rows(rows: Rows, name: str) -> None:
-    """Raises [`ConsistencyError`] for rows without prompts, or with faulty ones."""
+    """Raises [`ConsistencyError`] if rows are missing, or lack prompts or have faulty ones."""
     if not rows:
         raise ConsistencyError(f"{name} has no rows.")
     check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), name)
@@ -24,7 +24,7 @@ def check_rows(rows: Rows, name: str) -> None:
 
 
 def check_keys(rows: Rows, name: str) -> None:
-    """Raises [`ConsistencyError`] for keys (`answer`, `biased_answer`, `category`) that would be misread or passed over."""
+    """Raises [`ConsistencyError`] for `answer`, `biased_answer` or `category` keys that would be misread or ignored."""
     columns = {column for row in rows for column in row}
     for key in KEYS:
         near = get_close_matches(key, columns - {*KEYS}, n=1, cutoff=0.8)
