@@ -150,8 +150,7 @@ def whole_files(folder: str | Path, option: str | None = None) -> Iterator[Path]
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """
-    Creates a temporary folder, which is renamed to `folder` when the block ends without an error. `folder` must not
-    exist yet.
+    Creates a temporary folder, renamed to `folder`, which must not exist, when the block ends without an error.
 
     Raises:
         [`ConsistencyError`]: If the folder cannot be written.
@@ -169,8 +168,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 @contextmanager
 def writing(path: str | Path, option: str | None = None) -> Iterator[None]:
     """
-    Turns the write errors of a block into the same [`ConsistencyError`], also for other ways of writing (a growing
-    log).
+    Gives write errors of any block (such as one that appends to a log) the same message.
 
     Raises:
         [`ConsistencyError`]: If `path`, which `option` names, cannot be written.

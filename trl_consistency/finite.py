@@ -58,10 +58,7 @@ def check_files(folder: str | Path) -> int:
 
 
 class NaNWatch(LogitsProcessor):
-    """
-    Records whether the logits of any token are NaN, from which greedy decoding would choose an ordinary token. It does
-    not synchronise with the device.
-    """
+    """Records NaN logits, which greedy decoding would turn into ordinary tokens, without synchronising the device."""
 
     def __init__(self) -> None:
         self.has_nan: Tensor | None = None

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 
-# Why an answer is unread: it names no possible answer, or both the right and the suggested one; the judge abstained,
-# or gave no verdict.
+# Why an answer is unread: it names no possible answer, or the right and the suggested one; the judge abstained or gave
+# no verdict.
 Unread: TypeAlias = Literal["unparsed", "names both", "abstained", "unjudged"]
 UNREAD_KINDS: tuple[Unread, ...] = ("unparsed", "names both", "abstained", "unjudged")
 
@@ -145,17 +145,15 @@ def estimate(
     (sandwich) variance over sources. If all answers are the same, their correlation within sources cannot be
     estimated, and each source counts as one answer.
 
-    A function of several rates gets an interval that generalises Newcombe's method for paired differences of
-    proportions. For each bound, each rate in turn is moved to the limit of its interval that shifts the function
-    furthest towards that bound, and the shifts are added as correlated errors. For a difference of two rates with one
-    row per source, this is Newcombe's method.
+    For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
+    moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
+    errors. For the difference of two rates with one row per source, this is Newcombe's method.
 
     Args:
         samples (`Sequence[Sample]`):
             One sample for each rate.
         function (`Callable`, *optional*):
-            Takes the rates, in the order of `samples`, and is monotonic in each. By default the rate of the one
-            sample.
+            Function of the rates, in the order of `samples`, monotonic in each. By default the rate of the one sample.
         span (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
             Smallest and largest possible value.
         with_interval (`bool`, *optional*, defaults to `True`):
@@ -200,7 +198,7 @@ def estimate(
     for direction in (-1, 1):
         shifts = []
         for index, of_rate in enumerate(limits):
-            # Find the limit of this rate that moves the function furthest in this direction.
+            # The limit of this rate that moves the function furthest in this direction; its side signs the shift.
             moved = [float(function(*np.where(np.arange(len(rates)) == index, limit, rates))) for limit in of_rate]
             side = int(np.argmax([direction * figure for figure in moved]))
             shifts.append((-1, 1)[side] * abs(moved[side] - value))

@@ -24,7 +24,7 @@ def check_rows(rows: Rows, name: str) -> None:
 
 
 def check_keys(rows: Rows, name: str) -> None:
-    """Raises [`ConsistencyError`] for `answer`, `biased_answer` or `category` keys that would be misread or ignored."""
+    """Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored."""
     columns = {column for row in rows for column in row}
     for key in KEYS:
         near = get_close_matches(key, columns - {*KEYS}, n=1, cutoff=0.8)

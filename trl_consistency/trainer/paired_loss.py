@@ -98,9 +98,8 @@ class PairedLoss:
                 A batch of the collator, on the model's device.
 
         Returns:
-            `tuple[dict[str, RowLosses], dict[str, RowLosses]]`: The objectives by name, and the quantities that are
-            only logged (for pairs, not for anchors), by their names in the log. In training, the latter include the
-            routers' `aux_loss`.
+            `tuple[dict[str, RowLosses], dict[str, RowLosses]]`: The objectives by name, and the logged quantities (for
+            pairs, not for anchors) by their names in the log. In training, the latter include the routers' `aux_loss`.
         """
         spans = self._spans(batch)
         with self.reference.active(model) as frozen:
