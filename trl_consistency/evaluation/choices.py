@@ -77,8 +77,8 @@ class LetterScorer:
                 )
         if any(thought_span(ids, [-1], text_tokenizer, thinking_markers)[1] for ids, _ in prompts):
             raise ConsistencyError(
-                "`multiple_choice` logprob: the prompts make the model think first, so no letter comes next. Use `text` "
-                'or turn thinking off, if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
+                "`multiple_choice` logprob: the prompts make the model think first, so no letter comes next. Use "
+                '`text`, or turn thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
             )
 
     def start(self) -> None:

@@ -246,8 +246,9 @@ def _check_server(client: Any) -> None:
     mode = client.get_server_info()["model_config"]["logprobs_mode"]
     if mode != "processed_logprobs":
         raise ConsistencyError(
-            f"The vLLM server runs with `--logprobs-mode {mode}`, which does not return the sampling probabilities. "
-            "Restart it with `--logprobs-mode processed_logprobs`, or set `vllm_importance_sampling_correction: false`."
+            f"The vLLM server runs with `--logprobs-mode {mode}`, which returns other probabilities than it samples "
+            "with. Restart it with `--logprobs-mode processed_logprobs`, or set "
+            "`vllm_importance_sampling_correction: false`."
         )
 
 
