@@ -287,8 +287,8 @@ def capture_states(
     for wanted, seen in ((residual, states.residual), (mlp, states.mlp), (attention, states.attention)):
         if wanted and len(seen) != len(layers):
             raise ConsistencyError(
-                f"{len(layers)} blocks have {len(seen)} states to compare: a kernel computes what they are in without "
-                "calling its parts. Leave `use_kernels` and `use_liger_kernel` out, or compare something else."
+                f"{len(layers)} blocks have {len(seen)} states to compare: a kernel computes them without calling the "
+                "modules. Leave `use_kernels` and `use_liger_kernel` out, or compare something else."
             )
     if with_grad:
         for seen in (states.residual, states.mlp, states.attention):

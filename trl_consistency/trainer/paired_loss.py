@@ -135,8 +135,8 @@ class PairedLoss:
 
     def _spans(self, batch: Batch) -> dict[str, Tensor]:
         """
-        Returns the compared spans by the name of their user. A span, (B, 3), holds the start on the clean side, the
-        start on the perturbed side, and the length.
+        Returns the compared spans by purpose. A span, (B, 3), holds the start on the clean side, the start on the
+        perturbed side, and the length.
         """
         spans = {}
         if "act" in self.objectives.method:
