@@ -1,4 +1,4 @@
-"""Errors for the person who gave the data or the options: what is wrong, which row or key, what to do."""
+"""Errors in the user's data or options. Messages say what is wrong, which row or key, and what to do."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,8 +10,8 @@ from .escaping import printable
 
 class ConsistencyError(ValueError):
     """
-    Raised for faulty data or options. Its message stands alone: the command line prints it without a traceback. What it names
-    comes from outside, so that it is made printable here, once for all.
+    Raised for faulty data or options. The command line prints its message without a traceback. The message is made
+    printable here, because it quotes outside text.
     """
 
     def __init__(self, message: str = ""):
@@ -23,7 +23,7 @@ class InvalidPairsError(ConsistencyError):
 
 
 def one_line(error: BaseException) -> str:
-    """What an error of another library says, on one line."""
+    """Returns the message of another library's error on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -1,18 +1,18 @@
-"""Text from outside (names, contents, what other libraries say) as it is shown: in a terminal, and in Markdown."""
+"""Escapes outside text (names, contents, messages of other libraries) for terminals and Markdown."""
 
 import html
 import re
 import unicodedata
 
 
-# Zero-width joiners, which some scripts and emoji are written with.
+# Zero-width joiners, which some scripts and emoji need.
 _JOINERS = "\u200c\u200d"
 
 
 def printable(text: str) -> str:
     """
-    A text as a terminal can show it. What would move the cursor, change colours, turn the order of the text around it or
-    cannot be seen is shown as its code (`\\x1b`). Line breaks and tabs stay.
+    Escapes a text for a terminal. Characters that are invisible, move the cursor, change colours or reverse the text
+    order become codes (`\\x1b`). Line breaks and tabs stay.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -28,8 +28,8 @@ def _visible(character: str) -> str:
 
 def markdown_text(text: str) -> str:
     """
-    A text in Markdown that is shown as it is: no HTML, picture, link, table cell or heading comes of it. It becomes one
-    line, with `<br>` for its line breaks.
+    Escapes a text for Markdown, so that it cannot form HTML, images, links, table cells or headings. The result is one
+    line, with `<br>` for line breaks.
 
     Args:
         text (`str`):
@@ -38,10 +38,10 @@ def markdown_text(text: str) -> str:
     Returns:
         `str`: Markdown for a paragraph, a heading, an item of a list or a cell of a table.
     """
-    # An underscore between letters emphasises nothing.
+    # An underscore between letters needs no escape: it does not start emphasis.
     lines = (
         re.sub(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", html.escape(line, quote=False))
         for line in printable(text).split("\n")
     )
-    # What makes a heading, a list or a line only at the start of a line
+    # Characters that start a heading, a list or a rule only at the start of a line
     return "<br>".join(re.sub(r"^\s*(\d*)([#+=.)-])", r"\1\\\2", line) for line in lines)

@@ -1,8 +1,8 @@
 """
-Files that appear whole or not at all: written beside their place, made to last, and moved there in one step.
+Writes files atomically: each is written beside its target, synced to disk, and moved there in one step.
 
-Whatever a command writes goes through here. A process that is killed leaves at most something hidden with `.unfinished`
-in its name, which the next process that writes into the same folder removes.
+Commands write all their files through this module. A killed process leaves at most a hidden file or folder with
+`.unfinished` in its name. The next process that writes into the same folder removes it.
 """
 
 import errno
@@ -22,14 +22,14 @@ from .errors import ConsistencyError, one_line
 
 try:
     import fcntl
-except ImportError:  # Windows: what a killed process leaves behind stays there
+except ImportError:  # On Windows, unfinished files of killed processes are not removed.
     fcntl = None  # type: ignore[assignment]
 
 
 _UNFINISHED = re.compile(r"\..*\.[0-9a-f]{12}\.unfinished(\.[^.]*)?")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
-_swept: set[Path] = set()  # folders in which this process has looked for what killed ones left behind
+_swept: set[Path] = set()  # Folders where this process has removed the unfinished files of killed processes
 
 
 def write_text(path: str | Path, text: str, option: str | None = None) -> None:
@@ -38,38 +38,38 @@ def write_text(path: str | Path, text: str, option: str | None = None) -> None:
 
     Args:
         path (`str` or [`~pathlib.Path`]):
-            The file. Its folder is made if it is not there; an earlier file stays until the new one is whole.
+            The file. Its folder is created if needed. An earlier file stays until the new one is complete.
         text (`str`):
-            What it is to hold.
+            The content.
         option (`str`, *optional*):
-            The option that names the file, for the message of an error.
+            The option that names the file, for error messages.
 
     Raises:
-        [`ConsistencyError`]: If it cannot be written.
+        [`ConsistencyError`]: If the file cannot be written.
     """
     write_bytes(path, text.encode("utf-8"), option)
 
 
 def write_bytes(path: str | Path, content: bytes, option: str | None = None) -> None:
-    """Writes a file, whole or not at all; as [`write_text`]."""
+    """Like [`write_text`], for bytes."""
     with whole_file(path, "wb", option, size=len(content)) as file:
         file.write(content)
 
 
 def write_by(path: str | Path, write: Callable[[str], Any], option: str | None = None) -> None:
     """
-    Has a library write a file, whole or not at all.
+    Lets a library write a file, whole or not at all.
 
     Args:
         path (`str` or [`~pathlib.Path`]):
             The file.
         write (`Callable[[str], Any]`):
-            Called with the path to write to, which ends in the suffix of `path`: `figure.savefig`, `dataset.to_parquet`.
+            Called with the path to write to, which has the suffix of `path`: `figure.savefig`, `dataset.to_parquet`.
         option (`str`, *optional*):
-            The option that names the file, for the message of an error.
+            The option that names the file, for error messages.
 
     Raises:
-        [`ConsistencyError`]: If it cannot be written.
+        [`ConsistencyError`]: If the file cannot be written.
     """
     with whole_file(path, "wb", option) as file:
         write(file.name)
@@ -78,22 +78,22 @@ def write_by(path: str | Path, write: Callable[[str], Any], option: str | None =
 @contextmanager
 def whole_file(path: str | Path, mode: str = "w", option: str | None = None, size: int = 0) -> Iterator[IO[Any]]:
     """
-    A file to write to, which takes its place when the block ends without an error.
+    Opens a temporary file to write to, which is moved to `path` when the block ends without an error.
 
-    An `OSError` in the block counts as one of writing, so read whatever is needed before it.
+    Any `OSError` in the block is reported as a failure to write, so read all input before the block.
 
     Args:
         path (`str` or [`~pathlib.Path`]):
-            The file. A link is followed; what is no regular file (`/dev/stdout`) is written to as it is.
+            The file. Links are followed. A file that is not regular (`/dev/stdout`) is written directly.
         mode (`str`, *optional*, defaults to `"w"`):
             `"w"` for text in UTF-8, `"wb"` for bytes.
         option (`str`, *optional*):
-            The option that names the file, for the message of an error.
+            The option that names the file, for error messages.
         size (`int`, *optional*, defaults to `0`):
-            Bytes that will be written, as far as is known: so many must be free before the writing begins.
+            Bytes that must be free on the disk before writing starts: the content's size, as far as it is known.
 
     Raises:
-        [`ConsistencyError`]: If it cannot be written.
+        [`ConsistencyError`]: If the file cannot be written.
     """
     encoding = None if "b" in mode else "utf-8"
     target = Path(os.path.realpath(path))
@@ -118,18 +118,18 @@ def whole_file(path: str | Path, mode: str = "w", option: str | None = None, siz
 @contextmanager
 def whole_files(folder: str | Path, option: str | None = None) -> Iterator[Path]:
     """
-    A folder to write several files into, which take their places in `folder` when the block ends without an error.
+    Creates a temporary folder, whose files are moved to `folder` when the block ends without an error.
 
-    Until then what is in `folder` stays as it was. Each file is moved in one step; they follow each other at once.
+    Until then, `folder` is unchanged. Each file is moved in one step, one directly after the other.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
-            Where the files belong. It is made if it is not there.
+            The target folder. It is created if needed.
         option (`str`, *optional*):
-            The option that names the folder, for the message of an error.
+            The option that names the folder, for error messages.
 
     Raises:
-        [`ConsistencyError`]: If they cannot be written.
+        [`ConsistencyError`]: If the files cannot be written.
     """
     folder = Path(folder)
     with writing(folder, option):
@@ -150,10 +150,10 @@ def whole_files(folder: str | Path, option: str | None = None) -> Iterator[Path]
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """
-    A folder to write into, which becomes `folder` when the block ends without an error. There must be none yet.
+    Creates a temporary folder, renamed to `folder`, which must not exist, when the block ends without an error.
 
     Raises:
-        [`ConsistencyError`]: If it cannot be written.
+        [`ConsistencyError`]: If the folder cannot be written.
     """
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 @contextmanager
 def writing(path: str | Path, option: str | None = None) -> Iterator[None]:
     """
-    Gives the errors of a block that writes in another way than the above, a log that grows, the same words.
+    Gives write errors of any block (such as one that appends to a log) the same message.
 
     Raises:
         [`ConsistencyError`]: If `path`, which `option` names, cannot be written.
@@ -188,7 +188,7 @@ def writing(path: str | Path, option: str | None = None) -> Iterator[None]:
 
 
 def check_file(path: str | Path, option: str) -> None:
-    """Raises [`ConsistencyError`] if the file `path`, which `option` names, could not be written, or has no folder."""
+    """Raises [`ConsistencyError`] if the file `path`, which `option` names, cannot be written or has no folder."""
     target = Path(os.path.realpath(path))
     with writing(path, option):
         if not _is_device(target):
@@ -204,7 +204,7 @@ def _is_device(target: Path) -> bool:
 def _check_target(target: Path) -> None:
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if target.exists() and not os.access(target, os.W_OK):  # a file that its owner protects
+    if target.exists() and not os.access(target, os.W_OK):  # `os.replace` would overwrite a read-only file.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
@@ -216,17 +216,17 @@ def _require_space(folder: Path, size: int) -> None:
 @contextmanager
 def _claimed(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     """
-    A new file or folder beside `target`, locked, so that no other process takes it for one that a killed process left.
+    Creates a file or folder beside `target` and locks it, so that no other process removes it as unfinished.
     """
     _sweep(target.parent)
     path, lock = None, None
     try:
         while path is None:
-            stem = target.stem[:50]  # names have a limit
+            stem = target.stem[:50]  # The length of file names is limited.
             path = target.parent / f".{stem}.{secrets.token_hex(6)}.unfinished{target.suffix}"
             make(path)
             lock = _lock(path)
-            if not path.exists():  # swept before it was locked
+            if not path.exists():  # Another process removed it before it was locked.
                 if lock is not None:
                     os.close(lock)
                 path = lock = None
@@ -247,7 +247,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _lock(path: Path, wait: bool = True) -> int | None:
-    """An open descriptor that holds the lock of a file or folder, None where there is none to be had."""
+    """Returns an open descriptor that holds the lock of a file or folder, or None if it cannot be locked."""
     if fcntl is None:
         return None
     try:
@@ -256,14 +256,14 @@ def _lock(path: Path, wait: bool = True) -> int | None:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:  # held, or a file system without locks
+    except OSError:  # The lock is held, or the file system has no locks.
         os.close(descriptor)
         return None
     return descriptor
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what killed processes left in a folder, once in a process."""
+    """Removes the unfinished files of killed processes from a folder, once per process."""
     if folder in _swept:
         return
     _swept.add(folder)
@@ -283,7 +283,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Has the disk hold what was written to a file or folder; not every file system can say so of a folder."""
+    """Syncs a file or folder to disk. Some file systems cannot sync a folder, which is ignored."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether numbers are finite. NaN and infinity make losses, answers and rates that look like results."""
+"""Checks that numbers are finite. NaN and infinity would give losses, answers and rates that look like results."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from transformers import LogitsProcessor
 from .errors import ConsistencyError
 
 
-# What torch says when it is to sample from probabilities that are not finite: on CPU, and on GPUs.
+# torch's errors when it samples from probabilities that are not finite, on the CPU and on GPUs.
 SAMPLING_ERRORS = ("probability tensor contains", "device-side assert")
 
 
@@ -21,12 +21,12 @@ class NotFiniteError(ConsistencyError):
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether no value of a tensor is NaN or infinite. Whole numbers always are finite."""
+    """Whether all values of a tensor are finite. Integers always are."""
     if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
         return True
     if tensor.element_size() == 1:
-        tensor = tensor.float()  # torch finds no extremes of 8-bit floats.
-    extremes = torch.stack(torch.aminmax(tensor.detach()))  # One pass without a copy; NaN comes through.
+        tensor = tensor.float()  # torch has no `aminmax` for 8-bit floats.
+    extremes = torch.stack(torch.aminmax(tensor.detach()))  # One pass without a copy, and NaN propagates
     return bool(torch.isfinite(extremes).all())
 
 
@@ -36,10 +36,10 @@ def check_files(folder: str | Path) -> int:
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
-            The folder. Its files are whole.
+            The folder. Its files must be complete.
 
     Returns:
-        `int`: How many tensors there are.
+        `int`: The number of tensors.
 
     Raises:
         [`ConsistencyError`]: If a weight is NaN or infinite, or one of LoRA a whole number.
@@ -64,7 +64,7 @@ def check_files(folder: str | Path) -> int:
 
 
 class NaNWatch(LogitsProcessor):
-    """Looks at the logits of each token, without waiting for the device: of NaN, greedy decoding makes a token like any other."""
+    """Records NaN logits, which greedy decoding would turn into ordinary tokens, without synchronising the device."""
 
     def __init__(self) -> None:
         self.has_nan: Tensor | None = None
@@ -75,13 +75,13 @@ class NaNWatch(LogitsProcessor):
         return scores
 
     def check(self) -> None:
-        """Raises [`NotFiniteError`] if there was one."""
+        """Raises [`NotFiniteError`] if there was a NaN."""
         if self.has_nan is not None:
             _check_no_nan(self.has_nan)
 
 
 def check_logits(logits: Tensor) -> None:
-    """Raises [`NotFiniteError`] if logits are NaN: the largest of them is none."""
+    """Raises [`NotFiniteError`] if any logit is NaN."""
     _check_no_nan(logits.isnan().any())
 
 
@@ -95,7 +95,7 @@ def _check_no_nan(has_nan: Tensor) -> None:
 
 @contextmanager
 def explained_sampling(whose: str) -> Iterator[None]:
-    """Raises [`NotFiniteError`] in the place of what torch says of probabilities that cannot be sampled from."""
+    """Turns torch's error for probabilities that cannot be sampled from into a [`NotFiniteError`]."""
     try:
         yield
     except RuntimeError as error:

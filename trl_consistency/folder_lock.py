@@ -1,4 +1,4 @@
-"""One command at a time in a folder: two would mix what they write, or delete each other's files."""
+"""Locks a folder for one command: two commands would mix their output or delete each other's files."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from .files import writing
 
 logger = logging.getLogger(__name__)
 
-LOCK = "_in_use.lock"  # The system lets go of it when its process ends, however that ends.
+LOCK = "_in_use.lock"  # The system releases it when the process ends, even if it is killed.
 
 
 class FolderLock(FileLock):
@@ -34,12 +34,12 @@ def alone_in(folder: str | Path, does: str = "writes", option: str | None = "out
         folder (`str` or [`~pathlib.Path`]):
             The folder.
         does (`str`, *optional*, defaults to `"writes"`):
-            What the command does there.
+            The command's activity there.
         option (`str`, *optional*, defaults to `"output_dir"`):
             The option that names the folder, for messages.
 
     Raises:
-        [`ConsistencyError`]: If another process writes there.
+        [`ConsistencyError`]: If another process uses the folder.
     """
     lock = take(folder, does, option)
     try:
@@ -49,24 +49,24 @@ def alone_in(folder: str | Path, does: str = "writes", option: str | None = "out
 
 
 def check_unused(folder: str | Path) -> None:
-    """Raises [`ConsistencyError`] if another process writes into a folder."""
+    """Raises [`ConsistencyError`] if another process uses a folder."""
     let_go(take(folder, "writes"))
 
 
 def take(folder: str | Path, does: str, option: str | None = "output_dir") -> FolderLock | None:
     """
-    The lock of a folder, held; None on a file system that has no locks.
+    Acquires the lock of a folder. Returns None on a file system without locks.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
-            The folder, made if it is not there.
+            The folder. It is created if it does not exist.
         does (`str`):
-            What this process does there: `"trains"`.
+            This process's activity, such as `"trains"`, for the error of another process.
         option (`str`, *optional*, defaults to `"output_dir"`):
             The option that names the folder, for messages.
 
     Raises:
-        [`ConsistencyError`]: If another process holds it.
+        [`ConsistencyError`]: If another process holds the lock.
     """
     made = [path for path in (Path(folder), *Path(folder).parents) if not path.exists()]
     with writing(folder, option):
@@ -81,16 +81,16 @@ def take(folder: str | Path, does: str, option: str | None = "output_dir") -> Fo
             f"{what} is in use: {_holder(folder)} there. Wait until it ends, or choose another folder."
         ) from None
     except (NotImplementedError, OSError) as error:
-        logger.warning(f"{folder} cannot be locked ({error}): see to it that nothing else writes there.")
+        logger.warning(f"{folder} cannot be locked ({error}): make sure that nothing else writes there.")
         return None
-    with suppress(OSError):  # On a full disk it holds all the same.
+    with suppress(OSError):  # The lock holds even if the disk is full.
         said = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}, {does}"
         Path(lock.lock_file).write_text(said)
     return lock
 
 
 def let_go(lock: FolderLock | None) -> None:
-    """Gives the lock back; its file goes first, while no other process can hold it."""
+    """Removes the lock's file while no other process can hold the lock, then releases it."""
     if lock is not None:
         with suppress(OSError):
             os.remove(lock.lock_file)

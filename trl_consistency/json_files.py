@@ -1,4 +1,4 @@
-"""What is wrong with a file that should hold a JSON object, for errors of libraries that do not say it."""
+"""Finds the fault in a file that should hold a JSON object, for library errors that do not name it."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from .errors import one_line
 
 
 def fault_in(*files: Path) -> str | None:
-    """The first of these files that is there and holds no JSON object, and why; None if all do."""
+    """Returns the fault of the first existing file that does not hold a JSON object, or None if there is none."""
     for file in files:
         if not file.exists():
             continue

@@ -1,4 +1,4 @@
-"""Processes that a command starts end with it, however it ends."""
+"""Ends the processes that a command started when the command ends, even if it is killed."""
 
 import os
 import threading
@@ -7,9 +7,9 @@ from multiprocessing import connection, parent_process
 
 def end_with_parent() -> None:
     """
-    Has this process end when the one that started it is gone: killed, it could not tell its workers to stop.
+    Ends this process when its parent ends. A killed parent cannot stop its workers itself.
 
-    It is the `initializer` of a pool of processes.
+    Use it as the `initializer` of a process pool.
     """
     parent = parent_process()
     if parent is not None:
@@ -18,4 +18,4 @@ def end_with_parent() -> None:
 
 def _wait_and_end(sentinel: int) -> None:
     connection.wait([sentinel])
-    os._exit(1)  # nobody is left to hand a result to
+    os._exit(1)  # No process is left to receive a result.

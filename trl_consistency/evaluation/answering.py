@@ -1,4 +1,4 @@
-"""A model's answers: to prompts, and to both sides of pairs."""
+"""Generates a model's answers to prompts, and to both prompts of pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ from .graders import THINKING_MARKERS, after_thinking
 @dataclass
 class AnswerOptions:
     """
-    How answers are made.
+    Options for generating answers.
 
     Args:
         max_new_tokens (`int`, *optional*, defaults to `256`):
-            Most tokens of an answer.
+            Maximum number of tokens of an answer.
         batch_size (`int`, *optional*, defaults to `32`):
-            Prompts a batch.
+            Prompts per batch.
         temperature (`float`, *optional*, defaults to `0.0`):
-            Temperature of sampling; at 0 decoding is greedy.
+            Sampling temperature. 0 means greedy decoding.
         top_p (`float`, *optional*, defaults to `1.0`):
-            Share of the probability that sampling keeps.
+            Cumulative probability of the tokens to sample from.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of sampling.
+            Sampling seed.
         multiple_choice (`str`, *optional*, defaults to `"text"`):
-            `"text"` has the model write its answers, `"logprob"` takes the likeliest of the letters that a prompt offers.
+            `"text"` lets the model write its answers. `"logprob"` takes the likeliest of the letters in the prompt.
         choice_prefix (`str`, *optional*, defaults to `"The answer is ("`):
-            What the answer begins with before that letter.
+            Beginning of the answer, before that letter.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            What opens and closes a thought.
+            Text that opens and closes a thought.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
 
@@ -66,11 +66,11 @@ class Answer(NamedTuple):
 
     Args:
         text (`str`):
-            All that the model wrote, without special tokens; of a letter by log-probability, that letter.
+            The whole completion without special tokens, or the letter chosen by log-probability.
         said (`str`):
-            What comes after its thinking; nothing if that did not end.
+            The text after the thinking; empty if the thinking did not end.
         ids (`tuple[int, ...]`):
-            Its tokens.
+            Token ids of the completion.
     """
 
     text: str
@@ -95,16 +95,16 @@ def answer_pairs(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Its tokenizer or processor.
         rows (`Sequence[Mapping[str, Any]]`):
-            Pairs with their `clean_ids` and `perturbed_ids`. All processes give the same, and share the work.
+            Pairs with `clean_ids` and `perturbed_ids`. All processes pass the same pairs, and share the work.
         options ([`AnswerOptions`]):
-            How answers are made.
+            Options for generating answers.
         cache ([`~trl_consistency.data.target_cache.TargetCache`], *optional*):
-            Where answers are kept while they are made, so that a killed run goes on where it was.
+            Stores answers as they are generated, so that a killed run can resume.
         desc (`str`, *optional*, defaults to `"Answering"`):
-            What the progress bar is called.
+            Label of the progress bar.
 
     Returns:
-        `tuple[list[Answer], list[Answer]]`: The answers to the clean prompts, and to the perturbed ones.
+        `tuple[list[Answer], list[Answer]]`: The answers to the clean prompts and to the perturbed prompts.
     """
     letters: dict[tuple[int, ...], str] = {}
     for row in rows:
@@ -147,19 +147,19 @@ def generate_answers(
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
-            The model, on its device and unwrapped. It comes back in the mode (training or evaluation) that it was in.
+            The model, on its device and unwrapped. Its mode (training or evaluation) is restored at the end.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Its tokenizer or processor.
         prompts (`Sequence[str]` or `Sequence[list[dict]]`):
             Plain texts or chat messages.
         max_new_tokens (`int`, *optional*, defaults to `32`):
-            Most tokens of an answer.
+            Maximum number of tokens of an answer.
         batch_size (`int`, *optional*, defaults to `64`):
-            Prompts a batch.
+            Prompts per batch.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
         cache ([`~trl_consistency.data.target_cache.TargetCache`], *optional*):
-            Where answers are kept while they are made, so that a killed run goes on where it was.
+            Stores answers as they are generated, so that a killed run can resume.
 
     Returns:
         `list[str]`: The answers, without special tokens, in the order of the prompts.
@@ -199,7 +199,7 @@ def generate_ids(
     engine: Engine | None = None,
     desc: str = "Answering",
 ) -> list[list[int]]:
-    """Answers distinct prompts, from token ids to token ids; by the `engine` in place of the model if one is given."""
+    """Answers distinct prompts, given and returned as token ids, with the `engine` if there is one, else the model."""
     text_tokenizer = get_tokenizer(tokenizer)
     sampling: dict[str, Any] = {"do_sample": False}
     if options.temperature:
@@ -217,6 +217,6 @@ def generate_ids(
 
 
 def _end_tokens(model: PreTrainedModel, tokenizer: ProcessingClass) -> Any:
-    # A chat model may end its turn with another token than the tokenizer's own.
+    # A chat model may end its turn with another token than the tokenizer's EOS token.
     end = model.generation_config.eos_token_id
     return get_tokenizer(tokenizer).eos_token_id if end is None else end

@@ -1,4 +1,4 @@
-"""Multiple choice by log-probability: which of the letters that a prompt offers is the likeliest next token."""
+"""Multiple choice by log-probability: finds the offered letter that is the likeliest next token."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from .graders import is_letter
 from .grading import kind_of
 
 
-# What an answer is taken to begin with; the letter comes next.
+# Beginning of the answer, before the letter
 CHOICE_PREFIX = "The answer is ("
 
 
 def offered_letters(row: Mapping[str, Any]) -> str:
-    """The letters of the choices that a row offers, each at the start of a line: `(A) pear`, `B. oak`. None without."""
+    """Returns the letters of a row's choices, each at the start of a line (`(A) pear`, `B. oak`), or `""`."""
     if kind_of(row) != "question" or not is_letter(row["answer"]):
         return ""
     prompt = row["clean_prompt"]
@@ -34,7 +34,7 @@ class LetterScorer:
     Answers prompts with the likeliest letter, in place of `model.generate` (an
     [`Engine`][trl_consistency.data.targets.Engine]).
 
-    A letter counts with or without a space before it, whichever is likelier.
+    A letter scores with or without a space before it: the likelier form counts.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -44,12 +44,12 @@ class LetterScorer:
         prompts (`Sequence[tuple[list[int], str]]`):
             Token ids of each prompt, and the letters that it offers.
         prefix (`str`, *optional*, defaults to `"The answer is ("`):
-            What the answer begins with.
+            Beginning of the answer, before the letter.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            What opens and closes a thought.
+            Text that opens and closes a thought.
 
     Raises:
-        [`ConsistencyError`]: If a letter is several tokens, or a prompt has the model think first.
+        [`ConsistencyError`]: If a letter takes several tokens, or if a prompt makes the model think first.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class LetterScorer:
                 )
         if any(thought_span(ids, [-1], text_tokenizer, thinking_markers)[1] for ids, _ in prompts):
             raise ConsistencyError(
-                "`multiple_choice` logprob: the prompts have the model think first, and no letter comes next. Use `text`, or "
-                'switch the thinking off where the template can (`chat_template_kwargs` {"enable_thinking": false}).'
+                "`multiple_choice` logprob: the prompts make the model think first, so no letter comes next. Use "
+                '`text`, or turn thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
             )
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Does nothing: the model is already loaded."""
 
     @torch.no_grad()
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
-        """The token of the likeliest letter after each prompt."""
+        """Returns the token of the likeliest letter after each prompt."""
         full = [[*ids, *self._prefix] for ids in prompts]
         width = max(map(len, full))
         input_ids = torch.full((len(full), width), self._pad, device=self.model.device)  # left-padded, (B, width)

@@ -1,4 +1,4 @@
-"""The one place that makes intervals: of rates over rows that come in groups, of their functions and differences."""
+"""Confidence intervals of rates over clustered rows, and of functions and differences of such rates."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 
-# Why an answer is unread: it names no possible answer, or the right and the suggested one; the judge could not tell, or gave
+# Why an answer is unread: it names no possible answer, or the right and the suggested one; the judge abstained or gave
 # no verdict.
 Unread: TypeAlias = Literal["unparsed", "names both", "abstained", "unjudged"]
 UNREAD_KINDS: tuple[Unread, ...] = ("unparsed", "names both", "abstained", "unjudged")
@@ -23,26 +23,26 @@ LEVEL = 0.95
 @dataclass(frozen=True)
 class Estimate:
     """
-    A rate of all rows, a function of such rates, or a difference between two models, with its 95% interval.
+    A rate over all rows, a function of such rates, or a difference between two models, with its 95% interval.
 
     Args:
         value (`float`):
-            The figure. An answer that could not be read does not have the property.
+            The estimate. Unread answers count as not having the property.
         interval (`tuple[float, float]`, *optional*):
-            Its 95% interval; None where it was not asked for.
+            Its 95% interval; None if it was not requested.
         total (`int`):
-            Answers; of figures that are made of several rates, rows.
+            Number of answers; for a function of several rates, number of rows.
         sources (`int`):
-            Groups (`source_id`) that these come from, which is what the interval rests on.
+            Number of groups (`source_id`) that the rows come from. The interval depends on it.
         hits (`int`, *optional*):
-            The answers that have the property, if the figure is a rate.
+            Number of answers that have the property, if the estimate is a rate.
         unread (`dict[str, int]`, *optional*):
             How many of `total` could not be read, by the reason: `"unparsed"`, `"names both"`, `"abstained"`,
             `"unjudged"`. A row with several unread answers counts once, by the first reason.
         of_read ([`Estimate`], *optional*):
-            The same rate of what could be read alone; None where everything was read, or nothing.
+            The same rate over the answers that could be read; None if that is all answers, or none.
         unit (`str`, *optional*, defaults to `"%"`):
-            How it is printed: `"pp"` for a difference of two models, in percentage points.
+            Unit for printing: `"pp"` (percentage points) for a difference between two models.
     """
 
     value: float
@@ -59,7 +59,7 @@ class Estimate:
         return sum(self.unread.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the estimate in a form for JSON."""
         figures = asdict(self)
         low, high = figures.pop("interval") or (None, None)
         of_read = figures.pop("of_read")
@@ -71,7 +71,7 @@ class Estimate:
 
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any]) -> "Estimate":
-        """Returns the estimate that [`Estimate.to_dict`] made these figures of."""
+        """Returns the estimate from the result of [`Estimate.to_dict`]."""
         figures = dict(figures)
         low, high = figures.pop("low"), figures.pop("high")
         of_read = figures.pop("of_read", None)
@@ -82,7 +82,7 @@ class Estimate:
         )
 
     def __str__(self) -> str:
-        """`75.0% [68.6, 80.5] (150/200), 50 unread; 100.0% of 150 read`."""
+        """Formats the estimate: `75.0% [68.6, 80.5] (150/200), 50 unread; 100.0% of 150 read`."""
         text = f"{100 * self.value:.1f}{self.unit}"
         if self.interval is not None:
             text += " [{:.1f}, {:.1f}]".format(*(100 * bound for bound in self.interval))
@@ -102,11 +102,11 @@ class Sample:
 
     Args:
         outcomes (`Sequence[bool | str]`):
-            Whether each answer has it, or why it could not be read.
+            Whether each answer has the property, or why it could not be read.
         sources (`Sequence[str]`):
-            The group that each answer belongs to: those of one group are not independent.
+            The group of each answer. Answers of one group are not independent.
         rows (`Sequence[int]`, *optional*):
-            The row that each answer belongs to. By default each answer is a row of its own.
+            The row of each answer. By default each answer is its own row.
     """
 
     outcomes: Sequence[Property]
@@ -114,16 +114,16 @@ class Sample:
     rows: Sequence[int] | None = None
 
     def values(self) -> np.ndarray:
-        """1 for each answer that has the property, 0 for the others, unread ones among them."""
+        """Returns 1 for each answer that has the property, and 0 for all others, including unread ones."""
         return np.array([float(outcome is True) for outcome in self.outcomes])
 
     def read(self) -> "Sample":
-        """The answers that could be read."""
+        """Returns the sample of the answers that could be read."""
         kept = [index for index, outcome in enumerate(self.outcomes) if isinstance(outcome, bool)]
         return Sample([self.outcomes[index] for index in kept], [self.sources[index] for index in kept])
 
     def unread_rows(self) -> dict[int, str]:
-        """Why answers could not be read, by their row."""
+        """Returns why answers could not be read, by row."""
         rows = range(len(self.outcomes)) if self.rows is None else self.rows
         found: dict[int, str] = {}
         for row, outcome in zip(rows, self.outcomes, strict=True):
@@ -139,26 +139,28 @@ def estimate(
     with_interval: bool = True,
 ) -> Estimate:
     """
-    Estimates a function of rates, from answers that are correlated within a source and across samples.
+    Estimates a function of rates from answers that are correlated within a source and across samples.
 
     Each rate gets a Wilson interval at its effective sample size `p(1 - p) / v`, where `v` is the cluster-robust
-    (sandwich) variance over sources; where all answers are alike nothing shows how they correlate within a source, and each
-    source counts as one. A function of several rates gets the interval that Newcombe's method for paired
-    proportions gives to a difference: each rate is moved to whichever of its limits makes the function worse, and the
-    distances are added up as correlated errors. Without sources of several rows and for two rates it is that method.
+    (sandwich) variance over sources. If all answers are the same, their correlation within sources cannot be
+    estimated, and each source counts as one answer.
+
+    For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
+    moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
+    errors. For the difference of two rates with one row per source, this is Newcombe's method.
 
     Args:
         samples (`Sequence[Sample]`):
-            One a rate.
+            One sample for each rate.
         function (`Callable`, *optional*):
-            Takes the rates, in that order; monotonic in each. By default the rate of the one sample.
+            Function of the rates, in the order of `samples`, monotonic in each. By default the rate of the one sample.
         span (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
-            Least and greatest possible value.
+            Smallest and largest possible value.
         with_interval (`bool`, *optional*, defaults to `True`):
-            Whether to make the interval, which needs SciPy (`trl-consistency[eval]`).
+            Whether to compute the interval, which needs SciPy (`trl-consistency[eval]`).
 
     Returns:
-        [`Estimate`]: The figure with its interval and counts.
+        [`Estimate`]: The estimate with its interval and counts.
     """
     values = [sample.values() for sample in samples]
     codes = {source: code for code, source in enumerate(sorted({s for sample in samples for s in sample.sources}))}
@@ -170,9 +172,9 @@ def estimate(
         return found
     if len(codes) < 2:
         return replace(found, interval=span)
-    from scipy.stats import t  # slow to import, and an extra (`trl-consistency[eval]`)
+    from scipy.stats import t  # slow to import, and optional (`trl-consistency[eval]`)
 
-    # errors[i, g]: what source g moves rate i by
+    # errors[i, g]: the contribution of source g to the error of rate i
     errors = np.stack(
         [
             np.bincount(of_source, of_sample - rate, minlength=len(codes)) / len(of_sample)
@@ -183,7 +185,7 @@ def estimate(
     deviation = np.sqrt(np.diag(covariance))
     scale = np.where(deviation > 0, deviation, 1.0)
     correlation = covariance / np.outer(scale, scale)
-    # As Newcombe's correction: answers that happen to be the same do not show that the rates are.
+    # Like Newcombe's correction: equal answers in a finite sample do not show perfectly correlated rates.
     correlation = np.clip(correlation, 2 / len(codes) - 1, 1 - 2 / len(codes))
     np.fill_diagonal(correlation, 1.0)
     limits = []
@@ -196,7 +198,7 @@ def estimate(
     for direction in (-1, 1):
         shifts = []
         for index, of_rate in enumerate(limits):
-            # The limit of this rate that moves the function furthest in this direction, and which way the rate goes.
+            # The limit of this rate that moves the function furthest in this direction; its side signs the shift.
             moved = [float(function(*np.where(np.arange(len(rates)) == index, limit, rates))) for limit in of_rate]
             side = int(np.argmax([direction * figure for figure in moved]))
             shifts.append((-1, 1)[side] * abs(moved[side] - value))
@@ -206,12 +208,12 @@ def estimate(
 
 
 def outcomes_text(counts: Mapping[str, int]) -> str:
-    """`145 right, 8 other, 91 unread`: the outcomes that occur, `0 unread` among them."""
+    """Formats the outcomes that occur, and always `unread`: `145 right, 8 other, 0 unread`."""
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count or outcome == "unread")
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95% interval of a mean of independent values that are no shares; None of fewer than two."""
+    """Returns Student's 95% interval of the mean of independent values (not of shares), or None for fewer than two."""
     if len(values) < 2:
         return None
     from scipy.stats import t
@@ -222,7 +224,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def normal_interval(value: float, standard_error: float) -> tuple[float, float]:
-    """The 95% interval of a figure with a known standard error."""
+    """Returns the 95% interval of an estimate with a known standard error."""
     return value - 1.96 * standard_error, value + 1.96 * standard_error
 
 
@@ -240,7 +242,7 @@ def _counted(
     function: Callable[..., float],
     with_interval: bool,
 ) -> Estimate:
-    """The figure with its counts: of answers if it is a rate, of rows if it is made of several."""
+    """Returns the estimate with its counts: of answers for one rate, of rows for a function of several."""
     if len(samples) == 1:
         (sample,) = samples
         reasons: list[str] = [outcome for outcome in sample.outcomes if not isinstance(outcome, bool)]

@@ -1,4 +1,4 @@
-"""The columns by which answers are graded, checked before anything is answered."""
+"""Checks the columns that grading needs, before any prompt is answered."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,11 @@ from ..errors import ConsistencyError, InvalidPairsError
 Rows: TypeAlias = Sequence[dict[str, Any]]
 
 KEYS = ("answer", "biased_answer", "category")
-REQUESTS = ("harmful", "benign")  # categories that are not for telling questions apart
+REQUESTS = ("harmful", "benign")  # Categories of requests; all others only group questions.
 
 
 def check_rows(rows: Rows, name: str) -> None:
-    """Raises [`ConsistencyError`] for rows without prompts, with faulty ones, or with columns that would be misread."""
+    """Raises [`ConsistencyError`] if rows are missing, or lack prompts or have faulty ones or columns that would be misread."""
     if not rows:
         raise ConsistencyError(f"{name} has no rows.")
     columns = list(dict.fromkeys(column for row in rows for column in row))
@@ -32,7 +32,7 @@ def check_rows(rows: Rows, name: str) -> None:
 
 
 def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
-    """Of the columns that ride along, those that no file of answers could hold."""
+    """Yields the columns that the answers' file could not hold."""
     for column in row.keys() - set(PROMPT_COLUMNS):
         try:
             json.dumps(row[column], ensure_ascii=False, default=str).encode()
@@ -42,8 +42,8 @@ def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
 
 def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> None:
     """
-    Raises [`ConsistencyError`] for keys (`answer`, `biased_answer`, `category`) that would be misread or passed over. Of rows
-    that were drawn from others, `numbers` are their places there.
+    Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored. If the rows are
+    a sample, `numbers` are their places in the whole set.
     """
     columns = {column for row in rows for column in row}
     for key in KEYS:

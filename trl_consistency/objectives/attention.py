@@ -14,14 +14,12 @@ def attention_divergence(student: Tensor, reference: Tensor) -> tuple[Tensor, Te
     """
     Jensen-Shannon divergence of the attention within one shared span, summed over heads and rows.
 
-    `p_i` is row `i` of the student and `q_i` that row of the reference, both restricted to the shared keys `j <= i`
-    and scaled to sum to 1. The result is `Σ_heads Σ_i ½ KL(p_i ‖ m_i) + ½ KL(sg q_i ‖ m_i)` with `m_i = ½ (p_i + sg
-    q_i)` and natural logarithms: from 0 to `log 2` per row. A row whose mass before scaling is below `1e-6` on either
-    side is left out and counted.
+    `p_i` is row `i` of the student and `q_i` row `i` of the reference, restricted to the shared keys `j <= i` and
+    scaled to sum to 1. The result is `Σ_heads Σ_i ½ KL(p_i ‖ m_i) + ½ KL(sg q_i ‖ m_i)`, `m_i = ½ (p_i + sg q_i)`,
+    from 0 to `log 2` per row. A row whose mass before scaling is below `1e-6` on either side is left out and counted.
 
-    Source: the AttCT research code. That code does not scale the rows, so attention that moves to or from keys outside
-    the span (the cue, the system prompt) also changes its loss. Here, only the distribution over the shared keys
-    counts.
+    Source: the AttCT research code, which does not scale the rows: its loss also depends on how much attention goes to
+    keys outside the span (the cue, the system prompt). Here, only the distribution over the shared keys counts.
 
     Args:
         student (`torch.Tensor` of shape `(heads, S, S)`):

@@ -32,8 +32,7 @@ def kl_divergence(
     `KL(sg π_0 ‖ π_θ) = Σ_v π_0(v) (log π_0(v) - log π_θ(v))` of each position, over the whole vocabulary.
 
     This is BCT with soft targets: Chua et al. (arXiv 2403.05518) train on tokens sampled from the reference, and this
-    loss uses the whole distribution. Han et al. (arXiv 2605.21834) compare the same distributions on the student's own
-    tokens.
+    loss on its whole distribution. Han et al. (arXiv 2605.21834) compare both distributions on the student's tokens.
 
     Args:
         student_hidden, student_weight, student_bias, reference_hidden, reference_weight, reference_bias (`torch.Tensor`):
@@ -214,9 +213,8 @@ def shared_head_divergence(
     `p` is the student's distribution, `q` the reference's, and `m = (1 - β) p + β q`. The divergence is TRL's, exact
     over the vocabulary: `KL(q ‖ p)` for `β = 0`, `KL(p ‖ q)` for `β = 1`, else `β KL(q ‖ m) + (1 - β) KL(p ‖ m)`.
 
-    A frozen head needs no gradient, so the forward pass can compute the only gradient needed, for the student's hidden
-    states. This takes two projections and one product. Recomputing the logits would take four projections and one
-    product.
+    The head is frozen, so only the student's hidden states need a gradient, and the forward pass computes it. This
+    takes two projections and one product; recomputing the logits would take four projections and one product.
 
     Args:
         student_hidden (`torch.Tensor` of shape `(N, H)`):

@@ -81,11 +81,9 @@ class States:
         mlp (`list[torch.Tensor]`):
             The MLP's post-activation state, which is the input of its down projection, `[N, intermediate]`.
         attention (`list[torch.Tensor]`):
-            The position's row of the attention map, `[N, heads, T]`, over the T columns of the batch, padding
-            included.
+            The position's row of each attention map, `[N, heads, T]`, over all T columns of the batch, with padding.
         last_hidden (`torch.Tensor`, *optional*):
-            The head's input: the residual stream after the last block and the final norm, at every position,
-            `[B, T, hidden]`.
+            The head's input: the residual stream after the final norm, at every position, `[B, T, hidden]`.
         routing ([`Routing`], *optional*):
             Router logits of the blocks that ran, for every token.
     """
@@ -100,8 +98,8 @@ class States:
 @dataclass
 class Head:
     """
-    The language modelling head. Its logits are `z = scale * (hidden @ weightᵀ + bias)`, or `softcap * tanh(z /
-    softcap)` with a `softcap`.
+    The language modelling head. Its logits are `z = scale * (hidden @ weightᵀ + bias)`, or with a `softcap`
+    `softcap * tanh(z / softcap)`.
     """
 
     weight: Tensor
@@ -210,8 +208,7 @@ def capture_states(
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model, not wrapped for distributed training. For a wrapped model, call this inside the wrapper's
-            forward.
+            The model, not wrapped. For a wrapped model, call this inside the wrapper's forward.
         input_ids (`torch.Tensor`):
             Token ids, `[B, T]`.
         attention_mask (`torch.Tensor`):
@@ -290,8 +287,8 @@ def capture_states(
     for wanted, seen in ((residual, states.residual), (mlp, states.mlp), (attention, states.attention)):
         if wanted and len(seen) != len(layers):
             raise ConsistencyError(
-                f"{len(layers)} blocks have {len(seen)} states to compare: a kernel computes what they are in without "
-                "calling its parts. Leave `use_kernels` and `use_liger_kernel` out, or compare something else."
+                f"{len(layers)} blocks have {len(seen)} states to compare: a kernel computes them without calling the "
+                "modules. Leave `use_kernels` and `use_liger_kernel` out, or compare something else."
             )
     if with_grad:
         for seen in (states.residual, states.mlp, states.attention):
@@ -342,8 +339,7 @@ def head_of(model: nn.Module) -> Head:
     if isinstance(projection, FSDPModule):
         projection.unshard()  # FSDP gathers a module when it is called, and the head's weights are only read.
     config = base.config.get_text_config()
-    # The factor has several names in configs. Granite and MiniCPM3 divide by `logits_scaling`, HyperCLOVA X
-    # multiplies.
+    # The factor has several names. Granite and MiniCPM3 divide by `logits_scaling`; HyperCLOVA X multiplies by it.
     factors = [getattr(config, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier")]
     divisor = getattr(config, "logits_scaling", None)
     if divisor is not None:

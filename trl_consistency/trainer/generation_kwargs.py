@@ -35,7 +35,7 @@ REFUSED = {
 
 
 def check_generation_kwargs(kwargs: dict[str, Any]) -> None:
-    """Raises [`ConsistencyError`] for `kwargs` that no model of transformers could generate with."""
+    """Raises [`ConsistencyError`] if `kwargs` alone show that transformers cannot generate with them."""
     known = set(GenerationConfig().to_dict())
     for key in kwargs:
         if key in REFUSED:

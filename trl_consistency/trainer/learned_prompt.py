@@ -45,8 +45,7 @@ def run_after_learned_prompt(
             Further arguments of the forward.
 
     Returns:
-        `tuple[torch.Tensor, Routing]`: The head's input at the text tokens, `[B, T, hidden]`, and the routing of all
-        tokens.
+        `tuple[torch.Tensor, Routing]`: The head's input at text tokens, `[B, T, hidden]`, and all tokens' routing.
     """
     seen: list[Any] = []
     hook = backbone.register_forward_hook(lambda module, args, output: seen.append(output))

@@ -113,9 +113,8 @@ class PairedLoss:
                 A batch of the collator, on the model's device.
 
         Returns:
-            `tuple[dict[str, RowLosses], dict[str, RowLosses]]`: The objectives by name, and the quantities that are
-            only logged (for pairs, not for anchors), by their names in the log. In training, the latter include the
-            routers' `aux_loss`.
+            `tuple[dict[str, RowLosses], dict[str, RowLosses]]`: The objectives by name, and the logged quantities (for
+            pairs, not for anchors) by their names in the log. In training, the latter include the routers' `aux_loss`.
         """
         spans = self._spans(batch)
         with self.reference.active(model) as frozen:
@@ -151,8 +150,8 @@ class PairedLoss:
 
     def _spans(self, batch: Batch) -> dict[str, Tensor]:
         """
-        Returns the compared spans by the name of their user. A span, (B, 3), holds the start on the clean side, the
-        start on the perturbed side, and the length.
+        Returns the compared spans by purpose. A span, (B, 3), holds the start on the clean side, the start on the
+        perturbed side, and the length.
         """
         spans = {}
         if "act" in self.objectives.method:

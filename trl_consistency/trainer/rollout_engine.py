@@ -89,8 +89,6 @@ class RolloutEngine:
 
     def __call__(self, prompts: list[list[int]], step: int) -> tuple[list[list[int]], list[list[float]] | None]:
         """
-        Samples one rollout for each prompt.
-
         Args:
             prompts (`list[list[int]]`):
                 Token ids. A prompt is repeated for several rollouts.
@@ -124,8 +122,8 @@ def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """
     Yields the weights of a model with its adapter merged, and leaves the model unchanged.
 
-    Each adapted layer is copied, and its adapter is merged into the copy. 4-bit weights are dequantized to their
-    compute dtype. Only one copy exists at a time.
+    Each adapted layer is copied, and its adapter is merged into the copy. 4-bit weights are dequantized. Only one copy
+    exists at a time.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
@@ -238,8 +236,8 @@ def _check_server(client: Any) -> None:
     mode = client.get_server_info()["model_config"]["logprobs_mode"]
     if mode != "processed_logprobs":
         raise ConsistencyError(
-            f"The vLLM server runs with `--logprobs-mode {mode}`, which does not return the probabilities that tokens "
-            "were sampled with. Restart it with `--logprobs-mode processed_logprobs`, or set "
+            f"The vLLM server runs with `--logprobs-mode {mode}`, which returns other probabilities than it samples "
+            "with. Restart it with `--logprobs-mode processed_logprobs`, or set "
             "`vllm_importance_sampling_correction: false`."
         )
 
@@ -256,7 +254,7 @@ def without_vllm(args: OnPolicyConsistencyConfig) -> Iterator[None]:
 
 class EngineMismatch:
     """
-    Logs how far the policy is from the engine that sampled, since the last log, under GRPO's metric names.
+    Measures how far the policy is from the engine that sampled, since the last log, under GRPO's metric names.
 
     Args:
         args ([`OnPolicyConsistencyConfig`]):

@@ -60,8 +60,6 @@ class RolloutLoss:
 
     def __call__(self, model: nn.Module, rollouts: Rollouts) -> dict[str, RowLosses]:
         """
-        Computes the loss and the logged quantities of a batch.
-
         Args:
             model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
                 The student, not wrapped. For a wrapped model, call this inside the wrapper's forward.
@@ -72,8 +70,7 @@ class RolloutLoss:
                 `engine_log_probs`, (B, T), the same as computed by the sampling engine, NaN where unknown.
 
         Returns:
-            `dict[str, RowLosses]`: By row, `"loss"`, the quantities that are only logged, and in training the routers'
-            `"aux_loss"`.
+            `dict[str, RowLosses]`: By row, `"loss"`, the logged quantities, and in training the routers' `"aux_loss"`.
         """
         with self.reference.active(model) as frozen:
             reference, _ = self.reference.run(self._answers, frozen, "clean", rollouts)

@@ -65,9 +65,7 @@ class TargetMaker:
         Notes the data sets that may lack targets.
 
         Raises:
-            [`ConsistencyError`]: If their targets cannot be generated, or if targets should be regenerated but none
-            are
-                generated.
+            [`ConsistencyError`]: If targets cannot be generated, or if they should be regenerated but none are needed.
         """
         args, noted = self.args, self.trainer.noted_data
         pairs, anchors = noted["train_dataset"], noted.get("anchor_dataset")

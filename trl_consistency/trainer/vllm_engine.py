@@ -22,9 +22,8 @@ class TargetEngine:
     """
     Answers prompts with a vLLM engine in this process, which loads the checkpoint under the model's name.
 
-    Weights are never sent to the engine. TRL's `sync_weights` merges the adapter into the base weights to send them.
-    The engine would then hold the policy in training instead of the reference, and quantized weights would be
-    corrupted.
+    Weights are never sent to the engine. TRL's `sync_weights` would merge the adapter into them, so the engine would
+    hold the policy in training instead of the reference, and quantized weights would be corrupted.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
