@@ -42,7 +42,7 @@ def test_recipe_with_a_guard(tmp_path, recipe, guard, script):
     ],
 )
 def test_faults_end_the_command_before_weights_load(tmp_path, recipe, guard, monkeypatch, flags, reason):
-    monkeypatch.setattr(consistency, "make_trainer", None)
+    monkeypatch.setattr("trl_consistency.scripts.training.TrainingCommand.make_trainer", None)
     with pytest.raises(SystemExit) as end:
         consistency.run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), *guard, *flags])
     assert reason in str(end.value)
