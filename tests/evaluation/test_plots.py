@@ -1,8 +1,12 @@
+import re
+import warnings
+from html import unescape
+
 import pytest
 
 from tests.evaluation.test_report import RESULTS, rate
 from trl_consistency.evaluation import METRICS, plot_outcomes, plot_rates, plot_tradeoff, plot_training, plots
-from trl_consistency.evaluation.plots import OUTCOME_STYLES, _draw_bars, tradeoff_axes
+from trl_consistency.evaluation.plots import OUTCOME_STYLES, _draw_bars, shown_name, tradeoff_axes
 from trl_consistency.trainer.eval_callback import PREFIX
 
 
@@ -14,6 +18,24 @@ def test_plot(tmp_path):
     for text in ("Model organism", "before", "BCT", "96.9%", "3.1%, 2 unread", "0.0%, 5 unread", "mine"):
         assert f"<!-- {text} -->" in svg
     assert plot_rates(RESULTS, tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "name", ["$x$", "a$b", "$\\frac$", "_hidden", "x" * 3000, "a\nb", "\u05d0\u05d1", "\u202eab", "\ud83d"], ids=ascii
+)
+def test_any_name_is_drawn(tmp_path, name):
+    rates = {name: {f"sycophancy/{name}": rate(1, 2), f"clean_accuracy/{name}": rate(1, 2)}, "b": {name: rate(1, 2)}}
+    counts = {"question": {"clean": {"right": 1, "other": 0, "suggested": 0, "unread": 0}}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot_outcomes({name: {name: counts}}, tmp_path / "outcomes.svg", title=name[:9])
+        plot_training({name: [{"step": 1, "loss": 1.0}]}, tmp_path / "training.svg")
+        plot_rates(rates, tmp_path / "rates.svg")
+    for picture in tmp_path.glob("*.svg"):
+        svg = picture.read_text()
+        shown = shown_name(name).strip()
+        assert shown.replace(r"\$", "$") in unescape(svg).replace(r"\$", "$"), picture
+        assert float(re.search(r'width="([0-9.]+)pt"', svg)[1]) < 1500
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Suites, on local data of the same shape: those of the real ones are on a hub that tests do not ask."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -68,10 +69,25 @@ def test_a_missing_library_is_named(monkeypatch):
         find_suites(["gsm8k"])
 
 
-def test_any_other_task_is_named_by_its_library(installed):
-    of_lm_eval, of_inspect = find_suites(["lm_eval:arc_easy", "inspect:tasks/mine.py"])
+def test_any_other_task_is_named_by_its_library(installed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").touch()
+    of_lm_eval, of_inspect, absolute = find_suites(
+        ["lm_eval:arc_easy", "inspect:mine.py", f"inspect:{tmp_path}/mine.py@task"]
+    )
     assert (of_lm_eval.name, of_lm_eval.library, of_lm_eval.task) == ("arc_easy", "lm_eval", "arc_easy")
-    assert (of_inspect.name, of_inspect.library, of_inspect.task) == ("mine", "inspect", "tasks/mine.py")
+    assert (of_inspect.name, of_inspect.library, of_inspect.task) == ("mine", "inspect", "mine.py")
+    assert (absolute.name, absolute.task) == ("task", "mine.py@task")
+    with pytest.raises(ConsistencyError, match=r"there is no file gone\.py"):
+        find_suites(["inspect:gone.py@task"])
+
+
+@pytest.mark.parametrize("values", [[], [math.nan]])
+def test_a_suite_without_a_figure_is_an_error(monkeypatch, values):
+    found = [SuiteScore("mine", "mine", "1", "acc", value, None, 0) for value in values]
+    monkeypatch.setattr(suite_runs, "_run_inspect", lambda *args: found)
+    with pytest.raises(ConsistencyError, match="mine gave no figure of base"):
+        suite_runs.run_suite(Suite("mine", "inspect", "mine"), "base", None, None, None)
 
 
 def test_wrappers_are_held_out_and_always_the_same():

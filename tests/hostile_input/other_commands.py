@@ -156,7 +156,7 @@ CASES: list[Case] = [
     Case(
         "evaluation of two spellings",
         "`evaluate`: two answers that are read as one",
-        "…pairs.jsonl: the answers `New York` and `New  York` differ in case or spaces alone, and a reply could be only one …",
+        "…pairs.jsonl: the answers `New  York` and `New York` differ in case or spaces alone, and a reply could be only one …",
         lambda room: room.evaluate([{**CHAT, "answer": answer} for answer in ("New York", "New  York")]),
     ),
     Case(

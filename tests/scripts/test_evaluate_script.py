@@ -601,6 +601,17 @@ def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
     assert "\n" not in str(end.value)
 
 
+@pytest.mark.parametrize("spelling", ["{}/", "{}/../{name}", "link"])
+def test_a_model_that_is_named_twice(options, adapters, model_dir, tmp_path, monkeypatch, spelling):
+    monkeypatch.setattr(evaluate, "load_model", None)
+    (tmp_path / "link").symlink_to(adapters[0])
+    again = str(tmp_path / "link") if spelling == "link" else spelling.format(adapters[0], name=Path(adapters[0]).name)
+    with pytest.raises(SystemExit, match=r"`adapters` names .* twice"):
+        run([*options, "--adapters", adapters[0], again])
+    with pytest.raises(SystemExit, match="`adapters` names the base model itself"):
+        run([*options, "--adapters", f"{model_dir}/"])
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -147,12 +147,13 @@ def _base_model(adapter: str) -> tuple[str, str | None]:
 def name_models(paths: Sequence[str]) -> dict[str, str]:
     """Short names of models for the tables: the folder, or the whole path where two are alike."""
     found: dict[str, str] = {}
+    places = [os.path.realpath(path) if os.path.exists(path) else path for path in paths]
     last = [Path(path).name for path in paths]
-    for path in paths:
+    for path, place in zip(paths, places, strict=True):
         name = Path(path).name
         name = path if last.count(name) > 1 or name in ("", BASE) else name
         name = f"./{name}" if name == BASE else name
-        if name in found:
+        if places.count(place) > 1:
             raise ConsistencyError(f"`adapters` names {path} twice.")
         found[name] = path
     return found
@@ -164,6 +165,8 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
     name another base model: on one of the same shape they would work, and be measured against the wrong "before".
     """
     for path in paths:
+        if os.path.realpath(path) == os.path.realpath(base_model):
+            raise ConsistencyError(f"`adapters` names the base model itself, {path}: it is measured already.")
         if os.path.isdir(path) and not is_adapter_folder(path):
             check_model_folder(path)
             check_architecture(path, load_config(path))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..escaping import printable
 from ..files import write_by
 from .estimates import Estimate
 from .measures import METRICS, Metric
@@ -22,6 +23,20 @@ OUTCOME_STYLES = {
     "benign": {"complied": ("#4c9f70", ""), "refused": ("#d95f02", "")},
 }
 UNREAD_STYLE = ("white", "////")
+
+LONGEST_NAME = 40  # characters
+
+
+def shown_name(name: str) -> str:
+    """A name as matplotlib draws it: no formula, not left out of a legend, and no wider than the picture."""
+    name = " ".join(name.split())
+    if len(name) > LONGEST_NAME:
+        name = f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 :]}"
+    return _plain(f" {name}" if name.startswith("_") else name)
+
+
+def _plain(text: str) -> str:
+    return printable(text).replace("$", r"\$")
 
 
 def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str | None = None) -> Path:
@@ -56,7 +71,7 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
             axes.set_title(f"{KINDS[kind]}, {cue}", loc="left")
             _draw_outcomes(axes, outcomes, kind, side, names)
     if title:
-        figure.suptitle(title)
+        figure.suptitle(_plain(title))
     return _save(figure, path)
 
 
@@ -66,10 +81,10 @@ def _draw_outcomes(axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, si
     place = 0.0
     for name in names:
         if name:
-            axes.text(0, place, name, fontsize=9, va="center", fontweight="bold")
+            axes.text(0, place, shown_name(name), fontsize=9, va="center", fontweight="bold")
             place += 0.9
         for model, of_model in outcomes.items():
-            ticks[place] = model
+            ticks[place] = shown_name(model)
             counts = of_model[name][kind].get(side)
             if counts is None:
                 axes.text(1, place, "no cue", va="center", fontsize=8, color="0.4")
@@ -140,7 +155,7 @@ def plot_rates(
         _draw_bars(axes, results, of_panel, labels)
         axes.set_ylim(len(of_panel) - 0.4, -0.6)
     if title:
-        figure.suptitle(title)
+        figure.suptitle(_plain(title))
     return _save(figure, path, axes)
 
 
@@ -176,7 +191,13 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
             points = [(entry["step"], entry[key]) for entry in history if key in entry]
             steps, values = zip(*points, strict=True) if points else ((), ())
             # Marker and dashes tell the runs apart in grey.
-            axes.plot(steps, values, label=name, marker="os^D"[number % 4], linestyle=("-", "--", ":")[number % 3])
+            axes.plot(
+                steps,
+                values,
+                label=shown_name(name),
+                marker="os^D"[number % 4],
+                linestyle=("-", "--", ":")[number % 3],
+            )
         axes.set_title(label, loc="left", fontsize=11)
         axes.set_xlabel("Training step")
         axes.set_ylim(bottom=0)
@@ -226,11 +247,11 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
                 markersize=8,
                 elinewidth=0.8,
                 capsize=2,
-                label=name,
+                label=shown_name(name),
             )
         axes.set_title(label, loc="left", fontsize=11)
-        axes.set_xlabel(f"{label_of(ability, labels)} (%)")
-        axes.set_ylabel(f"{label_of(resistance, labels)} (%)".replace(", ", ",\n", 1))
+        axes.set_xlabel(f"{_label(ability, labels)} (%)")
+        axes.set_ylabel(f"{_label(resistance, labels)} (%)".replace(", ", ",\n", 1))
         axes.set_ylim(-4, 104)
         axes.set_xlim(min(axes.get_xlim()[0], 75), 101)  # a point or two shall not look like a gulf
         axes.grid(color="0.85")
@@ -280,17 +301,35 @@ def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], l
         bars = [_percent(rate) for _, rate in shown]
         values, errors = [value for value, _ in bars], list(zip(*(error for _, error in bars), strict=True))
         colour, hatch = styles[number % len(styles)]
-        axes.barh(places, values, height=0.9 * thickness, color=colour, edgecolor="black", hatch=hatch, label=name)
+        axes.barh(
+            places,
+            values,
+            height=0.9 * thickness,
+            color=colour,
+            edgecolor="black",
+            hatch=hatch,
+            label=shown_name(name),
+        )
         axes.errorbar(values, places, xerr=errors or None, fmt="none", ecolor="black", capsize=2, lw=1)
         for (value, (_, above)), place, (_, rate) in zip(bars, places, shown, strict=True):
             note = f"{value:.1f}%" + (f", {rate.unread_total} unread" if rate.unread else "")
             axes.text(value + above + 1.5, place, note, va="center", fontsize=8)
-    axes.set_yticks(range(len(metrics)), [label_of(metric, labels).replace(", ", ",\n", 1) for metric in metrics])
+    axes.set_yticks(range(len(metrics)), [_label(metric, labels).replace(", ", ",\n", 1) for metric in metrics])
     axes.set_xlim(0, 118)
     axes.set_xticks(range(0, 101, 20), [f"{percent}%" for percent in range(0, 101, 20)])
     axes.grid(axis="x", color="0.85")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(key: str, labels: Mapping[str, str]) -> str:
+    """What a rate is called, with the name of its set as it can be drawn."""
+    metric, _, name = key.partition("/")
+    if key in labels:
+        return _plain(labels[key])
+    if metric not in METRICS:
+        return shown_name(key)
+    return label_of(f"{metric}/{shown_name(name)}" if name else metric)
 
 
 def _metric(key: str) -> Metric:

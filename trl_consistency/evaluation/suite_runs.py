@@ -76,15 +76,20 @@ def run_suite(
     Runs one suite on one model.
 
     Raises:
-        [`ConsistencyError`]: If the library gives up.
+        [`ConsistencyError`]: If the library gives up, or gives no figure.
     """
     runner = _run_inspect if suite.library == "inspect" else _run_lm_eval
     try:
-        return runner(suite, name, model, processing_class, options)
+        scores = runner(suite, name, model, processing_class, options)
     except ConsistencyError:
         raise
     except Exception as error:  # as above
         raise ConsistencyError(f"`suites`: {suite.name} failed on {name}: {one_line(error)}") from error
+    if not any(math.isfinite(score.value) for score in scores):
+        raise ConsistencyError(
+            f"`suites`: {suite.name} gave no figure of {name}: none of its samples was scored. Inspect's logs say why."
+        )
+    return scores
 
 
 @cache
@@ -249,7 +254,7 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
         scores.append(
             SuiteScore(
                 suite=suite.name,
-                task=log.eval.task,
+                task=str(log.eval.task).rpartition("@")[2],
                 version=str(full_version),
                 metric=scored.name if is_part and is_average else name,
                 value=value,

@@ -1,6 +1,7 @@
 """Standard suites, run by the libraries that they come from: Inspect and lm-evaluation-harness."""
 
 import hashlib
+import os
 import random
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -154,7 +155,13 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
             found.append(SUITES[name])
         elif name.startswith(("inspect:", "lm_eval:")):
             library, _, task = name.partition(":")
-            short = Path(task.partition("@")[0]).stem if task.endswith((".py", ".yaml")) else task
+            file, at, of_file = task.partition("@")
+            is_file = file.endswith((".py", ".yaml"))
+            if is_file and not Path(file).is_file():
+                raise ConsistencyError(f"`suites`: there is no file {file}.")
+            if file.endswith(".py"):  # Inspect finds no absolute paths
+                task = f"{os.path.relpath(file)}{at}{of_file}"
+            short = (of_file or Path(file).stem) if is_file else task
             found.append(Suite(short, "inspect" if library == "inspect" else "lm_eval", task))
         else:
             hint = did_you_mean(name, SUITES) or f" There are {', '.join(SUITES)}."
