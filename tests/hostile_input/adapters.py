@@ -41,7 +41,7 @@ def written(content: bytes) -> Callable[[Room], None]:
 MISSING = "`adapters`: …adapter cannot be put on the base model: Found missing adapter keys …"
 OTHER_SIZE = "`adapters`: …adapter cannot be put on the base model: …size mismatch for …"
 NO_PLACE = f"`adapters`: …adapter is damaged: {CONFIG} has no place for … (and … more). Copy or train it again."
-DAMAGED = f"…adapter: {CONFIG} is damaged:"
+DAMAGED = f"…adapter: {CONFIG} is wrong:"
 
 CASES: list[Case] = [
     *(

@@ -156,7 +156,7 @@ CASES: list[Case] = [
     Case(
         "Megatron's package",
         "An adapter that has a package imported, to measure",
-        "…adapter: `megatron_config` and `megatron_core` in adapter_config.json would have a package imported, which is not …",
+        "…adapter: adapter_config.json: `megatron_config` and `megatron_core` would have a package imported, which is not …",
         lambda room: room.evaluate(
             [CHAT | {"answer": "Paris"}],
             "--adapters",
@@ -166,7 +166,7 @@ CASES: list[Case] = [
     Case(
         "Megatron's package in the model's place",
         "The same, in the place of the model",
-        "…adapter: `megatron_config` and `megatron_core` in adapter_config.json would have a package imported, which is not …",
+        "…adapter: adapter_config.json: `megatron_config` and `megatron_core` would have a package imported, which is not …",
         lambda room: load_model(
             str(
                 adapter(

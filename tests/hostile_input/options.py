@@ -1,12 +1,26 @@
 """Hostile input: options."""
 
+from collections.abc import Callable
+from typing import Any
+
 from datasets import IterableDataset
-from peft import LoraConfig, PromptTuningConfig
+from peft import AdaLoraConfig, LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import BitsAndBytesConfig
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.hostile_input.room import ANSWERED, PAIR, Case
+from tests.hostile_input.room import ANSWERED, PAIR, Case, Room
 from trl_consistency import OnPolicyConsistencyTrainer
+
+
+def with_adapter(make: Callable[[], Any]) -> Callable[[Room], Any]:
+    return lambda room: room.trainer(peft_config=make())
+
+
+def own_adapter(room: Room, change: Callable[[Any], Any], **arguments: Any) -> None:
+    """A model that comes with an adapter, to which something was done."""
+    model = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]))
+    change(model)
+    room.trainer(model=model, processing_class=make_tokenizer(), **arguments)
 
 
 CASES: list[Case] = [
@@ -227,8 +241,97 @@ CASES: list[Case] = [
     Case(
         "rank 0",
         "LoRA of rank 0",
-        "`peft_config` does not fit the model: `r` should be a positive integer value but the value passed is 0",
+        "`peft_config` is wrong: `r` must be at least 1, got 0.",
         lambda room: room.rollouts(peft_config=LoraConfig(r=0, target_modules="all-linear")),
+    ),
+    *(
+        Case(f"adapter {kind}", f"An adapter {what}", f"`peft_config`{message}", with_adapter(make))
+        for kind, what, message, make in (
+            (
+                "text",
+                "that is only named",
+                " must be a config of PEFT, such as `LoraConfig`, got `str`.",
+                lambda: "lora",
+            ),
+            (
+                "PiSSA",
+                "whose initialisation changes the base model (PiSSA, OLoRA, CorDA, LoftQ)",
+                ": `init_lora_weights` changes the base model itself, …",
+                lambda: LoraConfig(target_modules=["q_proj"], init_lora_weights="pissa_niter_4"),
+            ),
+            (
+                "replication",
+                "that repeats layers of the base model",
+                ": `layer_replication` changes the base model itself, …",
+                lambda: LoraConfig(target_modules=["q_proj"], layer_replication=[[0, 2], [0, 2]]),
+            ),
+            (
+                "EVA",
+                "whose initialisation needs data (EVA, LoRA-GA)",
+                " sets `init_lora_weights`, for which PEFT needs prompts or data that no trainer gives it. Leave it out.",
+                lambda: LoraConfig(target_modules=["q_proj"], init_lora_weights="eva"),
+            ),
+            (
+                "aLoRA",
+                "that begins to act at certain words",
+                " sets `alora_invocation_tokens`, for which …",
+                lambda: LoraConfig(target_modules=["q_proj"], alora_invocation_tokens=[5]),
+            ),
+            (
+                "AdaLoRA",
+                "that needs calls in each step, or task ids (AdaLoRA, Poly, X-LoRA, …)",
+                " is of the type ADALORA, which needs more of a trainer than the gradients of a loss. Use LoRA.",
+                lambda: AdaLoraConfig(target_modules=["q_proj"], total_step=10),
+            ),
+            (
+                "dropout",
+                "with a dropout above 1",
+                " does not fit the model: dropout probability has to be between 0 and 1, but got 1.5",
+                lambda: LoraConfig(target_modules=["q_proj"], lora_dropout=1.5),
+            ),
+        )
+    ),
+    Case(
+        "alpha 0",
+        "An adapter that takes no part",
+        "The gradient was zero in every step, so that nothing was learned: …",
+        lambda room: (
+            room.monkeypatch.undo(),
+            room.trainer(
+                peft_config=LoraConfig(target_modules=["q_proj"], lora_alpha=0), options={"max_steps": 1}
+            ).train(),
+        ),
+    ),
+    *(
+        Case(
+            f"model with {name}", f"A model with {what}", f"The model {message}. Give the trainer a model with …", meet
+        )
+        for name, what, message, meet in (
+            (
+                "an adapter",
+                "an adapter, and another one to make",
+                "has an adapter already, and `peft_config` would make another",
+                lambda room: own_adapter(room, lambda model: None, peft_config=LoraConfig(target_modules=["q_proj"])),
+            ),
+            (
+                "two adapters",
+                "two adapters, of which the saved folder would hold another one on top",
+                "has several adapters, and not `default` alone is active",
+                lambda room: own_adapter(
+                    room,
+                    lambda model: (
+                        model.add_adapter("b", LoraConfig(target_modules=["q_proj"])),
+                        model.set_adapter("b"),
+                    ),
+                ),
+            ),
+            (
+                "a merged adapter",
+                "an adapter that is merged",
+                "has its adapter merged into the base weights",
+                lambda room: own_adapter(room, lambda model: model.merge_adapter()),
+            ),
+        )
     ),
     Case(
         "adapter on the head",
@@ -315,7 +418,7 @@ CASES: list[Case] = [
     Case(
         "megatron",
         "An adapter for Megatron, which is not installed",
-        "`peft_config` does not fit the model: No module named 'megatron'",
+        "`peft_config`: `megatron_config` and `megatron_core` would have a package imported, which is not done. …",
         lambda room: room.trainer(
             peft_config=LoraConfig(target_modules="all-linear", megatron_config={"world_size": 1})
         ),

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, VeraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
@@ -304,8 +304,13 @@ def test_reference_with_the_adapter_that_came_with_the_model(tmp_path, method, r
     assert "| Adapter | LoRA, rank 8, alpha 8 |" in text
 
 
-def test_reference_with_an_adapter_that_takes_its_part_out_of_the_base(tmp_path):
-    adapter = LoraConfig(r=4, target_modules="all-linear", init_lora_weights="olora")
+def test_adapters_of_other_kinds_have_no_alpha(tmp_path):
+    text, _ = card(make_trainer(tmp_path, make_model(), lora=VeraConfig(r=4, target_modules=["q_proj"])))
+    assert "| Adapter | VERA, rank 4 |" in text
+
+
+def test_reference_with_an_adapter_that_trains_biases(tmp_path):
+    adapter = LoraConfig(r=4, target_modules="all-linear", bias="all")
     text, _ = card(make_trainer(tmp_path, make_model(), lora=adapter, method="act"))
     assert "| the model as it was before training, with the adapter as it was initialised (a frozen copy) |" in text
 

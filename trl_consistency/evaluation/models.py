@@ -135,7 +135,7 @@ def _base_model(adapter: str) -> tuple[str, str | None]:
     except Exception as error:  # each kind of fault in the file has an error of its own
         reason = fault_in(Path(adapter) / ADAPTER_CONFIG) or one_line(error)
         raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {reason}") from None
-    check_adapter_config(adapter, config)
+    check_adapter_config(f"{adapter}: {ADAPTER_CONFIG}", config)
     if not config.base_model_name_or_path:
         raise ConsistencyError(
             f"{adapter} is an adapter that does not say of which model: set `base_model_name_or_path` in its "
@@ -179,7 +179,7 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
         except Exception as error:  # each kind of fault in the file has an error of its own
             reason = fault_in(Path(path) / ADAPTER_CONFIG) or one_line(error)
             raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {reason}") from None
-        check_adapter_config(path, config)
+        check_adapter_config(f"{path}: {ADAPTER_CONFIG}", config)
         trained_on = config.base_model_name_or_path
         if trained_on and os.path.realpath(trained_on) != os.path.realpath(resolve_model(base_model)):
             warnings.warn(
@@ -231,7 +231,7 @@ def put_adapter(model: Any, path: str, option: str = "adapters", on_meta: bool =
     if os.path.isdir(path):
         check_files(path)
     try:
-        check_adapter_config(path, PeftConfig.from_pretrained(path))
+        check_adapter_config(f"{path}: {ADAPTER_CONFIG}", PeftConfig.from_pretrained(path))
         with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised
             warnings.filterwarnings("error", message=".*[Mm]issing adapter keys")
             with_adapter = PeftModel.from_pretrained(model, path, **options).eval()

@@ -62,18 +62,25 @@ def check_architecture(
         _check_weights(name, deepcopy(model))
     else:
         _check_quantization(name, quantization)
-    if peft_config is not None and not isinstance(peft_config, PromptLearningConfig):
-        _check_adapter(deepcopy(model), deepcopy(peft_config))
+    if peft_config is not None:
+        check_adapter_fits(model, peft_config)
     return model
 
 
-def _check_adapter(model: PreTrainedModel, peft_config: Any) -> None:
-    """Raises [`ConsistencyError`] if an adapter that is to be made does not fit a model without memory for weights."""
+def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
+    """Raises [`ConsistencyError`] if an adapter that is to be made does not fit a model, of which only the config is needed."""
+    if isinstance(peft_config, PromptLearningConfig):
+        return
+    peft_config = deepcopy(peft_config)
     if hasattr(peft_config, "init_lora_weights"):
         peft_config.init_lora_weights = False  # others read the weights
     try:
-        adapted = get_peft_model(model, peft_config)
-    except (ImportError, TypeError, ValueError) as error:
+        with torch.device("meta"):
+            bare = type(model)(deepcopy(model.config))
+        adapted = get_peft_model(bare, peft_config)
+    except NotImplementedError:
+        return  # it needs memory
+    except Exception as error:  # each kind of adapter has its own
         raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         raise ConsistencyError(

@@ -227,7 +227,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         facts["Kept"] = f"the weights of step {best_step:,}, the best by `{args.metric_for_best_model}`"
     if is_peft_model(trainer.model):
         config = trainer.model.peft_config[trainer.model.active_adapters[0]]
-        shape = f", rank {config.r}, alpha {config.lora_alpha}" if hasattr(config, "r") else ""
+        numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
+        shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
         kind = str(getattr(config.peft_type, "value", config.peft_type))
         quantised = ", on weights in 4 bits" if getattr(trainer.model, "is_loaded_in_4bit", False) else ""
         facts["Adapter"] = f"{'LoRA' if kind == 'LORA' else kind}{shape}{quantised}"

@@ -91,6 +91,7 @@ class FinitenessGuard(TrainerCallback):
         self.last_checkpoint = None if checkpoint is None else Path(checkpoint)
         self._loss_is_finite: Tensor | None = None  # of the batches of this step
         self._last_loss_was_finite = True
+        self._has_gradient = False  # at any time
         self._hides_loss = False  # since the last log
         self._hid_loss = False  # at any time
 
@@ -121,6 +122,11 @@ class FinitenessGuard(TrainerCallback):
             )
         if self.updates == 0 and self._overflows_in_fp16():
             raise NotFiniteError("The gradients of every batch overflowed in fp16, so that no step changed a weight.")
+        if self.updates and not self._has_gradient:
+            raise ConsistencyError(
+                "The gradient was zero in every step, so that nothing was learned: the student already is as the reference on "
+                "these pairs, or its adapter takes no part (`lora_alpha` 0, a dropout of 1)."
+            )
 
     def _overflows_in_fp16(self) -> bool:
         return self.trainer.accelerator.mixed_precision == "fp16"
@@ -155,6 +161,7 @@ class FinitenessGuard(TrainerCallback):
         self._last_loss_was_finite, self._loss_is_finite = loss_was_finite, None
         if loss_was_finite and norm_is_finite:
             self.updates += 1
+            self._has_gradient |= grad_norm is None or float(grad_norm) > 0
             return
         what = "The norm of the gradient" if loss_was_finite else "The loss"
         if not self._overflows_in_fp16():

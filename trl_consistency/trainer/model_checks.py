@@ -8,16 +8,22 @@ from typing import Any
 
 import torch
 from huggingface_hub import constants
-from peft import PeftConfig, PeftModel, PromptLearningConfig, get_peft_model_state_dict
+from peft import PeftConfig, PeftMixedModel, PeftModel, PromptLearningConfig, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from ..errors import ConsistencyError, one_line
 from ..json_files import fault_in
 from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
-from .architecture import check_architecture
+from .architecture import check_adapter_fits, check_architecture
 from .learned_prompt import no_states
 
+
+# What adapters need that a trainer does not give: task ids, experts, states of another model, or calls in each step.
+NEED_MORE = ("ADALORA", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
+NEED_DATA = ("eva", "lora_ga")  # to be initialised
+CHANGE_BASE = ("pissa", "olora", "corda", "loftq")  # when they are initialised
 
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
 
@@ -45,7 +51,10 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     """
     if isinstance(peft_config, PromptLearningConfig) and getattr(args, "compares_states", False):
         raise no_states(peft_config)
+    if peft_config is not None:
+        _check_new_adapter(peft_config)
     if not isinstance(model, str):
+        _check_own_adapters(model, peft_config)
         _check_routers(model.config, args)
         return getattr(model.config.get_text_config(), "vocab_size", None)
     options = args.model_init_kwargs or {}
@@ -133,15 +142,63 @@ def _check_layers(folder: str) -> None:
                 )
 
 
-def check_adapter_config(adapter: str, config: PeftConfig) -> None:
-    """Raises [`ConsistencyError`] if the config of an adapter would have PEFT import a package that it names."""
+def _check_new_adapter(config: Any) -> None:
+    """Raises [`ConsistencyError`] for a `peft_config` that could not be trained, or of which the adapter would be another."""
+    if not isinstance(config, PeftConfig):
+        raise ConsistencyError(
+            f"`peft_config` must be a config of PEFT, such as `LoraConfig`, got `{type(config).__name__}`."
+        )
+    check_adapter_config("`peft_config`", config)
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    if kind in NEED_MORE:
+        raise ConsistencyError(
+            f"`peft_config` is of the type {kind}, which needs more of a trainer than the gradients of a loss. Use LoRA."
+        )
+    refused = {name: getattr(config, name, None) for name in ("alora_invocation_tokens", "arrow_config")}
+    refused["init_lora_weights"] = init if (init := getattr(config, "init_lora_weights", None)) in NEED_DATA else None
+    for name, value in refused.items():
+        if value:
+            raise ConsistencyError(
+                f"`peft_config` sets `{name}`, for which PEFT needs prompts or data that no trainer gives it. Leave it out."
+            )
+
+
+def _check_own_adapters(model: Any, peft_config: Any) -> None:
+    """Raises [`ConsistencyError`] for a loaded model that trains or saves other adapters than it seems to."""
+    faults = {"is a `PeftMixedModel`, which cannot be saved": isinstance(model, PeftMixedModel)}
+    if peft_config is not None:
+        has_one = isinstance(model, PeftModel) or getattr(model, "_hf_peft_config_loaded", False)
+        faults["has an adapter already, and `peft_config` would make another"] = has_one
+    if isinstance(model, PeftModel):
+        check_adapter_config("The adapter of the model", model.active_peft_config)
+        faults["has several adapters, and not `default` alone is active"] = len(
+            model.peft_config
+        ) > 1 and model.active_adapters != ["default"]
+        faults["has its adapter merged into the base weights"] = any(
+            isinstance(module, BaseTunerLayer) and module.merged for module in model.modules()
+        )
+    for fault, is_there in faults.items():
+        if is_there:
+            raise ConsistencyError(
+                f"The model {fault}. Give the trainer a model with one adapter, or `merge_and_unload` it and give a new "
+                "`peft_config`."
+            )
+    if peft_config is not None:
+        check_adapter_fits(model, peft_config)
+
+
+def check_adapter_config(whose: str, config: PeftConfig) -> None:
+    """
+    Raises [`ConsistencyError`] if the config of an adapter (`whose` says where it is) is damaged, would have PEFT import a
+    package that it names, or change the base model, so that neither the base alone nor the saved adapter is what it seems.
+    """
     switches = [name for name in ("use_rslora", "use_dora", "fan_in_fan_out") if hasattr(config, name)]
     faults = [
         f"`{name}` must be true or false, got {getattr(config, name)!r}"
         for name in switches
         if not isinstance(getattr(config, name), bool)
     ]
-    for name, lowest in (("r", 1), ("lora_alpha", -math.inf)):
+    for name, lowest in (("r", 1), ("lora_alpha", -math.inf), ("lora_dropout", 0)):
         value = getattr(config, name, lowest)
         if (
             isinstance(value, bool)
@@ -154,11 +211,19 @@ def check_adapter_config(adapter: str, config: PeftConfig) -> None:
     if config.task_type not in (None, "CAUSAL_LM"):
         faults.append(f"`task_type` is {config.task_type}, of an adapter that writes no text")
     if faults:
-        raise ConsistencyError(f"{adapter}: {ADAPTER_CONFIG} is damaged: {faults[0]}.")
+        raise ConsistencyError(f"{whose} is wrong: {faults[0]}.")
     if getattr(config, "megatron_config", None):
         raise ConsistencyError(
-            f"{adapter}: `megatron_config` and `megatron_core` in {ADAPTER_CONFIG} would have a package imported, which is not "
-            "done. Take them out if the adapter does without."
+            f"{whose}: `megatron_config` and `megatron_core` would have a package imported, which is not done. Take them out "
+            "if the adapter does without."
+        )
+    init = str(getattr(config, "init_lora_weights", None)).lower()
+    changes = "layer_replication" if getattr(config, "layer_replication", None) else "init_lora_weights"
+    if changes == "layer_replication" or init.startswith(CHANGE_BASE):
+        raise ConsistencyError(
+            f"{whose}: `{changes}` changes the base model itself, so that it is no longer what training began with when the "
+            "adapter is off, or loaded again. Leave it out for a new adapter, and merge a trained one into its base model "
+            "(`merge_and_unload`)."
         )
 
 

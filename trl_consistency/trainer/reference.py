@@ -168,14 +168,9 @@ class StartReference(TrainerCallback):
             raise ConsistencyError(message)
 
 
-def adapter_changes_base(peft_config: Any) -> bool:
-    """
-    Whether the initial policy is more than the model with the adapter off: the adapter's initialisation takes its part out
-    of the base weights, so that only both together are the initial policy, or the base model's biases train along.
-    """
-    init = str(getattr(peft_config, "init_lora_weights", True)).lower()
-    trains_biases = getattr(peft_config, "bias", "none") != "none"
-    return trains_biases or init.startswith(("pissa", "olora", "corda", "loftq"))
+def trains_biases(peft_config: Any) -> bool:
+    """Whether the base model's biases train along, so that the initial policy is more than the model with its adapter off."""
+    return str(getattr(peft_config, "bias", "none")) not in ("none", "False")
 
 
 def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Reference:
