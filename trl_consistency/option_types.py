@@ -1,6 +1,7 @@
 """Whether a value fits the type of an option, and the type in words."""
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from enum import Enum
 from importlib.util import find_spec
 from types import UnionType
@@ -71,6 +72,15 @@ def check_types(options: Any, keys: Iterable[str]) -> None:
             raise ConsistencyError(f"`{key}` must be {describe(hints[key])}, got {value!r}.")
 
 
+def check_keys(option: str, given: Iterable[str] | None, known: Iterable[str]) -> None:
+    """Raises [`ConsistencyError`] for the first of the keys `given` in a mapping that is not among those `known`."""
+    for key in given or ():
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            raise ConsistencyError(f"`{option}` has the unknown key `{key}`.{hint}")
+
+
 def check_installed(option: str, is_wanted: Any, module: str) -> None:
     """Raises [`ConsistencyError`] if an option is set that needs a package which is not installed."""
     if is_wanted and find_spec(module) is None:
@@ -81,8 +91,8 @@ def check_installed(option: str, is_wanted: Any, module: str) -> None:
 SAMPLING = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0)}
 
 
-def check_sampling(options: Mapping[str, Any], why_greedy: str = "at `temperature` 0") -> None:
+def check_sampling(options: Mapping[str, Any]) -> None:
     """Raises [`ConsistencyError`] for options of sampling that are given though nothing is sampled."""
     for name, off in SAMPLING.items():
         if options.get(name) not in off:
-            raise ConsistencyError(f"`{name}` is given, but {why_greedy} nothing is sampled. Set a temperature.")
+            raise ConsistencyError(f"`{name}` is given, but at `temperature` 0 nothing is sampled. Set a temperature.")

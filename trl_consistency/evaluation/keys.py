@@ -40,6 +40,11 @@ def check_keys(rows: Rows, name: str) -> None:
         if not isinstance(row.get(column), str | None)
     ]
     faults += [
+        (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
+        for index, row in enumerate(rows)
+        if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
+    ]
+    faults += [
         (index, f"`category` must be `{row['category'].strip().lower()}`, not {row['category']!r}")
         for index, row in enumerate(rows)
         if isinstance(row.get("category"), str)

@@ -42,6 +42,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         dataclass_types, "targets", prog=prog
     ).parse_args_and_config(args)
     training_args.eval_strategy = "no"
+    training_args.do_eval = training_args.eval_on_start = False
     training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None
     try:
         check_file(targets_args.targets_file, "targets_file")

@@ -1,11 +1,11 @@
 """What `generation_kwargs` can ask of transformers, told before any weights load."""
 
-from difflib import get_close_matches
 from typing import Any
 
 from transformers import GenerationConfig
 
 from ..errors import ConsistencyError, one_line
+from ..option_types import check_keys
 
 
 _SPECULATIVE = "which drafts tokens for one prompt at a time, and here prompts come in batches. Leave it out."
@@ -37,14 +37,10 @@ REFUSED = {
 
 def check_generation_kwargs(kwargs: dict[str, Any]) -> None:
     """Raises [`ConsistencyError`] if transformers could not generate with `kwargs`, as far as they alone tell."""
-    known = set(GenerationConfig().to_dict())
     for key in kwargs:
         if key in REFUSED:
             raise ConsistencyError(f"`generation_kwargs` sets `{key}`, {REFUSED[key]}")
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else ""
-            raise ConsistencyError(f"`generation_kwargs` has the unknown key `{key}`.{hint}")
+    check_keys("generation_kwargs", kwargs, set(GenerationConfig().to_dict()))
     try:
         GenerationConfig(**kwargs)
     except (TypeError, ValueError) as error:
