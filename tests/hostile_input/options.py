@@ -5,7 +5,7 @@ from peft import LoraConfig, PromptTuningConfig
 from transformers import BitsAndBytesConfig
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.hostile_input.room import ANSWERED, PAIR, Case
+from tests.hostile_input.room import ANSWERED, CHAT, PAIR, USER, Case
 from trl_consistency import OnPolicyConsistencyTrainer
 
 
@@ -169,6 +169,31 @@ CASES: list[Case] = [
         "An evaluation before the first step without pairs for it",
         "`eval_on_start` is set, but there is no `eval_dataset`: give one, or leave it out.",
         lambda room: room.trainer(options={"eval_on_start": True}),
+    ),
+    Case(
+        "name of an evaluation set",
+        "An evaluation set with a number for a name",
+        "`eval_dataset` must have names that are text, got [3].",
+        lambda room: room.trainer(eval_dataset={3: make_pairs(2)}),
+    ),
+    *(
+        Case(
+            f"{option} {value}",
+            f"`{option}: {value}`",
+            f"`{option}` must be {words}, got {value!r}.",
+            lambda room, option=option, value=value: room.train(**{option: value}),
+        )
+        for option, value, words in (
+            ("pad_to_multiple_of", 0, "at least 1, or None"),
+            ("neftune_noise_alpha", -1.0, "above 0, or None"),
+            ("logging_steps", -1.0, "at least 0"),
+        )
+    ),
+    Case(
+        "misspelt key of a message",
+        "A misspelt key of a message",
+        "…row 0: `clean_prompt` message 0 has the key `tool_cals`, which would be ignored: did you mean `tool_calls`?",
+        lambda room: room.trainer([CHAT | {"clean_prompt": [USER[0] | {"tool_cals": [3]}]}]),
     ),
     Case(
         "do_eval",
@@ -403,6 +428,7 @@ CASES: list[Case] = [
             ("repetition_penalty", 0.0, "above 0"),
             ("loss_temperature", float("nan"), "at least 0.0001"),
             ("num_iterations", 0, "at least 1"),
+            ("eval_accumulation_steps", 0, "at least 1, or None"),
         )
     ),
     Case(
