@@ -566,6 +566,7 @@ def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
     [
         (pair(1, answer=3), "row 1: `answer` must be text, not 3"),
         (pair(1, answer=3, biased_answer=4), "row 1: `answer` must be text, not 3"),
+        (pair(1, source_id=[3]), "row 1: `source_id` must be text or a number, not [3]"),
         (pair(1, category="Harmful "), "row 1: `category` must be `harmful`, not 'Harmful '"),
         ({**pair(1), "clean_prompt": ""}, "row 1: `clean_prompt`"),
         ({"clean_prompt": user("A?")}, "row 1: `perturbed_prompt` is missing"),
