@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .errors import ConsistencyError
+from .errors import ConsistencyError, did_you_mean
 
 
 def accepts(hint: Any, value: Any) -> bool:
@@ -71,6 +71,13 @@ def check_types(options: Any, keys: Iterable[str]) -> None:
             raise ConsistencyError(f"`{key}` must be {describe(hints[key])}, got {value!r}.")
 
 
+def check_keys(option: str, given: Iterable[str] | None, known: Iterable[str]) -> None:
+    """Raises [`ConsistencyError`] for the first of the keys `given` in a mapping that is not among those `known`."""
+    for key in given or ():
+        if key not in known:
+            raise ConsistencyError(f"`{option}` has the unknown key `{key}`.{did_you_mean(key, known)}")
+
+
 def check_installed(option: str, is_wanted: Any, module: str) -> None:
     """Raises [`ConsistencyError`] if an option is set that needs a package which is not installed."""
     if is_wanted and find_spec(module) is None:
@@ -81,8 +88,8 @@ def check_installed(option: str, is_wanted: Any, module: str) -> None:
 SAMPLING = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0)}
 
 
-def check_sampling(options: Mapping[str, Any], why_greedy: str = "at `temperature` 0") -> None:
+def check_sampling(options: Mapping[str, Any]) -> None:
     """Raises [`ConsistencyError`] for options of sampling that are given though nothing is sampled."""
     for name, off in SAMPLING.items():
         if options.get(name) not in off:
-            raise ConsistencyError(f"`{name}` is given, but {why_greedy} nothing is sampled. Set a temperature.")
+            raise ConsistencyError(f"`{name}` is given, but at `temperature` 0 nothing is sampled. Set a temperature.")

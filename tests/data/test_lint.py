@@ -279,3 +279,12 @@ def test_figures_equal_a_naive_computation(template):
     found = lint_pairs(rows, tokenizer, limit=limit).to_dict()
     assert {name: found[name] for name in expected} == expected
     assert found["rows"] == 300
+
+
+def test_pairs_without_a_cue_are_reported(tokenizer):
+    report = lint_pairs(
+        [{"clean_prompt": f"What {row}?", "perturbed_prompt": f"What {row}?"} for row in range(3)], tokenizer
+    )
+    assert report.summary() == (
+        "of 3 pair(s), all have two equal prompts, so that there is no cue to learn to ignore."
+    )

@@ -28,6 +28,14 @@ FAULTS = {
         {"clean_prompt": [*USER, {"role": "assistant", "content": None, "tool_calls": [{"function": {}}]}]},
         "ends with an assistant tool call",
     ),
+    "misspelt key": (
+        {"clean_prompt": [{"role": "user", "content": "x", "reasoning_contents": "y"}]},
+        "message 0 has the key `reasoning_contents`, which would be ignored: did you mean `reasoning_content`?",
+    ),
+    "thought of a number": (
+        {"clean_prompt": [{"role": "assistant", "content": "x", "reasoning_content": 3}]},
+        "message 0 has `reasoning_content` of type `int`, not text",
+    ),
     "unknown role": ({"clean_prompt": [{"role": "usr", "content": "x"}]}, "has the role `usr`: did you mean `user`"),
     "prefill on the clean side only": (
         {"clean_prompt": [*USER, {"role": "assistant", "content": "Sure"}]},
@@ -236,3 +244,8 @@ def test_formatted_and_shuffled_streams_are_read():
     stream = make_pairs(20).to_iterable_dataset().shuffle(seed=1, buffer_size=10)
     check_pairs(stream)
     check_pairs(stream.with_format("torch"))
+
+
+def test_truth_values_are_no_token_ids():
+    with pytest.raises(InvalidPairsError, match="row 0: `completion_ids` must be a list of token ids"):
+        check_pairs(Dataset.from_list([GOOD | {"completion_ids": [True, False]}]))

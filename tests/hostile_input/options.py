@@ -8,7 +8,7 @@ from peft import AdaLoraConfig, LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import BitsAndBytesConfig
 
 from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.hostile_input.room import ANSWERED, PAIR, Case, Room
+from tests.hostile_input.room import ANSWERED, CHAT, PAIR, USER, Case, Room
 from trl_consistency import OnPolicyConsistencyTrainer
 
 
@@ -119,7 +119,7 @@ CASES: list[Case] = [
     Case(
         "greedy rollouts",
         "Rollouts without chance",
-        "`temperature` must be above 0 (greedy rollouts of a prompt would all be the same), got 0.0.",
+        "`temperature` must be at least 0.0001 (greedy rollouts of a prompt would all be the same), got 0.0.",
         lambda room: room.train(temperature=0.0, command="on-policy-consistency"),
     ),
     Case(
@@ -177,6 +177,79 @@ CASES: list[Case] = [
         "Evaluation without pairs for it",
         "`eval_strategy` is steps, but there is no `eval_dataset`: give one, or set `eval_strategy: 'no'`.",
         lambda room: room.trainer(options={"eval_strategy": "steps", "eval_steps": 1}),
+    ),
+    Case(
+        "nothing to evaluate at the start",
+        "An evaluation before the first step without pairs for it",
+        "`eval_on_start` is set, but there is no `eval_dataset`: give one, or leave it out.",
+        lambda room: room.trainer(options={"eval_on_start": True}),
+    ),
+    Case(
+        "name of an evaluation set",
+        "An evaluation set with a number for a name",
+        "`eval_dataset` must have names that are text, got [3].",
+        lambda room: room.trainer(eval_dataset={3: make_pairs(2)}),
+    ),
+    *(
+        Case(
+            f"{option} {value}",
+            f"`{option}: {value}`",
+            f"`{option}` must be {words}, got {value!r}.",
+            lambda room, option=option, value=value: room.train(**{option: value}),
+        )
+        for option, value, words in (
+            ("pad_to_multiple_of", 0, "at least 1, or None"),
+            ("neftune_noise_alpha", -1.0, "above 0, or None"),
+            ("logging_steps", -1.0, "at least 0"),
+        )
+    ),
+    Case(
+        "misspelt key of a message",
+        "A misspelt key of a message",
+        "…row 0: `clean_prompt` message 0 has the key `tool_cals`, which would be ignored: did you mean `tool_calls`?",
+        lambda room: room.trainer([CHAT | {"clean_prompt": [USER[0] | {"tool_cals": [3]}]}]),
+    ),
+    Case(
+        "do_eval",
+        "`do_eval` alone, which evaluates nothing",
+        "`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.",
+        lambda room: room.train(do_eval=True),
+    ),
+    Case(
+        "no split to evaluate on at the start",
+        "The same in a recipe",
+        "`dataset_test_split` is `test`, but the data set has only: train. …",
+        lambda room: room.train(eval_on_start=True),
+    ),
+    Case(
+        "name on the Hub",
+        "A name on the Hub that cannot be one",
+        "`hub_model_id` 'my model!': Repo id must …",
+        lambda room: room.train(hub_model_id="my model!"),
+    ),
+    Case(
+        "unknown loading option",
+        "A misspelt option of loading the model",
+        "`model_init_kwargs` has the unknown key `attn_implementatio`. Did you mean `attn_implementation`?",
+        lambda room: room.train(model_init_kwargs={"attn_implementatio": "eager"}),
+    ),
+    Case(
+        "unknown checkpointing option",
+        "A misspelt option of gradient checkpointing",
+        "`gradient_checkpointing_kwargs` has the unknown key `reentrant`. Did you mean `use_reentrant`?",
+        lambda room: room.train(gradient_checkpointing_kwargs={"reentrant": False}, command="on-policy-consistency"),
+    ),
+    Case(
+        "no anchor",
+        "A share of anchors so small that there is none",
+        "`anchor_ratio` is 0.01, which makes no anchor for 2 pair(s). Raise it.",
+        lambda room: room.trainer(options={"anchor_ratio": 0.01}),
+    ),
+    Case(
+        "one thinking marker",
+        "The same marker for the beginning and the end of a thought",
+        "`thinking_markers` must be two different texts: what opens a thought and what closes it, got ['<t>', '<t>'].",
+        lambda room: room.train(thinking_markers=["<t>", "<t>"]),
     ),
     Case(
         "nothing to evaluate rollouts on",
@@ -397,16 +470,14 @@ CASES: list[Case] = [
     ),
     Case(
         "min_p at temperature 0",
-        "The same among the further arguments of generation",
+        "The same for `targets`",
         "`min_p` is given, but at `temperature` 0 nothing is sampled. Set a temperature.",
-        lambda room: room.train(
-            temperature=0.0, generation_kwargs={"min_p": 0.1}, command="targets", targets_file="t"
-        ),
+        lambda room: room.train(temperature=0.0, min_p=0.1, command="targets", targets_file="t"),
     ),
     Case(
         "two temperatures",
-        "A temperature among them that the option contradicts",
-        "`generation_kwargs` sets `temperature` to 0.7, but whether targets are sampled is said by the option `temperature`. Set that one; 0 is greedy.",
+        "An option once more among `generation_kwargs`",
+        "`generation_kwargs` sets `temperature`. Set the option `temperature`.",
         lambda room: room.train(temperature=0.0, generation_kwargs={"temperature": 0.7}),
     ),
     Case(
@@ -458,8 +529,9 @@ CASES: list[Case] = [
             ("top_p", 2.0, "above 0 and at most 1"),
             ("min_p", 3.0, "between 0 and 1, or None"),
             ("repetition_penalty", 0.0, "above 0"),
-            ("loss_temperature", float("nan"), "above 0"),
+            ("loss_temperature", float("nan"), "at least 0.0001"),
             ("num_iterations", 0, "at least 1"),
+            ("eval_accumulation_steps", 0, "at least 1, or None"),
         )
     ),
     Case(

@@ -46,6 +46,14 @@ CASES: list[Case] = [
         lambda room: room.pairs([{"question": "Largest?", "choices": ["dog", "cow"], "answer": "horse"}]),
     ),
     Case(
+        "pairs with two answers",
+        "`pairs`: two answers to one question",
+        "…row 1: an earlier row asks the same and has another answer: one of them is wrong",
+        lambda room: room.pairs(
+            [{"question": "Largest?", "choices": ["dog", "cow"], "answer": answer} for answer in ("cow", "dog")]
+        ),
+    ),
+    Case(
         "pairs of cut JSON",
         "`pairs`: a file that was cut short",
         "…questions.csv, line 1: cannot be read (unexpected end of data).",

@@ -84,7 +84,7 @@ def test_files_that_cannot_be_read(tmp_path, recipe, content, reason):
 def test_file_in_a_mixture(tmp_path, recipe):
     recipe.write_text(
         recipe.read_text().replace(f"dataset_name: {tmp_path}/pairs.jsonl", "")
-        + f"datasets: [{{path: {tmp_path}/pairs.jsonl}}]\ntest_split_size: 0.25\neval_strategy: steps\neval_steps: 2\n"
+        + f"datasets: [{{path: {tmp_path}/pairs.jsonl}}]\ntest_split_size: 0.25\neval_on_start: true\n"
     )
     run(["--config", str(recipe), "--output_dir", str(tmp_path / "out")])
     assert (tmp_path / "out" / "adapter_model.safetensors").is_file()

@@ -621,6 +621,7 @@ def test_a_model_that_is_named_twice(options, adapters, model_dir, tmp_path, mon
         (pair(1, biased_answer="B\n"), "row 1: `biased_answer` is blank, or has spaces around it: 'B\\n'"),
         (pair(1, note="\ud83d"), "row 1: `note` is not valid Unicode: it holds half a surrogate pair"),
         (pair(1, answer="\ud83d"), "row 1: `answer` is not valid Unicode: it holds half a surrogate pair"),
+        (pair(1, source_id=[3]), "row 1: `source_id` must be text or a number, not [3]"),
         (pair(1, category="Harmful "), "row 1: `category` must be `harmful`, not 'Harmful '"),
         ({**pair(1), "clean_prompt": ""}, "row 1: `clean_prompt`"),
         ({"clean_prompt": user("A?")}, "row 1: `perturbed_prompt` is missing"),

@@ -23,7 +23,7 @@ def test_script_and_command_give_the_same_adapter(tmp_path, on_policy_recipe):
 def test_faulty_options_end_with_one_message(tmp_path, on_policy_recipe, capsys):
     for flags, reason in (
         (["--method", "bct"], "unknown flag: `--method`. It is an option of `trl-consistency consistency`."),
-        (["--temperature", "0"], "`temperature` must be above 0"),
+        (["--temperature", "0"], "`temperature` must be at least 0.0001"),
         (["--num_generations", "3"], "do not divide into groups"),
         (["--loss_type", "kl"], "invalid choice"),
     ):

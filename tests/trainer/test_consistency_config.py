@@ -80,7 +80,7 @@ FAULTY = {
     "min_p": ({"min_p": 1.5}, "`min_p`"),
     "repetition_penalty": ({"repetition_penalty": 0.0}, "`repetition_penalty`"),
     "target_batch_size": ({"target_batch_size": 0}, "`target_batch_size`"),
-    "one thinking marker": ({"thinking_markers": ["<think>"]}, "`thinking_markers` must be two texts"),
+    "one thinking marker": ({"thinking_markers": ["<think>"]}, "`thinking_markers` must be two different texts"),
     "regeneration": ({"regenerate_targets_every": 0}, "`regenerate_targets_every` must be at least 1"),
     "persistent workers": (
         {"regenerate_targets_every": 1, "dataloader_persistent_workers": True, "dataloader_num_workers": 1},
@@ -129,15 +129,16 @@ FAULTY = {
     "top_p at temperature 0": ({"temperature": 0, "top_p": 0.9}, "`top_p` is given, but at `temperature` 0 nothing"),
     "top_k at temperature 0": ({"temperature": 0, "top_k": 5}, "`top_k` is given, but at `temperature` 0 nothing"),
     "min_p at temperature 0": ({"temperature": 0, "min_p": 0.1}, "`min_p` is given, but at `temperature` 0 nothing"),
-    "further top_k at temperature 0": (
-        {"temperature": 0, "generation_kwargs": {"top_k": 5}},
-        "`top_k` is given, but at `temperature` 0 nothing",
+    "another top_k": ({"generation_kwargs": {"top_k": 5}}, "sets `top_k`. Set the option `top_k`"),
+    "no sampling": ({"generation_kwargs": {"do_sample": False}}, "sets `do_sample`. Set the option `temperature`"),
+    "another length": ({"generation_kwargs": {"max_new_tokens": 9}}, "Set the option `max_completion_length`"),
+    "another temperature": ({"generation_kwargs": {"temperature": 0}}, "sets `temperature`. Set the option"),
+    "almost no temperature": ({"temperature": 1e-5}, "`temperature` must be at least 0.0001, or 0"),
+    "one marker": ({"thinking_markers": ["<t>", "<t>"]}, "`thinking_markers` must be two different texts"),
+    "misspelt checkpointing": (
+        {"gradient_checkpointing_kwargs": {"use_reentrants": False}},
+        "unknown key `use_reentrants`. Did you mean `use_reentrant`",
     ),
-    "top_p without sampling": (
-        {"top_p": 0.9, "generation_kwargs": {"do_sample": False}},
-        "`top_p` is given, but with `do_sample: false` nothing",
-    ),
-    "further temperature 0": ({"generation_kwargs": {"temperature": 0}}, "said by the option `temperature`"),
     "text for a number": ({"temperature": "hot"}, "`temperature` must be a number, got 'hot'"),
     "text for an inherited number": ({"learning_rate": "1e-3"}, "`learning_rate` must be a number, got '1e-3'"),
     "number for a list": ({"method_weights": 0.5}, "`method_weights` must be a list"),
@@ -151,7 +152,7 @@ FAULTY = {
         "unknown key `repetition_penalti`. Did you mean `repetition_penalty`",
     ),
     "stop strings": ({"generation_kwargs": {"stop_strings": ["x"]}}, "`stop_strings`, for which generation has no"),
-    "several answers": ({"generation_kwargs": {"num_return_sequences": 3}}, "a clean prompt has one target"),
+    "several answers": ({"generation_kwargs": {"num_return_sequences": 3}}, "The trainer sets it itself"),
     "learning_rate": ({"learning_rate": -1e-5}, "`learning_rate`"),
     "epochs": ({"num_train_epochs": 0}, "`num_train_epochs`"),
     "batch size": ({"per_device_train_batch_size": 0}, "`per_device_train_batch_size`"),
@@ -199,8 +200,8 @@ def test_label_smoothing_is_refused_wherever_the_reference_runs(tmp_path):
 def test_sampling_options_that_say_nothing_are_fine_where_they_leave_nothing_out(tmp_path):
     for options in (
         {"temperature": 0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
-        {"temperature": 0, "top_p": 0.9, "generation_kwargs": {"do_sample": True, "temperature": 0.5}},
-        {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "generation_kwargs": {"temperature": 0.7}},
+        {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "generation_kwargs": {"num_beams": 2}},
+        {"gradient_checkpointing_kwargs": {"use_reentrant": False, "preserve_rng_state": False}},
     ):
         ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, **options)
     assert ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True).temperature == 1.0

@@ -29,9 +29,9 @@ def test_one_optimizer_step_a_batch_of_rollouts_is_the_default(tmp_path):
 FAULTY = {
     "unknown loss": ({"loss_type": "kl"}, "`loss_type` must be 'divergence' or 'policy_gradient'"),
     "beta": ({"beta": 1.5}, "`beta` must be between 0"),
-    "greedy": ({"temperature": 0.0}, "`temperature` must be above 0 .greedy rollouts"),
-    "negative temperature": ({"temperature": -1.0}, "`temperature` must be above 0"),
-    "loss temperature": ({"loss_temperature": 0.0}, "`loss_temperature` must be above 0"),
+    "greedy": ({"temperature": 0.0}, "`temperature` must be at least 0.0001 .greedy rollouts"),
+    "negative temperature": ({"temperature": -1.0}, "`temperature` must be at least 0.0001"),
+    "loss temperature": ({"loss_temperature": 0.0}, "`loss_temperature` must be at least 0.0001"),
     "text for a number": ({"loss_temperature": "1"}, "`loss_temperature` must be a number"),
     "group size": ({"num_generations": 3}, "makes 8 rollouts on each process, which do not divide"),
     "no group": ({"num_generations": 0}, "`num_generations` must be at least 1"),
@@ -48,7 +48,7 @@ FAULTY = {
     "no length": ({"max_completion_length": None}, "`max_completion_length` must be at least 1, got None"),
     "anchors": ({"anchor_ratio": 1.0}, "`anchor_ratio` must be at least 0 and below 1"),
     "overlong": ({"overlong": "cut"}, "`overlong` must be 'error' or 'drop'"),
-    "markers": ({"thinking_markers": ["<think>"]}, "`thinking_markers` must be two texts"),
+    "markers": ({"thinking_markers": ["<think>"]}, "`thinking_markers` must be two different texts"),
     "top_p": ({"top_p": 0.0}, "`top_p` must be above 0"),
     "teacher": ({"teacher_model_name_or_path": "x"}, "`teacher_model_name_or_path` is not available in on-policy"),
     "teacher options": ({"teacher_model_init_kwargs": {"a": 1}}, "`teacher_model_init_kwargs` is not available"),
@@ -81,7 +81,7 @@ FAULTY = {
     ),
     "one seed for all rollouts": (
         {"use_vllm": True, "generation_kwargs": {"seed": 1}},
-        "`generation_kwargs` sets seed, which the trainer sets itself",
+        "`generation_kwargs` sets `seed`. Set the option `seed`",
     ),
     "jit checkpoint": ({"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint without it"),
     "labels": ({"label_smoothing_factor": 0.1}, "there are no labels"),
@@ -98,6 +98,12 @@ FAULTY = {
     "stop strings": ({"generation_kwargs": {"stop_strings": ["x"]}}, "`stop_strings`, for which generation has no"),
     "beams": ({"generation_kwargs": {"num_beams": 2}}, "`generation_kwargs` sets `num_beams`"),
     "greedy by the back door": ({"generation_kwargs": {"do_sample": False}}, "`generation_kwargs` sets `do_sample`"),
+    "another top_p": (
+        {"generation_kwargs": {"top_p": 0.5}},
+        "`generation_kwargs` sets `top_p`. Set the option `top_p`",
+    ),
+    "another end": ({"generation_kwargs": {"eos_token_id": 5}}, "sets `eos_token_id`. The trainer sets it itself"),
+    "almost no temperature": ({"temperature": 1e-5}, "`temperature` must be at least 0.0001"),
     "template": (
         {"chat_template_kwargs": {"add_generation_prompt": False}},
         "`chat_template_kwargs` sets `add_generation_prompt`",

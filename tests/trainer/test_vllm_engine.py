@@ -237,7 +237,7 @@ def test_not_installed(tmp_path, model_dir, monkeypatch):
     [
         ({"vllm_mode": "server"}, r"`vllm_mode` can only be 'colocate'.*`trl-consistency targets`"),
         ({"use_vllm": True, "regenerate_targets_every": 1}, "cannot be used with `regenerate_targets_every`"),
-        ({"use_vllm": True, "generation_kwargs": {"seed": 1}}, "`generation_kwargs` sets seed"),
+        ({"use_vllm": True, "generation_kwargs": {"seed": 1}}, "`generation_kwargs` sets `seed`"),
         ({"vllm_model_impl": "jax"}, "`vllm_model_impl` must be 'transformers' or 'vllm'"),
         ({"vllm_gpu_memory_utilization": 0.0}, "`vllm_gpu_memory_utilization` must be above 0"),
         ({"vllm_max_model_length": 0}, "`vllm_max_model_length` must be at least 1"),

@@ -3,12 +3,16 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
+
+from torch.utils.checkpoint import checkpoint
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
-from ..option_types import check_installed, check_types
+from ..option_types import check_installed, check_keys, check_types
 from ..trainer.device import settle_device
+from ..trainer.generation_kwargs import check_generation_kwargs
 from .options import BELOW_ONE, SEED, SHARE, Allowed, above, at_least, check_ranges, option, refuse, with_help
 
 
@@ -19,7 +23,8 @@ else:
 
 
 TWO_TEXTS = Allowed(
-    "two texts: what opens a thought and what closes it", lambda markers: len(markers) == 2 and all(markers)
+    "two different texts: what opens a thought and what closes it",
+    lambda markers: len(set(markers)) == len(markers) == 2 and all(markers),
 )
 
 # Values that inherited options of training may have
@@ -37,7 +42,26 @@ TRAINING = {
     "per_device_train_batch_size": at_least(1),
     "per_device_eval_batch_size": at_least(1),
     "gradient_accumulation_steps": Allowed("at least 1", lambda steps: int(steps) >= 1),
+    "eval_accumulation_steps": at_least(1).or_none(),
+    "neftune_noise_alpha": above(0).or_none(),
+    "pad_to_multiple_of": Allowed("at least 1, or None", lambda of: not isinstance(of, int) or of >= 1),
+    "logging_steps": at_least(0),
 }
+
+# What `generation_kwargs` must leave to the options of that name, to those named here, or to the trainer
+RESERVED_GENERATION_KWARGS = {
+    "bos_token_id": None,
+    "do_sample": "temperature",
+    "logprobs": None,
+    "max_new_tokens": "max_completion_length",
+    "max_tokens": "max_completion_length",
+    "n": None,
+    "num_return_sequences": None,
+    "pad_token_id": None,
+    "stop_token_ids": None,
+}
+# The lowest that keeps logits finite when they are divided by it
+LOWEST_TEMPERATURE = 1e-4
 
 # Values that options of sampling and of vLLM may have, which one configuration declares and the other inherits
 GENERATION = {
@@ -95,6 +119,7 @@ class PairConfig(_Arguments):
     dose_check: bool = option(False)
 
     _upstream = object  # TRL's configuration
+    _set_by_trainer = cast(tuple[str, ...], ())  # further `generation_kwargs`
     rolls_out = False  # whether the student's own answers are trained on
 
     @property
@@ -135,11 +160,20 @@ class PairConfig(_Arguments):
         check_installed("deepspeed", self.deepspeed, "deepspeed")
         settle_device(self)
 
-    def _check_mappings(self) -> dict[str, Any]:
-        """Options that TRL has read as mappings by now. Returns `generation_kwargs`."""
-        for key in ("chat_template_kwargs", "generation_kwargs"):
+    def _check_mappings(self) -> None:
+        """Options that TRL has read as mappings by now."""
+        for key in ("chat_template_kwargs", "generation_kwargs", "gradient_checkpointing_kwargs"):
             if not isinstance(getattr(self, key), dict | None):
                 raise ConsistencyError(f"`{key}` must be a mapping, got {getattr(self, key)!r}.")
         for fault in template_kwargs_faults(cast(dict[str, Any], self.chat_template_kwargs or {})):
             raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
-        return self.generation_kwargs or {}
+        known = {*signature(checkpoint).parameters, "preserve_rng_state"} - {"function", "args", "kwargs"}
+        check_keys("gradient_checkpointing_kwargs", self.gradient_checkpointing_kwargs, known)
+        kwargs = cast(dict[str, Any], self.generation_kwargs or {})
+        for key in kwargs:
+            option = key if key in self.__dataclass_fields__ else RESERVED_GENERATION_KWARGS.get(key)
+            if option or key in RESERVED_GENERATION_KWARGS or key in self._set_by_trainer:
+                advice = f"Set the option `{option}`." if option else "The trainer sets it itself. Leave it out."
+                raise ConsistencyError(f"`generation_kwargs` sets `{key}`. {advice}")
+        if not self.use_vllm:  # with vLLM they are arguments of vLLM's, which checks them itself
+            check_generation_kwargs(kwargs)

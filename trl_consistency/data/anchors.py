@@ -30,10 +30,22 @@ def own_anchors(pairs: AnyDataset) -> AnyDataset:
     return pairs.map(lambda row: {"perturbed_ids": row["clean_ids"]}, **_desc(pairs))
 
 
+def count_anchors(num_pairs: int, ratio: float) -> int:
+    """
+    How many anchors make `ratio` of an epoch with `num_pairs` pairs.
+
+    Raises:
+        [`InvalidPairsError`]: If it is none, though `ratio` is above 0.
+    """
+    count = round(ratio / (1 - ratio) * num_pairs)
+    if ratio and not count:
+        raise InvalidPairsError(f"`anchor_ratio` is {ratio}, which makes no anchor for {num_pairs} pair(s). Raise it.")
+    return count
+
+
 def choose_anchors(anchors: Dataset, num_pairs: int, ratio: float, seed: int) -> Dataset:
     """
-    Chooses the anchors of an epoch: `round(ratio / (1 - ratio) * num_pairs)` of them, so that they are `ratio` of the
-    whole and no pair is displaced.
+    Chooses the anchors of an epoch: as many as make `ratio` of the whole, so that no pair is displaced.
 
     Args:
         anchors ([`~datasets.Dataset`]):
@@ -48,7 +60,7 @@ def choose_anchors(anchors: Dataset, num_pairs: int, ratio: float, seed: int) ->
     Returns:
         [`~datasets.Dataset`]: The chosen anchors.
     """
-    wanted = round(ratio / (1 - ratio) * num_pairs)
+    wanted = count_anchors(num_pairs, ratio)
     generator = random.Random(seed)
     chosen: list[int] = []
     while len(chosen) < wanted:

@@ -104,6 +104,8 @@ class LintReport:
             for name, rows in self.findings.items()
             if rows and name not in ignore
         ]
+        if self.rows and len(self.anchors) == self.rows:
+            counts.append("all have two equal prompts, so that there is no cue to learn to ignore")
         return f"of {self.rows} pair(s), {'; '.join(counts)}." if counts else ""
 
 

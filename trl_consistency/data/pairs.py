@@ -25,6 +25,11 @@ RESERVED_COLUMNS = ("clean_ids", "perturbed_ids", "suffix", "content_span")
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model")
 
+MESSAGE_KEYS = {
+    *("role", "content", "name", "tool_calls", "tool_call_id", "tool_plan", "refusal", "prefix", "index", "channel"),
+    *("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "function_call"),
+}
+
 # What rendering sets itself, the same for both sides of every pair, or would do to the ids: all that is no variable of the
 # chat template.
 RESERVED_TEMPLATE_KWARGS = (
@@ -280,6 +285,12 @@ def _message_fault(message: Any) -> str | None:
         near = get_close_matches(message["role"].lower(), ROLES, n=1, cutoff=0.5)
         hint = f": did you mean `{near[0]}`?" if near else f": it can be {', '.join(ROLES)}."
         return f"has the role `{message['role']}`{hint}"
+    for key in message.keys() - MESSAGE_KEYS:
+        near = get_close_matches(key, MESSAGE_KEYS, n=1, cutoff=0.8)
+        if near and message[key] is not None:
+            return f"has the key `{key}`, which would be ignored: did you mean `{near[0]}`?"
+    if not isinstance(message.get("reasoning_content"), str | None):
+        return f"has `reasoning_content` of type `{type(message['reasoning_content']).__name__}`, not text"
     content = message.get("content")
     if isinstance(content, list):
         texts = [block.get("text") for block in content if isinstance(block, dict) and block.get("type") == "text"]
@@ -328,7 +339,7 @@ def _completion_faults(completion: Any, prompt_kind: str | None) -> Iterator[str
 def _completion_ids_faults(completion_ids: Any) -> Iterator[str]:
     if completion_ids is None:
         yield "is missing here though the column exists: give it for every row, or remove the column"
-    elif not isinstance(completion_ids, list) or not all(isinstance(token, int) for token in completion_ids):
+    elif not isinstance(completion_ids, list) or not all(type(token) is int for token in completion_ids):
         yield "must be a list of token ids"
     elif min(completion_ids, default=0) < 0:
         yield f"holds {min(completion_ids)}, which is no token id"

@@ -59,6 +59,11 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         for column in KEYS
         if (fault := _key_fault(column, row.get(column))) is not None
     ]
+    faults += [
+        (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
+        for index, row in zip(numbers or range(len(rows)), rows, strict=True)
+        if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
+    ]
     report_faults(faults, name, len(rows))
 
 

@@ -165,12 +165,16 @@ def build_pairs(
         _check_columns([steps for steps in chosen if name == _name(steps)], columns, chat, wrong_answer)
     report = BuildReport() if report is None else report
     make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report)
+    answers: dict[int, str] = {}
 
     def all_pairs() -> Iterator[tuple[str, Row]]:
         for index, row in enumerate(chain([first], rows)):
             report.sources += 1
             try:
                 source = read_source(row, columns, chat, instruction)
+                said = hash((repr((source.history, source.turns)), source.question, source.choices))
+                if answers.setdefault(said, source.answer) != source.answer:
+                    raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
             except ConsistencyError as error:
                 report.num_faulty += 1
                 if len(report.faulty) < MAX_REPORTED:

@@ -37,6 +37,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser = StrictParser(kinds, "targets", prog=prog)
     targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)
     training_args.eval_strategy = "no"
+    training_args.do_eval = training_args.eval_on_start = False
     training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None
     file = targets_args.targets_file
     check_file(file, "targets_file")

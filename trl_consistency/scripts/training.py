@@ -78,7 +78,7 @@ def trainer_arguments(
     }
     dataset = load_pairs(script_args, dataset_args)
     eval_dataset = None
-    if training_args.eval_strategy != "no":
+    if training_args.eval_strategy != "no" or training_args.eval_on_start:
         eval_dataset = get_split(dataset, script_args.dataset_test_split, "dataset_test_split")
     own = {}
     if isinstance(script_args, OnPolicyConsistencyScriptArguments):

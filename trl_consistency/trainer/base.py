@@ -12,7 +12,15 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
-from ..data.anchors import PREPARED_COLUMNS, anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
+from ..data.anchors import (
+    PREPARED_COLUMNS,
+    anchor_rows,
+    choose_anchors,
+    count_anchors,
+    mix_anchor_stream,
+    mix_anchors,
+    own_anchors,
+)
 from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
@@ -200,6 +208,8 @@ class PairTrainer(PushMixin, _Trainer):
             datasets = {
                 name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()
             }
+            if isinstance(datasets["train_dataset"], Dataset):
+                count_anchors(len(datasets["train_dataset"]), args.anchor_ratio)
             self._check_size(datasets["train_dataset"], args)
             for name in named(eval_dataset):
                 datasets[name] = self._for_evaluation(datasets[name], args)

@@ -12,9 +12,12 @@ import torch
 from accelerate.logging import get_logger
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
+from ..data.anchors import count_anchors
 from ..data.pairs import AnyDataset, check_anchors
 from ..data.prepare import columns_of
 from ..data.rendering import ProcessingClass, get_tokenizer, render_text
@@ -85,6 +88,11 @@ def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> No
             )
         # By default it would replace the model's forward.
         args.liger_kernel_config = {**config, "fused_linear_cross_entropy": False}
+    if args.hub_model_id is not None:
+        try:
+            validate_repo_id(args.hub_model_id)
+        except HFValidationError as error:
+            raise ConsistencyError(f"`hub_model_id` {args.hub_model_id!r}: {one_line(error)}") from None
     available = get_available_reporting_integrations()
     for tracker in args.report_to or []:
         if tracker not in available:
@@ -138,10 +146,14 @@ def check_training_options(
 def check_evaluation(args: Any, eval_dataset: Any) -> None:
     """Raises [`ConsistencyError`] if there is to be an evaluation with nothing to evaluate on, or the other way round."""
     strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
-    if strategy != "no" and eval_dataset is None:
-        raise ConsistencyError(
-            f"`eval_strategy` is {strategy}, but there is no `eval_dataset`: give one, or set `eval_strategy: 'no'`."
-        )
+    wanted = f"`eval_strategy` is {strategy}" if strategy != "no" else "`eval_on_start` is set" * args.eval_on_start
+    if wanted and not eval_dataset:
+        way_out = "set `eval_strategy: 'no'`" if strategy != "no" else "leave it out"
+        raise ConsistencyError(f"{wanted}, but there is no `eval_dataset`: give one, or {way_out}.")
+    if isinstance(eval_dataset, dict) and not all(isinstance(name, str) for name in eval_dataset):
+        raise ConsistencyError(f"`eval_dataset` must have names that are text, got {list(eval_dataset)}.")
+    if args.do_eval and not wanted:
+        raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")
     if args.load_best_model_at_end and strategy == "no":
         raise ConsistencyError(
             "`load_best_model_at_end` needs evaluations to tell which is best: set `eval_strategy`."
@@ -283,8 +295,8 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     """
     if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
         return
-    anchors = round(args.anchor_ratio / (1 - args.anchor_ratio) * len(dataset))
-    rows, batch = len(dataset) + anchors, args.per_device_train_batch_size * args.world_size
+    rows = len(dataset) + count_anchors(len(dataset), args.anchor_ratio)
+    batch = args.per_device_train_batch_size * args.world_size
     if rows < batch:
         raise InvalidPairsError(
             f"`train_dataset` has {rows} row(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "

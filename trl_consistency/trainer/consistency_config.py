@@ -3,13 +3,16 @@ from typing import Any
 
 from trl import SFTConfig
 
-from ..config.options import at_least, option, with_help
-from ..config.shared import GENERATION, PairConfig
+from ..config.options import Allowed, at_least, option, with_help
+from ..config.shared import GENERATION, LOWEST_TEMPERATURE, PairConfig
 from ..errors import ConsistencyError, did_you_mean
-from ..option_types import SAMPLING, check_sampling
-from .generation_kwargs import check_generation_kwargs
+from ..option_types import check_sampling
 
 
+TEMPERATURE = Allowed(
+    f"at least {LOWEST_TEMPERATURE}, or 0 (greedy)",
+    lambda value: value == 0 or at_least(LOWEST_TEMPERATURE).holds(value),
+)
 METHODS = ("bct", "kl", "act", "attct", "mlpct")
 
 
@@ -125,7 +128,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
 
     # Parameters that control the generation of targets
     max_completion_length: int = option(512, at_least(1))
-    temperature: float = option(1.0, at_least(0, " (0 is greedy)"))
+    temperature: float = option(1.0, TEMPERATURE)
     top_p: float = option(1.0, GENERATION["top_p"])
     top_k: int = option(0, GENERATION["top_k"])
     min_p: float | None = option(None, GENERATION["min_p"])
@@ -153,8 +156,9 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         self._check_vllm()
         self._settle()
         super().__post_init__()
-        self._check_generation_kwargs()
-        self._check_sampling()
+        self._check_mappings()
+        if self.temperature == 0:
+            check_sampling(vars(self))
 
     @property
     def weights(self) -> dict[str, float]:
@@ -199,33 +203,6 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         for key, of_what in (("method_weights", "one number a method"), ("layers", "blocks such as [-1]")):
             if not isinstance(getattr(self, key), list | None):
                 raise ConsistencyError(f"`{key}` must be a list, {of_what}, got {getattr(self, key)!r}.")
-
-    def _check_generation_kwargs(self) -> None:
-        kwargs = self._check_mappings()
-        if self.use_vllm:  # they are arguments of vLLM's, which checks them itself
-            taken = {"n", "seed", "stop_token_ids"} & set(kwargs)
-            if taken:
-                raise ConsistencyError(
-                    f"`generation_kwargs` sets {', '.join(sorted(taken))}, which the trainer sets with `use_vllm`."
-                )
-            return
-        if kwargs.get("num_return_sequences", 1) != 1:
-            raise ConsistencyError("`generation_kwargs` sets `num_return_sequences`: a clean prompt has one target.")
-        check_generation_kwargs(kwargs)
-
-    def _check_sampling(self) -> None:
-        """Refuses options of sampling where targets are not sampled; `generation_kwargs` come on top of the others."""
-        kwargs: dict[str, Any] = self.generation_kwargs or {}  # type: ignore[assignment]
-        is_hot = kwargs.get("temperature", self.temperature) != 0
-        is_sampled = is_hot if self.use_vllm else kwargs.get("do_sample", self.temperature != 0)
-        if "temperature" in kwargs and is_sampled != is_hot:
-            raise ConsistencyError(
-                f"`generation_kwargs` sets `temperature` to {kwargs['temperature']}, but whether targets are sampled is said by "
-                "the option `temperature`. Set that one; 0 is greedy."
-            )
-        if not is_sampled:
-            given = {name: getattr(self, name) for name in SAMPLING} | kwargs
-            check_sampling(given, "with `do_sample: false`" if "do_sample" in kwargs else "at `temperature` 0")
 
     def _check_method(self) -> None:
         if not self.method:

@@ -4,7 +4,8 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from ..errors import ConsistencyError, did_you_mean, one_line
+from ..errors import ConsistencyError, one_line
+from ..option_types import check_keys
 
 
 _SPECULATIVE = "which drafts tokens for one prompt at a time, and here prompts come in batches. Leave it out."
@@ -36,12 +37,10 @@ REFUSED = {
 
 def check_generation_kwargs(kwargs: dict[str, Any]) -> None:
     """Raises [`ConsistencyError`] if `kwargs` alone show that transformers cannot generate with them."""
-    known = set(GenerationConfig().to_dict())
     for key in kwargs:
         if key in REFUSED:
             raise ConsistencyError(f"`generation_kwargs` sets `{key}`, {REFUSED[key]}")
-        if key not in known:
-            raise ConsistencyError(f"`generation_kwargs` has the unknown key `{key}`.{did_you_mean(key, known)}")
+    check_keys("generation_kwargs", kwargs, set(GenerationConfig().to_dict()))
     try:
         GenerationConfig(**kwargs)
     except (TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS
 
 from ..errors import ConsistencyError, one_line
 from ..json_files import fault_in
+from ..option_types import check_keys
 from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
 from .architecture import check_adapter_fits, check_architecture
 from .learned_prompt import no_states
@@ -26,6 +27,51 @@ NEED_DATA = ("eva", "lora_ga")  # to be initialised
 CHANGE_BASE = ("pissa", "olora", "corda", "loftq")  # when they are initialised
 
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
+
+# What `from_pretrained` takes beside the keys of the config
+LOADING = frozenset(
+    [
+        "adapter_kwargs",
+        "adapter_name",
+        "allow_all_kernels",
+        "attn_implementation",
+        "cache_dir",
+        "code_revision",
+        "config",
+        "device_map",
+        "device_mesh",
+        "distributed_config",
+        "dtype",
+        "experts_implementation",
+        "force_download",
+        "fusion_config",
+        "generation_config",
+        "gguf_file",
+        "ignore_mismatched_sizes",
+        "kernel_config",
+        "key_mapping",
+        "local_files_only",
+        "low_cpu_mem_usage",
+        "max_memory",
+        "offload_buffers",
+        "offload_folder",
+        "proxies",
+        "quantization_config",
+        "revision",
+        "state_dict",
+        "subfolder",
+        "token",
+        "torch_dtype",
+        "tp_plan",
+        "tp_size",
+        "trust_remote_code",
+        "use_cache",
+        "use_kernels",
+        "use_safetensors",
+        "variant",
+        "weights_only",
+    ]
+)
 
 
 def check_model(model: Any, args: Any, peft_config: Any = None, quantization_config: Any = None) -> int | None:
@@ -71,6 +117,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         )
     check_model_folder(model, options.get("revision"))
     config = load_config(model, options.get("revision"), args.trust_remote_code)
+    check_keys("model_init_kwargs", options, {*LOADING, *config.to_dict()})
     _check_routers(config, args)
     check_architecture(model, config, options.get("attn_implementation"), peft_config)
     return getattr(config.get_text_config(), "vocab_size", None)

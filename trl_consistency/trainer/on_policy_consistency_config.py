@@ -4,36 +4,9 @@ from typing import cast
 from trl import DistillationConfig
 
 from ..config.options import Allowed, above, at_least, one_of, option, refuse, with_help
-from ..config.shared import GENERATION, PairConfig
+from ..config.shared import GENERATION, LOWEST_TEMPERATURE, PairConfig
 from ..errors import ConsistencyError
-from .generation_kwargs import check_generation_kwargs
 
-
-# What `generation_kwargs` must leave to the options of that name, or to the trainer.
-RESERVED_GENERATION_KWARGS = {
-    "bos_token_id",
-    "do_sample",
-    "eos_token_id",
-    "max_length",
-    "max_new_tokens",
-    "num_beams",
-    "num_return_sequences",
-    "pad_token_id",
-    "temperature",
-}
-# The same of vLLM's. One `seed` would make all rollouts of a prompt the same.
-RESERVED_SAMPLING_PARAMS = {
-    "logprobs",
-    "max_tokens",
-    "min_p",
-    "n",
-    "repetition_penalty",
-    "seed",
-    "stop_token_ids",
-    "temperature",
-    "top_k",
-    "top_p",
-}
 
 # Options of one way to run vLLM, which the other would ignore.
 VLLM_OPTIONS = {
@@ -138,11 +111,12 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
     """
 
     _upstream = DistillationConfig
+    _set_by_trainer = ("eos_token_id", "num_beams")
     rolls_out = True
 
     # Parameters that control the objective
     loss_type: str = option("divergence", choices=("divergence", "policy_gradient"))
-    loss_temperature: float = option(1.0, above(0))
+    loss_temperature: float = option(1.0, at_least(LOWEST_TEMPERATURE))
     clip_range: float | None = option(None, above(0).or_none())
     mask_truncated_completions: bool = option(False)
     train_on_thinking: bool = option(True)
@@ -151,7 +125,9 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
     # Parameters that control the rollouts
     num_generations: int = option(4, at_least(1))
     num_generations_eval: int | None = option(None, at_least(1).or_none())
-    temperature: float = option(1.0, above(0, " (greedy rollouts of a prompt would all be the same)"))
+    temperature: float = option(
+        1.0, at_least(LOWEST_TEMPERATURE, " (greedy rollouts of a prompt would all be the same)")
+    )
     steps_per_generation: int | None = option(None, at_least(1).or_none())
     num_iterations: int = option(1, at_least(1))
     share_prefix: bool = option(True)
@@ -175,7 +151,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             )
         self._settle()
         super().__post_init__()
-        self._check_generation_kwargs()
+        self._check_mappings()
         self._refuse_sharded_batches()
 
     @property
@@ -249,23 +225,6 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                     f"`{name}` is set, but `vllm_mode` is '{self.vllm_mode}': it is for '{other}'. Leave it out, or "
                     f"change `vllm_mode`."
                 )
-
-    def _check_generation_kwargs(self) -> None:
-        kwargs = self._check_mappings()
-        if self.use_vllm:  # they are arguments of vLLM's, which checks them itself
-            taken = RESERVED_SAMPLING_PARAMS & set(kwargs)
-            if taken:
-                raise ConsistencyError(
-                    f"`generation_kwargs` sets {', '.join(sorted(taken))}, which the trainer sets itself with `use_vllm`."
-                )
-            return
-        for key in kwargs:
-            if key in RESERVED_GENERATION_KWARGS:
-                raise ConsistencyError(
-                    f"`generation_kwargs` sets `{key}`, which the trainer sets itself: rollouts are sampled, "
-                    "`num_generations` of them a prompt, at `temperature`, up to `max_completion_length` tokens."
-                )
-        check_generation_kwargs(kwargs)
 
     def _refuse_inherited(self) -> None:
         """Refuses what `DistillationConfig` offers and on-policy consistency training cannot do, rather than ignore it."""

@@ -10,6 +10,7 @@ from accelerate.logging import get_logger
 from datasets import IterableDataset
 from torch import Tensor
 
+from ..data.anchors import count_anchors
 from ..data.pairs import AnyDataset
 from ..data.thinking import thought_span
 from ..errors import InvalidPairsError
@@ -88,7 +89,7 @@ def check_batches(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
     """
     needed, is_stream = prompts_per_generation(args), isinstance(dataset, IterableDataset)
     pairs = sum(1 for _ in islice(dataset, needed)) if is_stream else len(dataset)
-    rows = pairs + round(args.anchor_ratio / (1 - args.anchor_ratio) * pairs)
+    rows = pairs + (0 if is_stream else count_anchors(pairs, args.anchor_ratio))
     if rows < needed:
         raise InvalidPairsError(
             f"`train_dataset` has {rows} row(s), fewer than the {needed} prompts of one batch of rollouts "
