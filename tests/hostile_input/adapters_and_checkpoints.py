@@ -1,6 +1,7 @@
 """Hostile input: adapters and checkpoints."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,19 @@ def resume(room: Room, checkpoint: Path, model: Any = None, **options: Any) -> N
     trainer.train(resume_from_checkpoint=str(checkpoint))
 
 
-def resume_another(room: Room, options: dict, pairs: Dataset, *changed: str) -> None:
+def resume_another(
+    room: Room, options: dict, pairs: Dataset, *changed: str, change: Callable[[Path], Any] | None = None
+) -> None:
     """Resumes a run with other options and data."""
     common = {"processing_class": make_tokenizer(), "peft_config": LoraConfig(r=4, target_modules="all-linear")}
     saves = {"max_steps": 1, "save_strategy": "steps"}
     room.trainer(options=saves, model=make_model(), **common).train()
+    folder = room.path / "out" / "checkpoint-1"
+    if change is not None:
+        change(folder)
+        folder = next(folder.parent.glob("checkpoint-*"))
     trainer = room.trainer(pairs, saves | options, model=make_model(), **common)
-    trainer.train(resume_from_checkpoint=True, resume_changed=changed)
+    trainer.train(resume_from_checkpoint=str(folder), resume_changed=changed)
 
 
 def wider_model() -> Any:
@@ -138,6 +145,22 @@ CASES: list[Case] = [
         "A checkpoint of a run with other data and options",
         "`resume_from_checkpoint`: …checkpoint-1 is of another run. Resume with what that run had, or, if the change is meant, with `--resume_changed method learning_rate train_dataset` (in Python `trainer.train(..., resume_changed=['method', 'learning_rate', 'train_dataset'])`), which the model card will say. `method`: bct there, act here `learning_rate`: 0.01 there, 0.1 here `train_dataset`: 2 rows, … there, 3 rows, … here",
         lambda room: resume_another(room, {"method": "act", "learning_rate": 0.1}, make_pairs(3)),
+    ),
+    Case(
+        "state of another step",
+        "A checkpoint whose trainer_state.json was changed by hand, or whose folder was renamed",
+        "…checkpoint-7 is no whole checkpoint: trainer_state.json says step 1, which is another.",
+        lambda room: resume_another(
+            room, {}, make_pairs(2), change=lambda folder: folder.rename(folder.parent / "checkpoint-7")
+        ),
+    ),
+    Case(
+        "state of the optimizer changed",
+        "A checkpoint with a damaged state of the optimizer, the schedule or the random numbers",
+        "`resume_from_checkpoint`: scheduler.pt in …checkpoint-1 is damaged, or was changed after it was saved. Delete that checkpoint, and resume from an earlier one.",
+        lambda room: resume_another(
+            room, {}, make_pairs(2), change=lambda folder: (folder / "scheduler.pt").write_bytes(bytes(100_000))
+        ),
     ),
     Case(
         "nothing to change",

@@ -77,6 +77,34 @@ def copy(begun, tmp_path):
     return lambda kind: shutil.copytree(begun(kind), tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"global_step": step} for step in (0, 4, -1, 2.5, "2", None)),
+        *({"log_history": 3}, {"stateful_callbacks": None}, {"another": 1}),
+        *({"stateful_callbacks": {"manifest": manifest}} for manifest in ([], {"files": 3}, {"run": 3})),
+    ],
+    ids=str,
+)
+def test_a_state_that_was_changed_by_hand_is_refused(copy, change):
+    directory = copy("bct")
+    file = directory / "checkpoint-2" / "trainer_state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ConsistencyError, match=r"checkpoint-2 is no whole checkpoint: trainer_state\.json"):
+        make_trainer(directory).train(resume_from_checkpoint=str(file.parent))
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "adapter_model.safetensors"])
+def test_weights_and_states_that_are_not_those_that_were_saved_are_refused(copy, name):
+    directory = copy("bct")
+    file = directory / "checkpoint-2" / name
+    content = bytearray(file.read_bytes())
+    content[int(len(content) * 0.8)] ^= 0x55
+    file.write_bytes(bytes(content))
+    with pytest.raises(ConsistencyError, match=rf"{name} in .*checkpoint-2 is damaged, or was changed"):
+        make_trainer(directory).train(resume_from_checkpoint=True)
+
+
 CHANGES = [
     ("bct", {"pairs": make_pairs(13)}, ["train_dataset"]),
     ("bct", {"pairs": make_pairs(12).select(range(11, -1, -1))}, ["train_dataset"]),

@@ -24,7 +24,7 @@ from ..data.rendering import ProcessingClass, get_tokenizer, render_text
 from ..errors import ConsistencyError, InvalidPairsError, one_line
 from .capture import resolve_layers
 from .consistency_config import ConsistencyConfig
-from .interruption import find_checkpoint, read_manifest
+from .interruption import check_unchanged, find_checkpoint
 from .model_checks import check_checkpoint, load_config
 from .sharding import is_sharded
 from .upstream import DistributedBackend
@@ -121,7 +121,7 @@ def check_training_options(
     if checkpoint is not None and not is_sharded(trainer.accelerator):
         check_checkpoint(checkpoint, trainer.model)
     if checkpoint is not None:
-        read_manifest(checkpoint)
+        check_unchanged(checkpoint)
     trainer.run_record.compare(checkpoint, resume_changed)
     try:
         if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:

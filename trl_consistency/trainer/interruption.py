@@ -1,5 +1,6 @@
 """Runs that may be interrupted at any moment: only whole checkpoints are resumed from, and a signal ends with one."""
 
+import hashlib
 import json
 import os
 import re
@@ -26,6 +27,7 @@ logger = get_logger(__name__)
 
 # What a checkpoint holds, and who saved it, stands under this name in its last file, among the states of callbacks.
 MANIFEST = "manifest"
+LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that a run goes on with
 
 
 def rows_per_step(trainer: Any) -> int:
@@ -42,17 +44,44 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
     """
     checkpoint = Path(checkpoint)
     try:
-        state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
-    except (OSError, ValueError):
+        content = json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+        state = TrainerState(**content)
+        manifest = state.stateful_callbacks.get(MANIFEST, {})
+        files = list(manifest.get("files", {}).items())
+        is_well = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
+        is_well &= isinstance(manifest.get("run"), dict | None)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        is_well = False
+    if not is_well:
         raise ConsistencyError(
-            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME}, its last file, is missing or cut short."
-        ) from None
-    manifest = state.get("stateful_callbacks", {}).get(MANIFEST, {})
-    for name, size in manifest.get("files", {}).items():
+            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME}, its last file, is missing or cut short, or was changed."
+        )
+    number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+    steps = [manifest.get("step", state.global_step), *([int(number)] if number.isdigit() else [])]
+    if not isinstance(state.global_step, int) or any(step != state.global_step for step in steps):
+        raise ConsistencyError(
+            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME} says step {state.global_step!r}, which is another."
+        )
+    for name, size in files:
         file = checkpoint / name
         if not file.is_file() or file.stat().st_size < size:
             raise ConsistencyError(f"{checkpoint} is no whole checkpoint: {name} is missing or cut short.")
     return manifest
+
+
+def check_unchanged(checkpoint: str | Path) -> None:
+    """Raises [`ConsistencyError`] if the weights or states in a checkpoint are not those that were saved."""
+    for name, digest in read_manifest(checkpoint).get("digests", {}).items():
+        if _digest(Path(checkpoint) / name) != digest:
+            raise ConsistencyError(
+                f"`resume_from_checkpoint`: {name} in {checkpoint} is damaged, or was changed after it was saved. Delete that "
+                "checkpoint, and resume from an earlier one."
+            )
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
@@ -244,7 +273,11 @@ class Checkpoints:
             "processes": trainer.accelerator.num_processes,
             "rows_per_step": rows_per_step(trainer),
             **trainer.run_record.to_dict(),
+            "step": trainer.state.global_step,
             "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(files)},
+            "digests": {str(path.relative_to(directory)): _digest(path) for path in files if path.suffix in LOADED}
+            if trainer.args.should_save
+            else {},
         }
 
     def delete_surplus(self, resumed_from: str | None) -> None:
