@@ -136,6 +136,13 @@ def test_estimates_and_graders_do_not_import_torch():
         ("B'Elanna", None),
         # no one letter
         ("(A) or (B)", None),
+        ("The answer is A or B.", None),
+        ("Answer: (A) and (B)", None),
+        ("A, B", None),
+        ("A/B", None),
+        ("The answer is A, not B", "A"),
+        ("The answer is C. A and B are wrong", "C"),
+        ("A and B are wrong. The answer is C", "C"),
         ("It could be (A), it could be (B)", None),
         ("The answer is E.", None),
         ("", None),

@@ -64,7 +64,8 @@ def overflow(room: Room, *flags: str) -> None:
     """A number in the config that makes the logits NaN, which only weights can tell."""
     folder = room.model(config__json={"rms_norm_eps": -1000.0})
     room.monkeypatch.undo()
-    row = CHAT | {"answer": "(A)", "biased_answer": "(B)"}
+    prompt = [{"role": "user", "content": "What?\n(A) one\n(B) two"}]
+    row = {"clean_prompt": prompt, "perturbed_prompt": prompt, "answer": "A"}
     room.evaluate([row], "--model_name_or_path", str(folder), *flags)
 
 

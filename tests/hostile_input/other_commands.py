@@ -204,10 +204,24 @@ CASES: list[Case] = [
         lambda room: room.evaluate([CHAT], "--judge_base_url", "http://localhost:8000/v1"),
     ),
     Case(
+        "judge without requests",
+        "`evaluate`: a judge, and nothing to judge",
+        "`judge_model` is given, but there is nothing to judge: …",
+        lambda room: room.evaluate([{**CHAT, "answer": "Paris"}], "--judge_model", "judge"),
+    ),
+    Case(
+        "letters that no row offers",
+        "`evaluate`: choices by log-probability, and rows that offer none",
+        "`multiple_choice` is `logprob`, but no row offers letters, each at the start of a line, with one as its `answer`.",
+        lambda room: room.evaluate([{**CHAT, "answer": "A"}], "--multiple_choice", "logprob"),
+    ),
+    Case(
         "judge without an address",
         "`evaluate`: an address of a judge that is none",
         "`judge_base_url` must be an address such as http://localhost:8000/v1, got 'localhost'.",
-        lambda room: room.evaluate([CHAT], "--judge_model", "judge", "--judge_base_url", "localhost"),
+        lambda room: room.evaluate(
+            [{**CHAT, "category": "harmful"}], "--judge_model", "judge", "--judge_base_url", "localhost"
+        ),
     ),
     Case(
         "quickstart without a folder",

@@ -192,6 +192,7 @@ def test_pictures_of_an_earlier_run_go(options, tmp_path):
 
 def test_a_refused_command_leaves_no_folder(options, tmp_path):
     options[options.index("--adapters") + 1] = str(tmp_path / "gone")
+    options[options.index("--pairs") + 1] = write(tmp_path / "requests.jsonl", [pair(0, category="harmful")])
     options[-1] = str(tmp_path / "new" / "out")
     with pytest.raises(SystemExit):
         run([*options, "--judge_model", "judge", "--judge_base_url", "http://127.0.0.1:9/v1"])

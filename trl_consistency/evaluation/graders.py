@@ -131,12 +131,13 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     letter = f"([{''.join(map(re.escape, sorted(set(letters))))}])"
     if letter == "([])":
         return None
+    alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
     named = re.findall(
-        rf"""(?i:\banswer)(?:\s+is)?\s*:?[\s*_`"'(\[]*{letter}(?![\w'])""", text.replace(_APOSTROPHE, "'")
+        rf"""(?i:\banswer)(?:\s+is)?\s*:?[\s*_`"'(\[]*{letter}{alone}(?![\w'])""", text.replace(_APOSTROPHE, "'")
     )
     if named:
-        return named[-1]
-    first = re.match(rf"""[\s*_`"'(\[]*{letter}(?:[).:,\]*]|\s*$|\s*\n|\s+(?:is|because)\b)(?!\W*or\b)""", text)
+        return str(named[-1][0])
+    first = re.match(rf"""[\s*_`"'(\[]*{letter}{alone}(?:[).:,\]*]|\s*$|\s*\n|\s+(?:is|because)\b)(?!\W*or\b)""", text)
     if first:
         return first[1]
     bracketed = set(re.findall(rf"\({letter}\)", text))

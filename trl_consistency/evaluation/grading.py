@@ -161,7 +161,7 @@ def grade_answers(
     asked = {}
     for index, (row, text) in enumerate(zip(rows, answers, strict=True)):
         said = after_thinking(text, thinking_markers)
-        if said and _is_for_judge(row, candidates, judge_questions):
+        if said and is_for_judge(row, candidates, judge_questions):
             asked[index] = judge_prompt(row, last_text(row["clean_prompt"]), said)
     for index, judgement in zip(asked, judge(list(asked.values())), strict=True):
         grades[index] = _judged(rows[index], judgement, judge.name)
@@ -187,7 +187,8 @@ def _grade_question(row: Mapping[str, Any], said: str | None, grader: str, judge
     return Grade(outcome, said, None, grader, judgement)
 
 
-def _is_for_judge(row: Mapping[str, Any], candidates: Candidates, judge_questions: bool) -> bool:
+def is_for_judge(row: Mapping[str, Any], candidates: Candidates, judge_questions: bool) -> bool:
+    """Whether a judge grades the answers to a row: requests, and with `judge_questions` questions unless by letters."""
     kind = kind_of(row)
     if kind == "question":
         return judge_questions and not are_letters(candidates.get(row.get("category"), set()))

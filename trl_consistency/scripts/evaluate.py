@@ -28,6 +28,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answering import AnswerOptions
 from ..evaluation.choices import CHOICE_PREFIX, offered_letters
+from ..evaluation.grading import is_for_judge
 from ..evaluation.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
 from ..evaluation.models import (
     BASE,
@@ -152,6 +153,7 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
 def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: dict[str, PairSet]) -> dict[str, Any]:
     is_main = PartialState().is_main_process
     judge: Judge | None = _endpoint_judge(args, is_main)  # a faulty address is better known now
+    _check_use(args, sets)
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
     if args.suites:
@@ -290,6 +292,20 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     if args.suites and PartialState().num_processes > 1:
         raise ConsistencyError("`suites` run in one process: leave them out here, or start without several processes.")
     return as_template_kwargs(args.chat_template_kwargs)
+
+
+def _check_use(args: EvaluateArguments, sets: dict[str, PairSet]) -> None:
+    """Raises [`ConsistencyError`] for options that the report would name, and that no row has a use for."""
+    rows = [(row, of_set.candidates) for of_set in sets.values() for row in of_set.rows]
+    if args.judge_model and not any(is_for_judge(*row, args.judge_questions) for row in rows):
+        raise ConsistencyError(
+            "`judge_model` is given, but there is nothing to judge: requests have the `category` `harmful` or `benign`; questions "
+            "are judged with `judge_questions`, unless their answers are letters."
+        )
+    if args.multiple_choice == "logprob" and not any(offered_letters(row) for row, _ in rows):
+        raise ConsistencyError(
+            "`multiple_choice` is `logprob`, but no row offers letters, each at the start of a line, with one as its `answer`."
+        )
 
 
 def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, Any]:
