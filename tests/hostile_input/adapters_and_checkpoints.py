@@ -163,6 +163,18 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "output over the model",
+        "An `output_dir` that is the model's own folder",
+        "`output_dir` …model is the folder of a model that the run is made with, which it would write over. Choose another one.",
+        lambda room: room.train(model_name_or_path=str(room.model()), output_dir=str(room.path / "model")),
+    ),
+    Case(
+        "output over the reference",
+        "An `output_dir` that is the folder of the reference",
+        "`output_dir` …out is the folder of a model that the run is made with, …",
+        lambda room: room.rollouts(ref_model=str(room.model().rename(room.path / "out"))),
+    ),
+    Case(
         "nothing to change",
         "A change allowed that no checkpoint notes",
         "`resume_changed` names `lora_alpah`, which is nothing that a checkpoint notes. What differs is listed when a run is resumed without it.",

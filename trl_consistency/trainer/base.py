@@ -32,6 +32,7 @@ from .card import build_card, describe_data
 from .checks import (
     as_config,
     check_anchor_arguments,
+    check_apart,
     check_chat_template,
     check_evaluation,
     check_extras,
@@ -183,6 +184,7 @@ class PairTrainer(PushMixin, _Trainer):
         self._context = context_length(model, args)
         if args.should_save:
             check_output_dir(args.output_dir)
+            check_apart(args.output_dir, model_id, getattr(self, "ref_model", None))
         check_evaluation(args, eval_dataset)
         train_dataset, anchor_dataset = unformatted(train_dataset), unformatted(anchor_dataset)
         datasets = {"train_dataset": train_dataset, **named(eval_dataset)}

@@ -1,5 +1,6 @@
 """What the options alone can tell: checked before any weights load."""
 
+import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -47,6 +48,16 @@ def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
         raise ConsistencyError(
             f"`{option}` `{output_dir}` is not writable ({error.strerror or error}). Choose another one."
         ) from None
+
+
+def check_apart(output_dir: str, *models: Any) -> None:
+    """Raises [`ConsistencyError`] if a run would write over one of the models that it is made with."""
+    for model in models:
+        if isinstance(model, str) and os.path.isdir(model) and os.path.samefile(model, output_dir):
+            raise ConsistencyError(
+                f"`output_dir` {output_dir} is the folder of a model that the run is made with, which it would write over. "
+                "Choose another one."
+            )
 
 
 def as_config(args: TrainingArguments, kind: type[Config]) -> Config:

@@ -73,6 +73,7 @@ class RunRecord:
                 **{name: describe_rows(dataset) for name, dataset in trainer.noted_data.items()},
                 "chat_template": describe_template(trainer.processing_class),
                 "model": f"{trainer.base_checksum:x}",
+                "mixed_precision": trainer.accelerator.mixed_precision,  # of an option, or of the environment
                 **describe_model(trainer.model, generates),
             }
             if args.rolls_out and isinstance(trainer._reference, GivenReference):

@@ -33,7 +33,7 @@ OPTIONS = (
     *("vllm_importance_sampling_clip_max", "vllm_structured_outputs_regex"),
     *("anchor_ratio", "seed", "data_seed", "shuffle_dataset", "train_sampling_strategy", "dataloader_drop_last"),
     *OPTIMISATION,
-    *("neftune_noise_alpha", "label_smoothing_factor", "router_aux_loss_coef", "bf16", "fp16", "tf32"),
+    *("neftune_noise_alpha", "label_smoothing_factor", "router_aux_loss_coef", "tf32", "ignore_data_skip"),
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
 )
 # Where the trainer's model generates what is trained on.
