@@ -33,7 +33,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
 
     folder = Path(options["folder"])
     try:
-        with alone_in(folder, "publishes", None) if folder.is_dir() else nullcontext():
+        writes = folder.is_dir() and not options["dry_run"]
+        with alone_in(folder, "publishes", None) if writes else nullcontext():
             url = publish(**options)
     except ConsistencyError as error:
         sys.exit(f"error: {error}")
