@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from huggingface_hub import get_token
 
 from ..errors import ConsistencyError
-from ..folder_lock import LOCK
 from .results import RESULTS_FILE
 
 
@@ -103,9 +102,7 @@ def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], 
         it stays.
     """
     sent, left_out = [], {}
-    paths = sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if _is_regular(path) and path.name != LOCK
-    )
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if _is_regular(path))
     for pattern in include:
         found = [path for path in paths if fnmatch(path, pattern)]
         if not found:

@@ -32,7 +32,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     from ..publishing import publish  # imports torch, which `--help` need not wait for
 
     folder = Path(options["folder"])
-    with alone_in(folder, "publishes", None) if folder.is_dir() else nullcontext():
+    writes = folder.is_dir() and not options["dry_run"]
+    with alone_in(folder, "publishes", None) if writes else nullcontext():
         url = publish(**options)
     if url:
         print(f"Published: {url}")
