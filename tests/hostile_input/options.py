@@ -328,7 +328,7 @@ CASES: list[Case] = [
             ),
             (
                 "PiSSA",
-                "whose initialisation changes the base model (PiSSA, OLoRA, CorDA, LoftQ)",
+                "whose initialisation changes the base model by chance or by data (PiSSA with `niter`, CorDA, LoftQ)",
                 ": `init_lora_weights` changes the base model itself, …",
                 lambda: LoraConfig(target_modules=["q_proj"], init_lora_weights="pissa_niter_4"),
             ),

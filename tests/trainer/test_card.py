@@ -309,8 +309,9 @@ def test_adapters_of_other_kinds_have_no_alpha(tmp_path):
     assert "| Adapter | VERA, rank 4 |" in text
 
 
-def test_reference_with_an_adapter_that_trains_biases(tmp_path):
-    adapter = LoraConfig(r=4, target_modules="all-linear", bias="all")
+@pytest.mark.parametrize("options", [{"init_lora_weights": "olora"}, {"bias": "all"}])
+def test_reference_with_an_adapter_that_changes_the_base(tmp_path, options):
+    adapter = LoraConfig(r=4, target_modules="all-linear", **options)
     text, _ = card(make_trainer(tmp_path, make_model(), lora=adapter, method="act"))
     assert "| the model as it was before training, with the adapter as it was initialised (a frozen copy) |" in text
 

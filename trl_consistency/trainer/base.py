@@ -54,7 +54,7 @@ from .loss_meter import LossMeter
 from .model_checks import check_model, context_length
 from .pushing import PushMixin
 from .quantization import keep_layout
-from .reference import Reference, checksum_base, freeze_initial_policy, trains_biases
+from .reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
 from .resumption import RunRecord
 from .row_evaluation import EvaluatedRows
 from .row_losses import RowLosses
@@ -131,7 +131,7 @@ class PairTrainer(PushMixin, _Trainer):
     @property
     def _adapter_off(self) -> bool:
         """Whether the initial policy is the model with its adapter off."""
-        return self._peft_config is not None and not trains_biases(self._peft_config)
+        return self._peft_config is not None and not adapter_changes_base(self._peft_config)
 
     def _before_training(self) -> None:
         """Brings what the first step needs."""

@@ -28,6 +28,7 @@ logger = get_logger(__name__)
 # What a checkpoint holds, and who saved it, stands under this name in its last file, among the states of callbacks.
 MANIFEST = "manifest"
 LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that a run goes on with
+LARGEST_DIGEST = 1 << 28  # bytes; reading back larger files would slow every checkpoint of a fully trained model
 
 
 def rows_per_step(trainer: Any) -> int:
@@ -275,9 +276,11 @@ class Checkpoints:
             **trainer.run_record.to_dict(),
             "step": trainer.state.global_step,
             "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(files)},
-            "digests": {str(path.relative_to(directory)): _digest(path) for path in files if path.suffix in LOADED}
-            if trainer.args.should_save
-            else {},
+            "digests": {
+                str(path.relative_to(directory)): _digest(path)
+                for path in files
+                if trainer.args.should_save and path.suffix in LOADED and path.stat().st_size <= LARGEST_DIGEST
+            },
         }
 
     def delete_surplus(self, resumed_from: str | None) -> None:

@@ -24,7 +24,7 @@ from .learned_prompt import no_states
 # What adapters need that a trainer does not give: task ids, experts, states of another model, or calls in each step.
 NEED_MORE = ("ADALORA", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
 NEED_DATA = ("eva", "lora_ga")  # to be initialised
-CHANGE_BASE = ("pissa", "olora", "corda", "loftq")  # when they are initialised
+CHANGE_BASE = ("pissa_niter", "corda", "loftq")  # when they are initialised, at random or by data
 
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
 
@@ -268,9 +268,8 @@ def check_adapter_config(whose: str, config: PeftConfig) -> None:
     changes = "layer_replication" if getattr(config, "layer_replication", None) else "init_lora_weights"
     if changes == "layer_replication" or init.startswith(CHANGE_BASE):
         raise ConsistencyError(
-            f"{whose}: `{changes}` changes the base model itself, so that it is no longer what training began with when the "
-            "adapter is off, or loaded again. Leave it out for a new adapter, and merge a trained one into its base model "
-            "(`merge_and_unload`)."
+            f"{whose}: `{changes}` changes the base model itself, in a way that loading the adapter again does not repeat. "
+            "Leave it out for a new adapter, and merge a trained one into its base model (`merge_and_unload`)."
         )
 
 

@@ -168,9 +168,14 @@ class StartReference(TrainerCallback):
             raise ConsistencyError(message)
 
 
-def trains_biases(peft_config: Any) -> bool:
-    """Whether the base model's biases train along, so that the initial policy is more than the model with its adapter off."""
-    return str(getattr(peft_config, "bias", "none")) not in ("none", "False")
+def adapter_changes_base(peft_config: Any) -> bool:
+    """
+    Returns whether the initial policy is more than the model with its adapter off: PiSSA and OLoRA move a part of the base
+    weights into the adapter, and `bias` trains the base model's biases.
+    """
+    init = str(getattr(peft_config, "init_lora_weights", True)).lower()
+    trains_biases = str(getattr(peft_config, "bias", "none")) not in ("none", "False")
+    return trains_biases or init.startswith(("pissa", "olora"))
 
 
 def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Reference:

@@ -19,7 +19,7 @@ from ..data.target_cache import TargetCache, fingerprint
 from ..data.targets import TargetTable, generate_targets
 from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
-from .reference import trains_biases
+from .reference import adapter_changes_base
 from .upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
 from .vllm_engine import TargetEngine
 
@@ -215,7 +215,7 @@ class TargetMaker:
 
     def _cache(self, model: PreTrainedModel) -> TargetCache:
         """Returns the cache of the reference's targets, which `model` generates."""
-        changed = self.trainer._peft_config is not None and trains_biases(self.trainer._peft_config)
+        changed = self.trainer._peft_config is not None and adapter_changes_base(self.trainer._peft_config)
         # The adapter in training is not part of the reference. An adapter that came with the model is.
         identity = model_identity(
             model,
