@@ -69,7 +69,7 @@ class EvaluateArguments:
     """Arguments of the `evaluate` command, which its `--help` explains."""
 
     # Parameters that control the models and pairs
-    model_name_or_path: str = field(metadata={"help": "The base model, or `embedded:organism`."})
+    model_name_or_path: str = field(metadata={"help": "The base model, `embedded:organism` or `embedded:smollm2`."})
     pairs: list[str] = field(
         metadata={
             "help": "Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets of the Hub, or "

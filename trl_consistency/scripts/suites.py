@@ -32,7 +32,7 @@ RESULTS, LOGS = "suites.json", "suite_logs"
 class SuitesArguments:
     """Arguments of the `suites` command, which its `--help` explains."""
 
-    model_name_or_path: str = field(metadata={"help": "The base model, or `embedded:organism`."})
+    model_name_or_path: str = field(metadata={"help": "The base model, `embedded:organism` or `embedded:smollm2`."})
     suites: list[str] = field(
         metadata={
             "help": "Suites (strong_reject, strong_reject_wrapped, xstest, xstest_unsafe, are_you_sure, mmlu, gsm8k, ifeval, "
