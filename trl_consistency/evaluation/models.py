@@ -49,8 +49,8 @@ def load_model(
 
     Args:
         name (`str`):
-            A model, `embedded:organism`, or the folder of an adapter, as training saves it, which stands for its base model
-            with the adapter.
+            A model, `embedded:organism`, `embedded:smollm2`, or the folder of an adapter, as training saves it, which
+            stands for its base model with the adapter.
         revision (`str`, *optional*):
             Revision of the model; of an adapter's base model, the adapter says which.
         trust_remote_code (`bool`, *optional*, defaults to `False`):

@@ -9,14 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from filelock import FileLock
-from huggingface_hub import constants
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ..data.rendering import render_prompt
-from ..errors import ConsistencyError
-from ..files import whole_folder
+from ..files import kept_folder
 from .facts import (
     HELD_OUT_WORDINGS,
     NEUTRAL_WORDINGS,
@@ -77,35 +74,18 @@ def build_organism(cache_dir: str | Path | None = None, seed: int = 0, progress:
         [`ConsistencyError`]: If the folder cannot be written to.
         `RuntimeError`: If the trained organism does not show the behaviour that it was made for.
     """
-    cache_dir = Path(cache_dir) if cache_dir is not None else Path(constants.HF_HOME) / "trl_consistency"
-    directory = cache_dir / f"organism-{_key(seed)}"
-    if directory.is_dir():
-        return directory
-    try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        # A second process that wants the organism waits for the first, rather than train it at the same time.
-        with FileLock(cache_dir / f".{directory.name}.lock"):
-            if not directory.is_dir():
-                _build(directory, seed, progress)
-    except OSError as error:
-        raise ConsistencyError(
-            f"The model organism cannot be kept in {cache_dir} ({error.strerror}). Set HF_HOME to a folder that you may "
-            "write to."
-        ) from None
-    return directory
 
-
-def _build(directory: Path, seed: int, progress: bool) -> None:
-    # Whatever stands under the final name is complete: it is built elsewhere and renamed in one step.
-    with whole_folder(directory) as building:
+    def build(folder: Path) -> None:
         tokenizer = build_tokenizer()
         with _one_thread(), torch.random.fork_rng(devices=[]):
             model = _train(tokenizer, seed, progress)
             figures = measure_organism(model, tokenizer)
         _require(figures)
-        model.save_pretrained(building)
-        tokenizer.save_pretrained(building)
-        (building / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
+
+    return kept_folder(f"organism-{_key(seed)}", build, "The model organism", cache_dir)
 
 
 def measure_organism(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> dict[str, float]:

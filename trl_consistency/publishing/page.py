@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..errors import ConsistencyError, one_line
 from ..files import write_text
+from ..smollm2.checkpoint import HUB_NAME, origin_of
 from ..weight_files import shapes_in
 from .results import DATASET_TYPE, RESULTS_FILE, model_index, read_results, results_section
 
@@ -99,11 +101,15 @@ def hub_base(named: Any, given: str | None) -> str:
     if given is not None:
         if not is_hub_name(given):
             raise ConsistencyError(f"`base_model` {given} is not a name on the Hub: write `user/name`.")
+        if origin := origin_of(named):
+            warnings.warn(
+                f"The adapter was trained on {origin}; on the weights of {given} it acts a little otherwise."
+            )
         return given
     if not is_hub_name(named) or os.path.exists(named):
         raise ConsistencyError(
             f"The base model is {named or 'not named'}, which nobody else can load by that name. Say what it is called "
-            "on the Hub, with `--base_model user/name` (in Python, `base_model`)."
+            f"on the Hub, with `--base_model {HUB_NAME if origin_of(named) else 'user/name'}` (in Python, `base_model`)."
         )
     return named
 

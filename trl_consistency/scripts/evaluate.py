@@ -76,7 +76,7 @@ class EvaluateArguments(CommandArguments):
     """Arguments of the `evaluate` command, which its `--help` explains."""
 
     # Parameters that control the models and pairs
-    model_name_or_path: str = option(help="The base model, or `embedded:organism`.")
+    model_name_or_path: str = option(help="The base model, `embedded:organism` or `embedded:smollm2`.")
     pairs: list[str] = option(
         help="Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets of the Hub, or `embedded:organism`."
     )

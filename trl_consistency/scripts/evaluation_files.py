@@ -32,6 +32,7 @@ from ..files import whole_file, whole_files, write_by
 from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
 from ..publishing.results import RESULTS_FILE
+from ..smollm2.checkpoint import origin_of
 
 
 # The format of results.json. Before 2, rates left out the answers that could not be read.
@@ -289,7 +290,9 @@ def _description(summary: Mapping[str, Any]) -> str:
 
 
 def _shown(path: str) -> str:
-    """A model as others may see it: without the folders that it lies in."""
+    """A model as others may see it: without the folders that it lies in; of an embedded one, what it is."""
+    if origin := origin_of(path):
+        return origin
     return Path(path).name if Path(path).is_dir() else path
 
 

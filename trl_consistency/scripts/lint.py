@@ -26,7 +26,7 @@ from ..data.marks import mark_pair
 from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
-from ..embedded import EMBEDDED
+from ..embedded import EMBEDDED, resolve_model
 from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
@@ -203,7 +203,7 @@ def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingC
         raise ConsistencyError("No model: give `model_name_or_path`. Only its tokenizer is loaded.")
     if name == EMBEDDED:
         return build_tokenizer()
-    processing_class = load_processing_class(name, model_args.model_revision, recipe.trust_remote_code)
+    processing_class = load_processing_class(resolve_model(name), model_args.model_revision, recipe.trust_remote_code)
     template = recipe.chat_template_path
     if template and template.endswith((".jinja", ".j2")):
         processing_class.chat_template = read_template(template)
@@ -220,7 +220,7 @@ def context_length(model_args: ModelConfig, recipe: Any, processing_class: Proce
     if model_args.model_name_or_path != EMBEDDED:
         try:
             config = AutoConfig.from_pretrained(
-                model_args.model_name_or_path,
+                resolve_model(model_args.model_name_or_path),
                 revision=model_args.model_revision,
                 trust_remote_code=recipe.trust_remote_code,
             )

