@@ -209,8 +209,8 @@ def commands(tmp_path_factory, organism_dir):
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, model_dir, commands):
-    from trl_consistency.cli import recipes_dir
     from trl_consistency.quickstart import write_questions
+    from trl_consistency.scripts.recipes import recipes_dir
 
     path = tmp_path_factory.mktemp("room")
     inputs = path / "inputs"

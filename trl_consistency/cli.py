@@ -5,12 +5,12 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module, resources
-from pathlib import Path
+from importlib import import_module
 
 from . import __version__
 from .errors import did_you_mean, ends_with_message
 from .scripts.early import answer
+from .scripts.recipes import recipes_dir
 
 
 # Command, the module whose `run(args, prog=...)` does it, and a line for the help.
@@ -81,12 +81,6 @@ def split_launch_args(args: list[str], parser: argparse.ArgumentParser) -> tuple
             parser.error(f"--num_processes must be at least 1, got {launch.num_processes}.")
         launch_args += ["--num_processes", str(launch.num_processes)]
     return launch_args, rest
-
-
-def recipes_dir() -> Path:
-    """The recipes: inside an installed package, or beside the package in a checkout."""
-    installed = Path(str(resources.files("trl_consistency"))) / "recipes"
-    return installed if installed.is_dir() else installed.parents[1] / "recipes"
 
 
 def _find_accelerate_config(name: str, parser: argparse.ArgumentParser) -> str:

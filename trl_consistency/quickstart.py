@@ -13,11 +13,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cli import recipes_dir
 from .errors import ConsistencyError, ends_with_message
 from .files import check_file, whole_file, whole_files, write_text
 from .folder_lock import alone_in
 from .processes import end_with_parent
+from .scripts.recipes import recipes_dir
 
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _answer_options() -> Any:
 
 def _example_prompts(pairs: Any) -> list[Any]:
     """A few perturbed prompts of each kind: questions, harmful and benign requests."""
-    from .evaluation.grading import kind_of
+    from .evaluation.kinds import kind_of
 
     by_kind: dict[str, list[Any]] = {}
     for row in pairs:

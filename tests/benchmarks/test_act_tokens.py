@@ -4,10 +4,10 @@ import pytest
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trl_consistency.cli import recipes_dir
 from trl_consistency.evaluation import AnswerOptions, evaluate, generate_answers, markdown_table
 from trl_consistency.quickstart import organism_sets, shown_rates
 from trl_consistency.scripts import consistency
+from trl_consistency.scripts.recipes import recipes_dir
 
 
 @pytest.mark.slow

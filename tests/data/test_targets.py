@@ -3,7 +3,8 @@ import torch
 from transformers import GenerationConfig
 
 from tests.conftest import make_model
-from trl_consistency.data.targets import TargetTable, cut_after_end, generate_targets
+from trl_consistency.data.target_table import TargetTable
+from trl_consistency.data.targets import cut_after_end, generate_targets
 
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [14, 15], [16, 17, 18, 19], [20]]

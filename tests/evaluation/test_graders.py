@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from trl_consistency.evaluation.graders import are_letters, named_answers, refuses, split_thought, stated_choice
+from trl_consistency.evaluation.graders import named_answers, refuses, stated_choice
+from trl_consistency.evaluation.replies import are_letters, split_thought
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trl_consistency.evaluation.graders import after_thinking
-from trl_consistency.evaluation.grading import OUTCOMES, Grade, grade, grade_answers, kind_of, possible_answers
+from trl_consistency.evaluation.grading import OUTCOMES, Grade, grade, grade_answers, possible_answers
 from trl_consistency.evaluation.judge import Judgement
+from trl_consistency.evaluation.kinds import kind_of
 from trl_consistency.evaluation.measures import METRICS, compare, harmonic_mean, make_samples, measure
+from trl_consistency.evaluation.replies import after_thinking
 
 
 def question(number, answer, biased, **columns):

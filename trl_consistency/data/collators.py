@@ -8,7 +8,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from ..errors import ConsistencyError
 from .alignment import shared_suffix
-from .targets import TargetTable
+from .target_table import TargetTable
 
 
 @dataclass

@@ -87,3 +87,12 @@ def _left_out(brought: GenerationConfig, config: GenerationConfig | None) -> lis
         and value != standard.get(name)
         and (config is None or getattr(config, name, None) is None)
     ]
+
+
+def without_router_loss(model: Any) -> dict[str, bool]:
+    """
+    What `model.generate` must be told of a mixture of experts. TRL has its config ask for the routers' load-balancing
+    loss, which cannot be computed while the tokens come one by one.
+    """
+    is_asked = getattr(model.config.get_text_config(), "output_router_logits", False)
+    return {"output_router_logits": False} if is_asked else {}

@@ -1,8 +1,6 @@
 """Targets: the reference policy's own answers to the clean prompts, kept as the token ids that were sampled."""
 
 import hashlib
-from array import array
-from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -14,41 +12,8 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 from ..errors import ConsistencyError
 from ..finite import NaNWatch, explained_sampling
-from .generation import own_options
+from .generation import own_options, without_router_loss
 from .target_cache import TargetCache, generation_options
-
-
-class TargetTable:
-    """
-    Completions by clean prompt: rows whose clean prompts render to the same token ids share one target.
-
-    It is filled once the trainer stands and read by the collator. Keys are digests of the prompt's token ids and
-    values are compact arrays, so that a table of a million targets fits in memory.
-    """
-
-    def __init__(self) -> None:
-        self._completions: dict[bytes, array] = {}
-
-    @staticmethod
-    def key(prompt_ids: list[int]) -> bytes:
-        return hashlib.blake2b(array("i", prompt_ids).tobytes(), digest_size=16).digest()
-
-    def __contains__(self, prompt_ids: list[int]) -> bool:
-        return self.key(prompt_ids) in self._completions
-
-    def __getitem__(self, prompt_ids: list[int]) -> list[int]:
-        return self._completions[self.key(prompt_ids)].tolist()
-
-    def __setitem__(self, prompt_ids: list[int], completion_ids: list[int]) -> None:
-        self._completions[self.key(prompt_ids)] = array("i", completion_ids)
-
-    def __len__(self) -> int:
-        return len(self._completions)
-
-    def missing(self, prompts: Iterable[list[int]]) -> list[list[int]]:
-        """The distinct prompts that have no target yet, in order of first appearance."""
-        distinct = {self.key(prompt_ids): prompt_ids for prompt_ids in prompts}
-        return [prompt_ids for key, prompt_ids in distinct.items() if key not in self._completions]
 
 
 class Engine(Protocol):
@@ -177,15 +142,6 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
         )
     watch.check()
     return output[:, width:].tolist()
-
-
-def without_router_loss(model: Any) -> dict[str, bool]:
-    """
-    What `model.generate` must be told of a mixture of experts. TRL has its config ask for the routers' load-balancing
-    loss, which cannot be computed while the tokens come one by one.
-    """
-    is_asked = getattr(model.config.get_text_config(), "output_router_logits", False)
-    return {"output_router_logits": False} if is_asked else {}
 
 
 def cut_after_end(ids: list[int], eos_token_ids: int | list[int]) -> list[int]:

@@ -13,7 +13,7 @@ from ..data.targets import Engine, generate_targets
 from ..data.thinking import thought_span
 from ..option_types import check_sampling
 from .choices import CHOICE_PREFIX, LetterScorer, offered_letters
-from .graders import THINKING_MARKERS, after_thinking
+from .replies import THINKING_MARKERS, after_thinking
 
 
 @dataclass

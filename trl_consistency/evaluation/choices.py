@@ -11,8 +11,8 @@ from ..data.rendering import ProcessingClass, get_tokenizer, message_text
 from ..data.thinking import thought_span
 from ..errors import ConsistencyError
 from ..finite import check_logits
-from .graders import is_letter
-from .grading import kind_of
+from .kinds import kind_of
+from .replies import is_letter
 
 
 # Beginning of the answer, before the letter

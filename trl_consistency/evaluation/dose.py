@@ -16,9 +16,9 @@ from ..data.generation import evaluating
 from ..data.rendering import ProcessingClass
 from .answering import AnswerOptions
 from .estimates import Estimate
-from .graders import THINKING_MARKERS
 from .grading import possible_answers
 from .keys import check_keys
+from .replies import THINKING_MARKERS
 from .run import PairSet, evaluate
 
 

@@ -4,15 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from .kinds import UNREAD_KINDS, Unread
 
-# Why an answer is unread: it names no possible answer, or the right and the suggested one; the judge abstained or gave
-# no verdict.
-Unread: TypeAlias = Literal["unparsed", "names both", "abstained", "unjudged"]
-UNREAD_KINDS: tuple[Unread, ...] = ("unparsed", "names both", "abstained", "unjudged")
 
 # Whether an answer has a property, or why it could not be read.
 Property: TypeAlias = bool | Unread

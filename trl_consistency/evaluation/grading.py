@@ -4,17 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..data.rendering import Prompt, message_text
-from .estimates import Unread
-from .graders import (
-    THINKING_MARKERS,
-    after_thinking,
-    are_letters,
-    denied_answer,
-    named_answers,
-    refuses,
-    stated_choice,
-)
+from .graders import denied_answer, named_answers, refuses, stated_choice
 from .judge import ABSTENTION, Judge, Judgement, judge_prompt, offers_suggestion
+from .kinds import Unread, kind_of
+from .replies import THINKING_MARKERS, after_thinking, are_letters
 
 
 # Every answer to a question with a key has one outcome of the first four, to a request one of the last three.
@@ -54,13 +47,6 @@ class Grade(NamedTuple):
     unread: Unread | None
     grader: str
     judgement: str | None = None
-
-
-def kind_of(row: Mapping[str, Any]) -> str:
-    """`"harmful"` or `"benign"` for a request, `"question"` for a row with a key, `"no key"` for the rest."""
-    if row.get("category") in ("harmful", "benign"):
-        return str(row["category"])
-    return "question" if row.get("answer") else "no key"
 
 
 def is_anchor(row: Mapping[str, Any]) -> bool:

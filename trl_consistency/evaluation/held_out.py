@@ -13,8 +13,9 @@ from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from .answering import AnswerOptions
 from .estimates import Estimate
-from .grading import kind_of, possible_answers
+from .grading import possible_answers
 from .keys import check_keys
+from .kinds import kind_of
 from .measures import ABILITIES, harmonic_mean
 from .run import PairSet, evaluate
 

@@ -20,8 +20,8 @@ from transformers import GenerationConfig
 from ..data.rendering import ProcessingClass, get_tokenizer, render_prompt
 from ..data.targets import generate_targets
 from ..errors import ConsistencyError
-from .graders import split_thought
 from .models import load_model, put_adapter
+from .replies import split_thought
 
 
 class _Request:

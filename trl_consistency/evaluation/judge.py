@@ -15,7 +15,8 @@ from tqdm.auto import tqdm
 
 from ..errors import ConsistencyError, one_line
 from ..files import write_text, writing
-from .graders import after_thinking, denied_answer
+from .graders import denied_answer
+from .replies import after_thinking
 
 
 # What a judge may say of a reply to a request, and of an answer to a question.

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .estimates import Estimate, Sample, estimate
-from .grading import OTHER, Grade, is_anchor, kind_of, suggests_wrong
+from .grading import OTHER, Grade, is_anchor, suggests_wrong
+from .kinds import kind_of
 
 
 class Metric(NamedTuple):

@@ -13,8 +13,8 @@ from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from transformers import BitsAndBytesConfig, PreTrainedConfig
 
+from ..data.generation import without_router_loss
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
-from ..data.targets import without_router_loss
 from ..embedded import resolve_model
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
@@ -22,7 +22,7 @@ from ..finite import NotFiniteError, check_files
 from ..json_files import fault_in
 from ..trainer.architecture import check_architecture
 from ..trainer.device import announce_cpu, asks_for_bf16
-from ..trainer.finiteness import check_base
+from ..trainer.finite_weights import check_base
 from ..trainer.model_checks import (
     check_adapter_config,
     check_model_folder,

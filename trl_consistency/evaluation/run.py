@@ -17,9 +17,10 @@ from ..errors import ConsistencyError
 from ..trainer.model_checks import context_of
 from .answering import Answer, AnswerOptions, answer_pairs
 from .estimates import Estimate
-from .grading import OUTCOMES, Candidates, Grade, grade_answers, is_anchor, kind_of, possible_answers
+from .grading import OUTCOMES, Candidates, Grade, grade_answers, is_anchor, possible_answers
 from .judge import Judge
 from .keys import check_keys, check_rows
+from .kinds import kind_of
 from .measures import METRICS, Samples, compare, make_samples, measure
 
 

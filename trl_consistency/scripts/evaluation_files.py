@@ -13,7 +13,8 @@ import pyarrow.parquet
 
 from ..errors import ConsistencyError, one_line
 from ..evaluation.estimates import Estimate
-from ..evaluation.grading import kind_of, last_text
+from ..evaluation.grading import last_text
+from ..evaluation.kinds import kind_of
 from ..evaluation.models import BASE
 from ..evaluation.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
 from ..evaluation.report import (

@@ -44,7 +44,8 @@ from .checks import (
 )
 from .device import announce_cpu, mixed_precision
 from .dose import DoseCheck
-from .finiteness import FinitenessGuard, check_base
+from .finite_weights import check_base
+from .finiteness import FinitenessGuard
 from .folder_lock import all_alone_in
 from .interruption import (
     Checkpoints,

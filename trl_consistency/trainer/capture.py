@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ..errors import ConsistencyError
-from .learned_prompt import has_learned_prompt, no_states, run_after_learned_prompt
+from .learned_prompt import has_learned_prompt, run_after_learned_prompt
 from .load_balancing import Routing, routing_of
+from .model_checks import no_states
 from .upstream import maybe_gather_lm_head_ctx
 
 

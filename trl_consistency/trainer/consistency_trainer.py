@@ -14,7 +14,7 @@ from ..data.collators import PairCollator
 from ..data.eval_sets import EvalDataset
 from ..data.pairs import AnyDataset
 from ..data.prepare import align_pairs, prepare_pairs
-from ..data.targets import TargetTable
+from ..data.target_table import TargetTable
 from .base import PairTrainer, ProcessingClass, settle_config
 from .card import paired_facts
 from .checks import (

@@ -1,63 +1,23 @@
 """Training stops where its numbers are no longer finite, and nothing that is not finite is saved."""
 
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.logging import get_logger
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..errors import ConsistencyError
-from ..finite import NotFiniteError, check_files, is_finite
-from .quantization import scales_of
-from .sharding import is_sharded, shard_of
+from ..finite import NotFiniteError
+from .finite_weights import _all_agree
+from .sharding import shard_of
 
 
 logger = get_logger(__name__)
-
-
-def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = None) -> None:
-    """
-    Looks once at all the weights of a model, before anything is made with them.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The model.
-        name (`str`):
-            Its name or folder.
-        accelerator ([`~accelerate.Accelerator`], *optional*):
-            What lets processes agree that each hold a part of the model.
-
-    Raises:
-        [`NotFiniteError`]: If a weight is NaN or infinite.
-    """
-    found = next((weight for weight, tensor in model.named_parameters() if not _is_finite_weight(tensor)), None)
-    if _all_agree(found is None, accelerator):
-        return
-    if os.path.isdir(name):
-        check_files(name)  # which names the file
-    raise NotFiniteError(
-        f"{name}: the weights {found or 'of another process'} hold NaN or infinite values as they were loaded, and the files "
-        "do not say why. If they were loaded in float16, they may have overflowed: set `dtype: bfloat16` or `float32`."
-    )
-
-
-def _is_finite_weight(weight: Any) -> bool:
-    return all(is_finite(tensor) for tensor in (shard_of(weight), *scales_of(weight)))
-
-
-def _all_agree(is_well: bool, accelerator: Accelerator | None) -> bool:
-    """Whether all processes found their part of a sharded model well. Else each has the whole, and found the same."""
-    if accelerator is None or not is_sharded(accelerator):
-        return is_well
-    flag = torch.tensor([is_well], dtype=torch.int32, device=accelerator.device)
-    return bool(accelerator.gather(flag).all())
 
 
 class FinitenessGuard(TrainerCallback):

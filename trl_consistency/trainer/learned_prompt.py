@@ -4,26 +4,14 @@ from typing import Any
 
 import torch.nn.functional as F
 from accelerate.utils import is_peft_model
-from peft import PromptLearningConfig
 from torch import Tensor, nn
 
-from ..errors import ConsistencyError
 from .load_balancing import Routing, routing_of
 
 
 def has_learned_prompt(model: Any) -> bool:
     """Whether the model trains a prompt instead of weights."""
     return is_peft_model(model) and model.active_peft_config.is_prompt_learning
-
-
-def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
-    """Returns the error for comparing states inside the blocks with a learned prompt."""
-    kind = getattr(peft_config.peft_type, "value", peft_config.peft_type)
-    return ConsistencyError(
-        f"What is compared inside the blocks cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
-        "forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` "
-        "bct or kl, without `log_consistency_metrics`)."
-    )
 
 
 def run_after_learned_prompt(

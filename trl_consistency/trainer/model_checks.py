@@ -18,7 +18,6 @@ from ..json_files import fault_in
 from ..option_types import check_keys
 from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
 from .architecture import check_adapter_fits, check_architecture
-from .learned_prompt import no_states
 
 
 # What adapters need that a trainer does not give: task ids, experts, states of another model, or calls in each step.
@@ -433,3 +432,13 @@ def _check_index(index: Path) -> None:
             )
     if not isinstance(content.get("metadata"), dict):
         raise ConsistencyError(f"{index} has no `metadata`, which it is not read without. Download or copy it again.")
+
+
+def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
+    """Returns the error for comparing states inside the blocks with a learned prompt."""
+    kind = getattr(peft_config.peft_type, "value", peft_config.peft_type)
+    return ConsistencyError(
+        f"What is compared inside the blocks cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
+        "forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` "
+        "bct or kl, without `log_consistency_metrics`)."
+    )

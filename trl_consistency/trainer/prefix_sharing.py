@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from ..data.targets import without_router_loss
+from ..data.generation import without_router_loss
 from .capture import MAX_MASK_ENTRIES, Blocks, find_blocks
 from .load_balancing import Routing
 from .packing import Batch, Packing, distinct_rows

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import Trainer, TrainerCallback
 
 from ..errors import ConsistencyError
-from .finiteness import check_base
+from .finite_weights import check_base
 from .quantization import scales_of
 from .sharding import is_sharded, prepare_frozen, shape_of, shard_of
 from .upstream import ForwardRedirection, create_model_from_path, get_config_model_id, use_adapter

@@ -11,7 +11,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..data.collators import PairCollator
 from ..data.generation import evaluating
-from ..data.targets import TargetTable, generate_targets
+from ..data.target_table import TargetTable
+from ..data.targets import generate_targets
 from ..errors import ConsistencyError
 from .capture import find_blocks
 from .on_policy_consistency_config import OnPolicyConsistencyConfig

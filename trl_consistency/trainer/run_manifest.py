@@ -15,7 +15,7 @@ from ..data.anchors import PREPARED_COLUMNS
 from ..data.pairs import AnyDataset
 from ..data.prepare import columns_of
 from ..data.rendering import get_tokenizer
-from ..data.targets import TargetTable
+from ..data.target_table import TargetTable
 
 
 # Rows of a stream that are compared: all of them would have to be read and rendered beforehand.

@@ -16,7 +16,8 @@ from ..data.model_identity import identity_digest, model_identity, model_tensors
 from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets
 from ..data.target_cache import TargetCache, fingerprint
-from ..data.targets import TargetTable, generate_targets
+from ..data.target_table import TargetTable
+from ..data.targets import generate_targets
 from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
 from .reference import adapter_changes_base
@@ -48,7 +49,7 @@ class TargetMaker:
             Whether the model's weights come unchanged from the files under its name.
 
     Attributes:
-        table ([`~trl_consistency.data.targets.TargetTable`]):
+        table ([`~trl_consistency.data.target_table.TargetTable`]):
             The targets, by clean prompt.
         sources (`list[Dataset]`):
             The prepared data sets that may lack completions, the training pairs first.

@@ -1,0 +1,42 @@
+"""The parts of a reply: thoughts, and letters of choices."""
+
+from collections.abc import Iterable
+
+
+def is_letter(answer: str) -> bool:
+    """Whether an answer is the letter of a choice."""
+    return len(answer) == 1 and "A" <= answer <= "Z"
+
+
+def are_letters(candidates: Iterable[str]) -> bool:
+    """Whether the possible answers are letters of choices."""
+    candidates = [candidate for candidate in candidates if candidate.strip()]
+    return bool(candidates) and all(map(is_letter, candidates))
+
+
+THINKING_MARKERS = ("<think>", "</think>")
+
+
+def after_thinking(text: str, markers: tuple[str, str] = THINKING_MARKERS) -> str:
+    """
+    What a model says after it has thought aloud.
+
+    Args:
+        text (`str`):
+            All that it wrote. Its prompt may have opened the thought.
+        markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
+            What opens and closes a thought.
+
+    Returns:
+        `str`: The answer; nothing if the thought does not end.
+    """
+    return split_thought(text, markers)[1]
+
+
+def split_thought(text: str, markers: tuple[str, str] = THINKING_MARKERS) -> tuple[str, str]:
+    """What was thought, without markers, and the answer after it, as [`after_thinking`] gives it."""
+    opening, closing = markers
+    thought, _, answer = text.rpartition(closing)
+    if opening in answer:
+        thought, answer = text, ""
+    return thought.replace(opening, "").replace(closing, "").strip(), answer.strip()

@@ -1,0 +1,50 @@
+"""Checks once that the weights of a model are finite."""
+
+import os
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from ..finite import NotFiniteError, check_files, is_finite
+from .quantization import scales_of
+from .sharding import is_sharded, shard_of
+
+
+def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = None) -> None:
+    """
+    Looks once at all the weights of a model, before anything is made with them.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model.
+        name (`str`):
+            Its name or folder.
+        accelerator ([`~accelerate.Accelerator`], *optional*):
+            What lets processes agree that each hold a part of the model.
+
+    Raises:
+        [`NotFiniteError`]: If a weight is NaN or infinite.
+    """
+    found = next((weight for weight, tensor in model.named_parameters() if not _is_finite_weight(tensor)), None)
+    if _all_agree(found is None, accelerator):
+        return
+    if os.path.isdir(name):
+        check_files(name)  # which names the file
+    raise NotFiniteError(
+        f"{name}: the weights {found or 'of another process'} hold NaN or infinite values as they were loaded, and the files "
+        "do not say why. If they were loaded in float16, they may have overflowed: set `dtype: bfloat16` or `float32`."
+    )
+
+
+def _is_finite_weight(weight: Any) -> bool:
+    return all(is_finite(tensor) for tensor in (shard_of(weight), *scales_of(weight)))
+
+
+def _all_agree(is_well: bool, accelerator: Accelerator | None) -> bool:
+    """Whether all processes found their part of a sharded model well. Else each has the whole, and found the same."""
+    if accelerator is None or not is_sharded(accelerator):
+        return is_well
+    flag = torch.tensor([is_well], dtype=torch.int32, device=accelerator.device)
+    return bool(accelerator.gather(flag).all())
