@@ -159,7 +159,7 @@ def own_registry():
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch):
     """A Hub on the loopback interface, in the place of the real one."""
-    from tests.loopback_hub import LoopbackHub
+    from tests.helpers.loopback_hub import LoopbackHub
 
     with LoopbackHub().running() as server:
         server.stand_in(monkeypatch)

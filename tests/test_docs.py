@@ -13,12 +13,12 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from tests.conftest import make_pairs
-from tests.evaluation.judge_server import completion, judge_server
+from tests.helpers.judge_server import completion, judge_server
 from tests.publishing.conftest import save_adapter
 from tests.scripts.conftest import launched
 from trl_consistency.cli import main as cli
 from trl_consistency.data.lint import FINDINGS
-from trl_consistency.evaluation.measures import METRICS
+from trl_consistency.evaluation.rates.measures import METRICS
 from trl_consistency.perturbations import PERTURBATIONS
 from trl_consistency.publishing import read_results
 
@@ -167,8 +167,9 @@ def test_table_of_metrics():
 
 @pytest.mark.parametrize("line", SUITES_COMMANDS)
 def test_suites_commands(line, tmp_path, monkeypatch, model_dir, capsys):
-    """As far as the suites: their data cannot be reached. tests/evaluation/test_suites.py runs them on local data."""
-    from trl_consistency.evaluation import SuiteScore, suites
+    """As far as the suites: their data cannot be reached. tests/evaluation/suites/test_suites.py runs them on local data."""
+    from trl_consistency.evaluation import SuiteScore
+    from trl_consistency.evaluation.suites.suites import suites
     from trl_consistency.scripts import suites as script
 
     def scores(model, names, adapters, *args, **options):
@@ -185,11 +186,11 @@ def test_suites_commands(line, tmp_path, monkeypatch, model_dir, capsys):
 
 @pytest.mark.parametrize("line", INSPECT_COMMANDS)
 def test_inspect_commands(line):
-    """That what they name is there: tests/evaluation/test_suites.py runs such a command, which takes half a minute."""
+    """That what they name is there: tests/evaluation/suites/test_suites.py runs such a command, which takes half a minute."""
     pytest.importorskip("inspect_ai", reason="needs inspect_ai (`pip install .[suites]`)")
     from inspect import signature
 
-    from trl_consistency.evaluation import inspect_model, inspect_tasks
+    from trl_consistency.evaluation.suites.suites import inspect_model, inspect_tasks
 
     words = shlex.split(line)
     assert words[1:3] == ["eval", "trl_consistency/pairs"]
@@ -243,7 +244,7 @@ def test_commands(line, tmp_path, monkeypatch, organism_dir):
         made = words[words.index("--targets_file") + 1]
         words[words.index(made)] = str(tmp_path / made)
     if words[1] == "quickstart":  # with several seeds: minutes, and `make quickstart` has a test of its own
-        from trl_consistency import quickstart
+        from trl_consistency.scripts import quickstart
 
         with pytest.raises(SystemExit) as end:
             quickstart.run([*words[2:], "--help"])

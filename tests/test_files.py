@@ -12,15 +12,7 @@ import pytest
 
 from trl_consistency import files
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.files import (
-    check_file,
-    whole_file,
-    whole_files,
-    whole_folder,
-    write_by,
-    write_bytes,
-    write_text,
-)
+from trl_consistency.files import check_file, whole_file, whole_files, whole_folder, write_by, write_bytes, write_text
 
 
 @pytest.fixture(autouse=True)

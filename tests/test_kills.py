@@ -15,7 +15,7 @@ import yaml
 from peft import LoraConfig, get_peft_model
 
 from tests.conftest import make_model, make_pairs
-from tests.killed_commands import Commands, Job, snapshot
+from tests.helpers.killed_commands import Commands, Job, snapshot
 from tests.publishing.conftest import save_adapter
 from trl_consistency.folder_lock import LOCK, alone_in
 from trl_consistency.perturbations.card import MADE_WITH
@@ -143,8 +143,8 @@ def small_quickstart():
 
     All else is the quickstart's own: its pool, trainings, measurements, cards, plots, report.
     """
-    from trl_consistency import quickstart
     from trl_consistency.evaluation.run import PairSet
+    from trl_consistency.scripts import quickstart
 
     whole_sets = quickstart.organism_sets
     quickstart.RECIPES = {"BCT": "bct", "OPCT + anchors": "opct"}
@@ -209,7 +209,7 @@ def commands(tmp_path_factory, organism_dir):
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, model_dir, commands):
-    from trl_consistency.quickstart import write_questions
+    from trl_consistency.scripts.quickstart import write_questions
     from trl_consistency.scripts.recipes import recipes_dir
 
     path = tmp_path_factory.mktemp("room")
@@ -342,7 +342,7 @@ def test_folder_in_use(room, name):
 
 def quickstart_without_memory():
     """A worker is killed."""
-    from trl_consistency import quickstart
+    from trl_consistency.scripts import quickstart
 
     small_quickstart()
     quickstart._train_and_measure = _killed

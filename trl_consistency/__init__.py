@@ -6,11 +6,11 @@ from .exports import lazy_names
 
 
 if TYPE_CHECKING:
+    from .config.consistency_config import ConsistencyConfig
+    from .config.on_policy_consistency_config import OnPolicyConsistencyConfig
     from .errors import ConsistencyError, InvalidPairsError
-    from .trainer.consistency_config import ConsistencyConfig
+    from .trainer.callbacks.evaluation import ConsistencyEvalCallback
     from .trainer.consistency_trainer import ConsistencyTrainer
-    from .trainer.eval_callback import ConsistencyEvalCallback
-    from .trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
     from .trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
 
 

@@ -26,7 +26,10 @@ COMMANDS = {
     "suites": ("trl_consistency.scripts.suites", "run standard suites on a model and its adapters"),
     "push": ("trl_consistency.scripts.push", "publish a trained model on the Hub"),
     "evaluate": ("trl_consistency.scripts.evaluate", "measure a model and its adapters on pairs, with intervals"),
-    "quickstart": ("trl_consistency.quickstart", "train the embedded model organism and show before and after"),
+    "quickstart": (
+        "trl_consistency.scripts.quickstart",
+        "train the embedded model organism and show before and after",
+    ),
 }
 # Those that several processes can share.
 LAUNCHED_COMMANDS = {"consistency", "on-policy-consistency", "targets", "evaluate"}

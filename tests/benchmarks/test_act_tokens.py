@@ -5,8 +5,8 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_consistency.evaluation import AnswerOptions, evaluate, generate_answers, markdown_table
-from trl_consistency.quickstart import organism_sets, shown_rates
 from trl_consistency.scripts import consistency
+from trl_consistency.scripts.quickstart import organism_sets, shown_rates
 from trl_consistency.scripts.recipes import recipes_dir
 
 

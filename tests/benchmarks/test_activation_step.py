@@ -18,8 +18,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from trl_consistency import ConsistencyConfig
 from trl_consistency.data.collators import PairCollator
-from trl_consistency.trainer.paired_loss import Objectives, PairedLoss
-from trl_consistency.trainer.reference import Reference
+from trl_consistency.losses.paired import Objectives, PairedLoss
+from trl_consistency.passes.reference import Reference
 
 
 BATCH, LENGTH, SHARED, BLOCKS = 4, 400, 360, 4

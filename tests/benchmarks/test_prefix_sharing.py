@@ -28,7 +28,7 @@ from trl.models.utils import _ForwardRedirection
 from tests.benchmarks.test_activation_step import peak_of
 from trl_consistency import OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
 from trl_consistency.objectives.divergence import shared_head_divergence
-from trl_consistency.trainer.prefix_sharing import PrefixSharing
+from trl_consistency.passes.prefix_sharing import PrefixSharing
 
 
 STEPS, ROUNDS = 1, 2

@@ -6,8 +6,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_consistency.evaluation import AnswerOptions, evaluate, generate_answers, markdown_table
 from trl_consistency.organism import build_organism, load_organism_datasets, organism
-from trl_consistency.quickstart import organism_sets, shown_rates
 from trl_consistency.scripts import consistency
+from trl_consistency.scripts.quickstart import organism_sets, shown_rates
 from trl_consistency.scripts.recipes import recipes_dir
 
 

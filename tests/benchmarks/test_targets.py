@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from trl_consistency.data.rendering import render_prompt
-from trl_consistency.data.targets import generate_targets
+from trl_consistency.generation.targets import generate_targets
 from trl_consistency.organism import load_organism_datasets
 
 

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from tests.benchmarks.test_prefix_sharing import SHAPES, make_training
 from tests.trainer.test_on_policy_consistency_trainer import replay
-from trl_consistency.trainer.upstream import end_run
+from trl_consistency.upstream import end_run
 
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ GIGABYTES = 2
 
 START = """
 import json, sys, time
-from trl_consistency.data.model_identity import files_identity
+from trl_consistency.generation.model_identity import files_identity
 start = time.perf_counter()
 print(json.dumps([files_identity(sys.argv[1]), time.perf_counter() - start]))
 """

@@ -5,7 +5,8 @@ from datasets import Dataset
 from tests.conftest import make_model, make_pairs
 from tests.evaluation.test_held_out import rate
 from trl_consistency.data.rendering import render_prompt
-from trl_consistency.evaluation import answering, dose
+from trl_consistency.evaluation import dose
+from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.dose import Dose, measure_dose, sample_pairs
 
 

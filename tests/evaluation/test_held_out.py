@@ -3,14 +3,9 @@ from datasets import Dataset, IterableDataset
 
 from tests.conftest import make_model
 from trl_consistency import InvalidPairsError
-from trl_consistency.evaluation import Estimate, answering
-from trl_consistency.evaluation.held_out import (
-    draw_sample,
-    fallen,
-    measure_sample,
-    prepare_sample,
-    selection_score,
-)
+from trl_consistency.evaluation import Estimate
+from trl_consistency.evaluation.answers import generate as answering
+from trl_consistency.evaluation.held_out import draw_sample, fallen, measure_sample, prepare_sample, selection_score
 
 
 def turn(text):

@@ -4,15 +4,15 @@ import math
 import pytest
 import torch
 from datasets import Dataset
+from trl_consistency.evaluation.grading.grade.judge import Judgement
 
+from tests.conftest import make_model
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_prompt
-from trl_consistency.data.target_cache import TargetCache
-from trl_consistency.evaluation import Estimate, PairSet, answering, evaluate
-from trl_consistency.evaluation.answering import AnswerOptions, generate_answers
-from trl_consistency.evaluation.judge import Judgement
-
-from ..conftest import make_model
+from trl_consistency.evaluation import Estimate, PairSet, evaluate
+from trl_consistency.evaluation.answers import generate as answering
+from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
+from trl_consistency.generation.answer_cache import TargetCache
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from tests.conftest import make_model, make_pairs, make_tokenizer
 from tests.hostile_input.damage import adapter, changed_weights, cut, pickled_adapter
 from tests.hostile_input.room import CHAT, Case, Room
-from trl_consistency.evaluation.models import load_model
+from trl_consistency.models.loading import load_model
 
 
 def spoiled_model() -> Any:

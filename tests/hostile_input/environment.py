@@ -6,7 +6,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from tests.hostile_input.room import Case, Room
-from trl_consistency.trainer.folder_lock import all_alone_in
+from trl_consistency.trainer.run.folder_lock import all_alone_in
 
 
 def in_use(room: Room) -> None:
@@ -16,7 +16,7 @@ def in_use(room: Room) -> None:
 
 def without(room: Room, package: str) -> None:
     """As if a package were not installed."""
-    for module in ("trl_consistency.trainer.checks", "trl_consistency.option_types"):
+    for module in ("trl_consistency.trainer.run.checks", "trl_consistency.config.types"):
         room.monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == package else find_spec(name))
 
 
@@ -24,7 +24,7 @@ def full_disk(room: Room) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    room.monkeypatch.setattr("trl_consistency.trainer.checks.tempfile.TemporaryFile", refuse)
+    room.monkeypatch.setattr("trl_consistency.trainer.run.checks.tempfile.TemporaryFile", refuse)
 
 
 CASES: list[Case] = [

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.hostile_input.room import CHAT, Case, Room
-from trl_consistency.evaluation.models import load_model
+from trl_consistency.models.loading import load_model
 
 
 Weights = dict[str, torch.Tensor]

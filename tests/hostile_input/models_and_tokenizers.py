@@ -8,7 +8,7 @@ from huggingface_hub import constants
 from tests.conftest import make_model, make_tokenizer
 from tests.hostile_input.damage import cut
 from tests.hostile_input.room import CHAT, Case, Room
-from trl_consistency.evaluation.models import load_model
+from trl_consistency.models.loading import load_model
 from trl_consistency.smollm2 import checkpoint
 
 

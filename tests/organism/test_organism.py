@@ -11,7 +11,7 @@ from trl_consistency.organism import build_organism, load_organism_datasets, org
 from trl_consistency.organism.facts import load_questions
 from trl_consistency.organism.requests import load_requests
 from trl_consistency.organism.tokenizer import SYSTEM_PROMPT
-from trl_consistency.quickstart import organism_sets
+from trl_consistency.scripts.quickstart import organism_sets
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_file_in_a_mixture(tmp_path, recipe):
 
 
 def test_missing_bitsandbytes(tmp_path, recipe, monkeypatch):
-    monkeypatch.setattr("trl_consistency.trainer.checks.find_spec", lambda name: None)
+    monkeypatch.setattr("trl_consistency.trainer.run.checks.find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="`load_in_4bit` needs the package `bitsandbytes`"):
         run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--load_in_4bit"])
 

@@ -16,21 +16,21 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from tests.conftest import make_model
-from tests.evaluation.judge_server import completion, judge_server
 from tests.evaluation.test_run import naive_answer
-from trl_consistency.data import targets
+from tests.helpers.judge_server import completion, judge_server
+from tests.scripts.conftest import launched
 from trl_consistency.escaping import printable
-from trl_consistency.evaluation import AnswerOptions, SuiteScore, answering
+from trl_consistency.evaluation import AnswerOptions, SuiteScore
 from trl_consistency.evaluation import evaluate as evaluate_in_python
-from trl_consistency.evaluation.models import check_adapters
+from trl_consistency.evaluation.answers import generate as answering
+from trl_consistency.generation import targets
+from trl_consistency.models.loading import check_adapters
+from trl_consistency.models.quantization import keep_layout
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
 from trl_consistency.scripts import evaluate, evaluation_files
 from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
-from trl_consistency.trainer.quantization import keep_layout
-
-from .conftest import launched
 
 
 def user(text):
@@ -301,7 +301,7 @@ def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path,
 
 
 def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
-    """Each model's scores beside its rates; the libraries' own part is in tests/evaluation/test_suites.py."""
+    """Each model's scores beside its rates; the libraries' own part is in tests/evaluation/suites/test_suites.py."""
 
     def scores(model, suites, adapters, processing_class, **given):
         print("what the library prints")

@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 
 from tests.scripts.conftest import ROOT, adapter
-from trl_consistency.trainer.interruption import find_checkpoint
+from trl_consistency.trainer.run.interruption import find_checkpoint
 
 
 def command(name, recipe, output_dir, processes, max_steps):

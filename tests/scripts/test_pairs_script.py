@@ -10,9 +10,9 @@ from datasets import load_dataset
 from tests.conftest import make_config, make_model, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
-from trl_consistency.data import targets
 from trl_consistency.data.pairs import check_pairs
-from trl_consistency.evaluation import answering
+from trl_consistency.evaluation.answers import generate as answering
+from trl_consistency.generation import targets
 from trl_consistency.scripts.consistency import run
 
 

@@ -673,16 +673,16 @@ class TestEarlyErrors:
 
         find_spec = importlib.util.find_spec
         monkeypatch.setattr(
-            "trl_consistency.trainer.checks.find_spec", lambda name: None if name == missing else find_spec(name)
+            "trl_consistency.trainer.run.checks.find_spec", lambda name: None if name == missing else find_spec(name)
         )
-        monkeypatch.setattr("trl_consistency.trainer.checks.get_available_reporting_integrations", lambda: [])
+        monkeypatch.setattr("trl_consistency.trainer.run.checks.get_available_reporting_integrations", lambda: [])
         with pytest.raises(ConsistencyError, match=reason):
             faulty_trainer(tmp_path, model_dir, options=options)
 
     def test_quantization_without_bitsandbytes(self, tmp_path, model_dir, monkeypatch):
         from transformers import BitsAndBytesConfig
 
-        monkeypatch.setattr("trl_consistency.trainer.checks.find_spec", lambda name: None)
+        monkeypatch.setattr("trl_consistency.trainer.run.checks.find_spec", lambda name: None)
         with pytest.raises(ConsistencyError, match="`quantization_config` needs the package `bitsandbytes`"):
             faulty_trainer(tmp_path, model_dir, quantization_config=BitsAndBytesConfig(load_in_4bit=True))
 

@@ -13,7 +13,7 @@ from tests.trainer import test_consistency_trainer as paired
 from tests.trainer import test_on_policy_consistency_trainer as on_policy
 from tests.trainer.test_consistency_trainer import losses
 from trl_consistency import ConsistencyConfig, ConsistencyError, ConsistencyTrainer
-from trl_consistency.trainer import checks
+from trl_consistency.trainer.run import checks
 
 
 OBJECTIVES = ["bct", "mlpct", "opct"]

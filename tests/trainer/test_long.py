@@ -13,7 +13,7 @@ from tests.conftest import make_tokenizer
 from tests.trainer import test_consistency_trainer as paired
 from tests.trainer import test_on_policy_consistency_trainer as on_policy
 from tests.trainer.test_consistency_trainer import losses
-from trl_consistency.trainer import capture
+from trl_consistency.passes import capture
 
 
 OBJECTIVES = ["bct", "act", "opct"]

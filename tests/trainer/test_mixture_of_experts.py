@@ -8,7 +8,7 @@ from transformers import GptOssConfig, GptOssForCausalLM, Qwen3MoeConfig, Qwen3M
 from tests.conftest import make_config, make_pairs, make_tokenizer
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
-from trl_consistency.data.target_cache import fingerprint
+from trl_consistency.generation.answer_cache import fingerprint
 
 
 SHAPE = {

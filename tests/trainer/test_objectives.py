@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 
 from tests.conftest import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.data.test_rendering import TextProcessor
-from tests.trainer.test_capture import MULTIMODAL, SHAPE, make
+from tests.passes.test_capture import MULTIMODAL, SHAPE, make
 from trl_consistency import ConsistencyError, ConsistencyTrainer, InvalidPairsError
 from trl_consistency.trainer import consistency_trainer, target_maker
 

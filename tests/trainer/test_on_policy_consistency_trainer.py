@@ -12,7 +12,8 @@ from tests.conftest import make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError, OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.objectives.divergence import shared_head_divergence
-from trl_consistency.trainer import prefix_sharing, rollout_loss
+from trl_consistency.passes import prefix_sharing
+from trl_consistency.rollouts import loss as rollout_loss
 
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
@@ -534,9 +535,8 @@ def test_rollouts_do_not_heed_the_models_generation_config(tmp_path):
 
 
 def test_prefilled_turns_and_tools_are_rendered_as_for_the_other_trainer(tmp_path):
+    from tests.trainer.test_consistency_trainer import make_config
     from trl_consistency import ConsistencyTrainer
-
-    from .test_consistency_trainer import make_config
 
     pairs = make_pairs(4).map(
         lambda row: (

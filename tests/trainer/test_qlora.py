@@ -8,9 +8,8 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 
 from tests.conftest import make_config, make_pairs, make_tokenizer
+from tests.trainer.test_on_policy_consistency_trainer import LORA, make_on_policy_config
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
-
-from .test_on_policy_consistency_trainer import LORA, make_on_policy_config
 
 
 NF4 = {

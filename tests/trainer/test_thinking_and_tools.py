@@ -12,7 +12,7 @@ from tests.conftest import make_config, make_model, make_tokenizer
 from tests.trainer.test_consistency_trainer import LORA, losses
 from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config, moved, replay
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
-from trl_consistency.evaluation.answering import AnswerOptions, generate_ids
+from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_ids
 
 
 QWEN3 = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
@@ -140,11 +140,14 @@ def test_thoughts_in_cached_answers(tmp_path, qwen3, monkeypatch, keep_thinking)
     """The second run takes the answers from the cache, with the thoughts that are still in them."""
     thought, rest = (qwen3(text)["input_ids"] for text in ("<think>\nHm.\n</think>", "\n\n2.<|im_end|>"))
     monkeypatch.setattr(
-        "trl_consistency.data.targets._generate", lambda model, prompts, config: [thought + rest for _ in prompts]
+        "trl_consistency.generation.targets._generate",
+        lambda model, prompts, config: [thought + rest for _ in prompts],
     )
     pairs = thinking_pairs(True).remove_columns("completion")
     make(tmp_path, qwen3, pairs, "bct").train()
-    monkeypatch.setattr("trl_consistency.data.targets._generate", lambda *_: pytest.fail("generated although cached"))
+    monkeypatch.setattr(
+        "trl_consistency.generation.targets._generate", lambda *_: pytest.fail("generated although cached")
+    )
     trainer = make(tmp_path, qwen3, pairs, "bct", keep_thinking=keep_thinking)
     trainer.train()
     batch = next(iter(trainer.get_train_dataloader()))

@@ -10,10 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
-from ..option_types import check_installed, check_keys, check_types
-from ..trainer.device import settle_device
-from ..trainer.generation_kwargs import check_generation_kwargs
+from .device import settle_device
+from .generation_kwargs import check_generation_kwargs
 from .options import BELOW_ONE, SEED, SHARE, Allowed, above, at_least, check_ranges, option, refuse, with_help
+from .types import check_installed, check_keys, check_types
 
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets
 
 from ..errors import InvalidPairsError
-from .distinct import first_rows
 from .pairs import AnyDataset
 from .prepare import columns_of
+from .repeats import first_rows
 
 
 PREPARED_COLUMNS = ("clean_ids", "perturbed_ids", "completion_ids", "content_span", "length")

@@ -6,20 +6,20 @@ from ..exports import lazy_names
 
 
 if TYPE_CHECKING:
-    from .answering import Answer, AnswerOptions, answer_pairs, generate_answers
+    from .answers.generate import Answer, AnswerOptions, answer_pairs, generate_answers
     from .dose import Dose, measure_dose
-    from .estimates import Estimate, Sample, estimate
-    from .graders import named_answers, refuses, stated_choice
-    from .grading import Grade, grade, grade_answers, possible_answers
-    from .judge import EndpointJudge, Judgement, JudgementStore, LocalJudge
-    from .measures import METRICS, compare, make_samples, measure
-    from .plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training
-    from .report import markdown_table, spread_table
+    from .grading.grade import Grade, grade, grade_answers, possible_answers
+    from .grading.graders import named_answers, refuses, stated_choice
+    from .grading.judge import EndpointJudge, Judgement, JudgementStore, LocalJudge
+    from .rates.estimates import Estimate, Sample, estimate
+    from .rates.measures import METRICS, compare, make_samples, measure
+    from .rates.vulnerability import Verdict
+    from .report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training
+    from .report.tables import markdown_table, spread_table
     from .run import PairSet, Results, evaluate
-    from .suite_runs import Suite
-    from .suite_scores import SuiteScore, compare_suites, suites_table
-    from .suites import SUITES, run_suites
-    from .vulnerability import Verdict
+    from .suites.runs import Suite
+    from .suites.scores import SuiteScore, compare_suites, suites_table
+    from .suites.suites import SUITES, run_suites
 
 
 __all__ = [

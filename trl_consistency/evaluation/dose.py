@@ -12,13 +12,13 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from ..data.generation import evaluating
 from ..data.rendering import ProcessingClass
-from .answering import AnswerOptions
-from .estimates import Estimate
-from .grading import possible_answers
-from .keys import check_keys
-from .replies import THINKING_MARKERS
+from ..generation.options import evaluating
+from .answers.generate import AnswerOptions
+from .answers.replies import THINKING_MARKERS
+from .grading.grade import possible_answers
+from .grading.keys import check_keys
+from .rates.estimates import Estimate
 from .run import PairSet, evaluate
 
 

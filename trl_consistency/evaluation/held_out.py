@@ -11,12 +11,12 @@ from ..data.anchors import anchor_rows
 from ..data.pairs import PAIR_COLUMNS, check_anchors, check_pairs
 from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
-from .answering import AnswerOptions
-from .estimates import Estimate
-from .grading import possible_answers
-from .keys import check_keys
+from .answers.generate import AnswerOptions
+from .grading.grade import possible_answers
+from .grading.keys import check_keys
 from .kinds import kind_of
-from .measures import ABILITIES, harmonic_mean
+from .rates.estimates import Estimate
+from .rates.measures import ABILITIES, harmonic_mean
 from .run import PairSet, evaluate
 
 

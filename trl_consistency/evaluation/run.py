@@ -12,16 +12,16 @@ from transformers import PreTrainedModel
 from ..data.pairs import report_faults
 from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass
-from ..data.target_cache import TargetCache
 from ..errors import ConsistencyError
-from ..trainer.model_checks import context_of
-from .answering import Answer, AnswerOptions, answer_pairs
-from .estimates import Estimate
-from .grading import OUTCOMES, Candidates, Grade, grade_answers, is_anchor, possible_answers
-from .judge import Judge
-from .keys import check_keys, check_rows
+from ..generation.answer_cache import TargetCache
+from ..models.checks import context_of
+from .answers.generate import Answer, AnswerOptions, answer_pairs
+from .grading.grade import OUTCOMES, Candidates, Grade, grade_answers, is_anchor, possible_answers
+from .grading.judge import Judge
+from .grading.keys import check_keys, check_rows
 from .kinds import kind_of
-from .measures import METRICS, Samples, compare, make_samples, measure
+from .rates.estimates import Estimate
+from .rates.measures import METRICS, Samples, compare, make_samples, measure
 
 
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
@@ -310,7 +310,7 @@ def evaluate(
             Whether the judge also says which answer a question got, unless the possible answers are letters.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Variables of the chat template; a row's own come on top.
-        cache ([`~trl_consistency.data.target_cache.TargetCache`], *optional*):
+        cache ([`~trl_consistency.generation.answer_cache.TargetCache`], *optional*):
             Where answers are kept while they are made, so that a killed run goes on where it was.
         desc (`str`, *optional*, defaults to `"Answering"`):
             What the progress bar is called.

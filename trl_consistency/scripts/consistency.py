@@ -15,7 +15,7 @@ trl-consistency consistency \
 ```
 """
 
-from ..trainer.consistency_config import ConsistencyConfig
+from ..config.consistency_config import ConsistencyConfig
 from ..trainer.consistency_trainer import ConsistencyTrainer
 from .loading import ConsistencyScriptArguments
 from .training import TrainingCommand

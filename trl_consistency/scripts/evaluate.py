@@ -23,14 +23,20 @@ from accelerate import PartialState
 from transformers import BitsAndBytesConfig
 
 from ..config.options import SHARE, CommandArguments, at_least, check_ranges, option, with_help
-from ..data.model_identity import answer_cache
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
-from ..evaluation.answering import AnswerOptions
-from ..evaluation.choices import CHOICE_PREFIX, offered_letters
-from ..evaluation.grading import is_for_judge
-from ..evaluation.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
-from ..evaluation.models import (
+from ..evaluation.answers.choices import CHOICE_PREFIX, offered_letters
+from ..evaluation.answers.generate import AnswerOptions
+from ..evaluation.grading.grade import is_for_judge
+from ..evaluation.grading.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
+from ..evaluation.run import PairSet, Results, evaluate
+from ..evaluation.suites.runs import load_suite
+from ..evaluation.suites.suites import find_suites, run_suites, suite_packages
+from ..files import whole_files, write_text
+from ..folder_lock import alone_in
+from ..generation.model_identity import answer_cache
+from ..models.checks import context_of
+from ..models.loading import (
     BASE,
     adapted,
     check_adapters,
@@ -40,15 +46,9 @@ from ..evaluation.models import (
     load_tokenizer,
     name_models,
 )
-from ..evaluation.run import PairSet, Results, evaluate
-from ..evaluation.suite_runs import load_suite
-from ..evaluation.suites import find_suites, run_suites, suite_packages
-from ..files import whole_files, write_text
-from ..folder_lock import alone_in
 from ..publishing.page import check_card
-from ..trainer.checks import check_bitsandbytes, check_output_dir
-from ..trainer.folder_lock import all_alone_in
-from ..trainer.model_checks import context_of
+from ..trainer.run.checks import check_bitsandbytes, check_output_dir
+from ..trainer.run.folder_lock import all_alone_in
 from .evaluation_files import (
     ANSWERS_FILE,
     PICTURES,

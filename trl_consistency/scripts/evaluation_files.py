@@ -12,12 +12,12 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import ConsistencyError, one_line
-from ..evaluation.estimates import Estimate
-from ..evaluation.grading import last_text
+from ..evaluation.grading.grade import last_text
 from ..evaluation.kinds import kind_of
-from ..evaluation.models import BASE
-from ..evaluation.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
-from ..evaluation.report import (
+from ..evaluation.rates.estimates import Estimate
+from ..evaluation.report.page import Picture, Report, Table
+from ..evaluation.report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
+from ..evaluation.report.tables import (
     DIFFERENCES_TEXT,
     OUTCOMES_TEXT,
     RATES_TEXT,
@@ -26,10 +26,10 @@ from ..evaluation.report import (
     outcome_places,
     rate_cells,
 )
-from ..evaluation.report_page import Picture, Report, Table
 from ..evaluation.run import SIDES, Results
-from ..evaluation.suite_scores import SuiteScore, compare_suites, suite_cells
+from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, whole_files, write_by
+from ..models.loading import BASE
 from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
 from ..publishing.results import RESULTS_FILE

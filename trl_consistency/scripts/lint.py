@@ -20,21 +20,21 @@ from accelerate import PartialState
 from transformers import AutoConfig
 from trl import DatasetMixtureConfig, ModelConfig, get_quantization_config
 
+from ..config.consistency_config import METHODS, ConsistencyConfig
+from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
+from ..data.highlights import mark_pair
 from ..data.lint import SPAN_FINDINGS, LintReport, lint_pairs
-from ..data.marks import mark_pair
 from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
-from ..embedded import EMBEDDED, resolve_model
 from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
+from ..models.embedded import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
-from ..trainer.checks import check_chat_template, read_template
-from ..trainer.consistency_config import METHODS, ConsistencyConfig
-from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
+from ..trainer.run.checks import check_chat_template, read_template
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, get_split, load_pairs
 from .parser import StrictParser, as_markers, as_template_kwargs
@@ -239,8 +239,8 @@ def _measure_dose(
     chat_template_kwargs: dict[str, Any],
     model_args: ModelConfig,
 ) -> Dose:
-    from ..evaluation.keys import check_keys
-    from ..evaluation.models import load_model
+    from ..evaluation.grading.keys import check_keys
+    from ..models.loading import load_model
 
     check_keys(rows, "pairs")
     model, processing_class = load_model(

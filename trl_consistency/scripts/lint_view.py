@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..data.highlights import Token
 from ..data.lint import FINDINGS, SPAN_FINDINGS, LintReport
-from ..data.marks import Token
 from ..escaping import printable
 from ..evaluation.dose import Dose
 from ..pages import in_terminal, render

@@ -12,11 +12,11 @@ from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 from ..config.options import option, with_help
 from ..data.folders import FILE_TYPES, check_csv, check_data_file, check_data_folder, check_json
 from ..data.local_data import cached_by_content
-from ..embedded import EMBEDDED
 from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
+from ..models.embedded import EMBEDDED
 from ..organism import load_control_dataset, load_organism_datasets
-from ..trainer.eval_callback import check_options
+from ..trainer.callbacks.evaluation import check_options
 
 
 # What `datasets` raises for files that it cannot read, folders without data, scripts, and names that it cannot find.

@@ -15,7 +15,7 @@ trl-consistency on-policy-consistency \\
 ```
 """
 
-from ..trainer.on_policy_consistency_config import OnPolicyConsistencyConfig
+from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
 from .loading import OnPolicyConsistencyScriptArguments
 from .training import TrainingCommand

@@ -9,14 +9,14 @@ from typing import Any, NoReturn
 
 import yaml
 
+from ..config.types import accepts, describe
 from ..errors import did_you_mean, one_line
 from ..escaping import printable
-from ..option_types import accepts, describe
 from .sources import SOURCE_ERRORS, read_options
 
 
-PAIRED = "trl_consistency.trainer.consistency_config.ConsistencyConfig"
-ON_POLICY = "trl_consistency.trainer.on_policy_consistency_config.OnPolicyConsistencyConfig"
+PAIRED = "trl_consistency.config.consistency_config.ConsistencyConfig"
+ON_POLICY = "trl_consistency.config.on_policy_consistency_config.OnPolicyConsistencyConfig"
 
 # Environment variables that a recipe may set: how many threads and which devices, what is logged and under which name.
 HARMLESS_VARIABLES = re.compile(

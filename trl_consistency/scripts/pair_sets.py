@@ -10,15 +10,15 @@ from trl import DatasetMixtureConfig
 
 from ..data.rendering import ProcessingClass
 from ..data.text import normalized
-from ..embedded import EMBEDDED
 from ..errors import ConsistencyError
-from ..evaluation.graders import SHORTEST_IN_ANY_CASE
-from ..evaluation.grading import possible_answers
-from ..evaluation.keys import check_keys, check_rows
+from ..evaluation.grading.grade import possible_answers
+from ..evaluation.grading.graders import SHORTEST_IN_ANY_CASE
+from ..evaluation.grading.keys import check_keys, check_rows
 from ..evaluation.run import PairSet
+from ..models.embedded import EMBEDDED
 from ..organism import load_control_dataset, load_organism_datasets
 from ..perturbations.reading import read_rows
-from ..trainer.checks import check_chat_template
+from ..trainer.run.checks import check_chat_template
 from .loading import ConsistencyScriptArguments, load_pairs
 
 

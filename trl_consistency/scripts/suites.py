@@ -17,12 +17,12 @@ from typing import Any
 from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
 from ..errors import ends_with_message
 from ..escaping import printable
-from ..evaluation.models import BASE, check_adapters, load_model, name_models
-from ..evaluation.suite_scores import SuiteScore
-from ..evaluation.suites import find_suites, run_suites, suite_packages
+from ..evaluation.suites.scores import SuiteScore
+from ..evaluation.suites.suites import find_suites, run_suites, suite_packages
 from ..files import write_text
 from ..folder_lock import alone_in
-from ..trainer.checks import check_output_dir
+from ..models.loading import BASE, check_adapters, load_model, name_models
+from ..trainer.run.checks import check_output_dir
 from .evaluation_files import suite_results, suite_tables, tables_text
 from .parser import StrictParser, as_template_kwargs
 

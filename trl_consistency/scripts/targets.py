@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from trl import DatasetMixtureConfig, ModelConfig
 
+from ..config.consistency_config import ConsistencyConfig
 from ..config.options import CommandArguments, option, with_help
 from ..errors import ends_with_message
 from ..files import check_file, write_by
-from ..trainer.consistency_config import ConsistencyConfig
-from ..trainer.upstream import end_run
+from ..upstream import end_run
 from .consistency import COMMAND
 from .loading import ConsistencyScriptArguments
 from .parser import StrictParser

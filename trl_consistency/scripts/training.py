@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantization_config
 
-from ..embedded import resolve_model
 from ..errors import ConsistencyError, ends_with_message
 from ..files import writing
 from ..folder_lock import check_unused
-from ..trainer.checks import check_bitsandbytes, check_output_dir
-from ..trainer.eval_callback import ConsistencyEvalCallback
-from ..trainer.interruption import find_checkpoint
-from ..trainer.upstream import end_run
+from ..models.embedded import resolve_model
+from ..trainer.callbacks.evaluation import ConsistencyEvalCallback
+from ..trainer.run.checks import check_bitsandbytes, check_output_dir
+from ..trainer.run.interruption import find_checkpoint
+from ..upstream import end_run
 from .loading import (
     ConsistencyScriptArguments,
     OnPolicyConsistencyScriptArguments,

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..data.model_identity import answer_cache
-from ..evaluation.answering import AnswerOptions
-from ..evaluation.models import load_model
+from ..evaluation.answers.generate import AnswerOptions
+from ..evaluation.rates.vulnerability import Verdict
 from ..evaluation.run import SIDES, evaluate
-from ..evaluation.vulnerability import Verdict
 from ..files import whole_file
-from ..trainer.checks import check_chat_template
+from ..generation.model_identity import answer_cache
+from ..models.loading import load_model
+from ..trainer.run.checks import check_chat_template
 
 
 # The model's answers while they are made: a killed run goes on from them. Pushing leaves it out.

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
+from ..config.device import announce_cpu, mixed_precision
 from ..data.anchors import (
     PREPARED_COLUMNS,
     anchor_rows,
@@ -28,8 +29,18 @@ from ..data.prepare import is_prepared, unformatted
 from ..data.rendering import load_processing_class
 from ..errors import ConsistencyError
 from ..files import write_text
-from .card import build_card, describe_data
-from .checks import (
+from ..losses.meter import LossMeter
+from ..losses.row_losses import RowLosses
+from ..models.checks import check_model, context_length
+from ..models.finite_weights import check_base
+from ..models.quantization import keep_layout
+from ..passes.reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
+from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
+from .callbacks.dose import DoseCheck
+from .callbacks.finiteness import FinitenessGuard
+from .card.facts import build_card, describe_data
+from .row_evaluation import EvaluatedRows
+from .run.checks import (
     as_config,
     check_anchor_arguments,
     check_apart,
@@ -42,24 +53,10 @@ from .checks import (
     check_tokenizer,
     check_training_options,
 )
-from .device import announce_cpu, mixed_precision
-from .dose import DoseCheck
-from .finite_weights import check_base
-from .finiteness import FinitenessGuard
-from .folder_lock import all_alone_in
-from .interruption import (
-    Checkpoints,
-    stopping_on_signals,
-)
-from .loss_meter import LossMeter
-from .model_checks import check_model, context_length
-from .pushing import PushMixin
-from .quantization import keep_layout
-from .reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
-from .resumption import RunRecord
-from .row_evaluation import EvaluatedRows
-from .row_losses import RowLosses
-from .upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
+from .run.folder_lock import all_alone_in
+from .run.interruption import Checkpoints, stopping_on_signals
+from .run.pushing import PushMixin
+from .run.resumption import RunRecord
 
 
 if TYPE_CHECKING:

@@ -9,15 +9,24 @@ from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalPrediction
 from trl import SFTTrainer
 
+from ..config.consistency_config import ConsistencyConfig
 from ..data.alignment import AlignmentReport, log_alignment
 from ..data.collators import PairCollator
 from ..data.eval_sets import EvalDataset
 from ..data.pairs import AnyDataset
 from ..data.prepare import align_pairs, prepare_pairs
+from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
+from ..generation.target_engine import check_vllm
+from ..losses.paired import Objectives, PairedLoss
+from ..losses.row_losses import RowLosses, means_of
+from ..losses.supervised import ObservedModel, supervised_row_losses
+from ..models.sharding import gathered
+from ..passes.reference import Reference, StartReference
 from .base import PairTrainer, ProcessingClass, settle_config
-from .card import paired_facts
-from .checks import (
+from .callbacks.regeneration import RegenerateTargets
+from .card.facts import paired_facts
+from .run.checks import (
     check_chat_template,
     check_full_batches,
     check_model_options,
@@ -28,16 +37,7 @@ from .checks import (
     read_template,
     refuse_arguments,
 )
-from .consistency_config import ConsistencyConfig
-from .paired_loss import Objectives, PairedLoss
-from .reference import Reference, StartReference
-from .regeneration import RegenerateTargets
-from .row_losses import RowLosses, means_of
-from .sharding import gathered
-from .stream import RepeatedStream
-from .supervised_loss import ObservedModel, supervised_row_losses
 from .target_maker import PLAIN_LOADING, TargetMaker
-from .vllm_engine import check_vllm
 
 
 if TYPE_CHECKING:

@@ -11,35 +11,35 @@ from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 from trl import DistillationTrainer
 
+from ..config.device import mixed_precision
+from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.eval_sets import EvalDataset
-from ..data.generation import evaluating, own_options
 from ..data.pairs import AnyDataset
 from ..data.prepare import prepare_pairs
 from ..errors import ConsistencyError
 from ..finite import explained_sampling
-from .base import PairTrainer, ProcessingClass, settle_config
-from .card import rollout_facts
-from .checks import check_reference_options, check_sharding, refuse_arguments
-from .device import mixed_precision
-from .load_balancing import router_coefficient
-from .model_checks import check_reference_files
-from .on_policy_consistency_config import OnPolicyConsistencyConfig
-from .reference import GivenReference, Reference, StartReference, check_separate, load_reference_model
-from .rollout_checkpoints import load_rollouts, save_rollouts
-from .rollout_data import RolloutSampler, check_batches, loss_mask, padded, repeated, repeated_stream
-from .rollout_engine import EngineMismatch, RolloutEngine, without_vllm
-from .rollout_loss import RolloutLoss, Rollouts
-from .rollout_metrics import (
+from ..generation.options import evaluating, own_options
+from ..losses.row_losses import RowLosses, means_of
+from ..models.checks import check_reference_files
+from ..models.sharding import is_sharded
+from ..passes.load_balancing import router_coefficient
+from ..passes.reference import GivenReference, Reference, StartReference, check_separate, load_reference_model
+from ..rollouts.data import RolloutSampler, check_batches, loss_mask, padded, repeated, repeated_stream
+from ..rollouts.engine import EngineMismatch, RolloutEngine, without_vllm
+from ..rollouts.loss import RolloutLoss, Rollouts
+from ..rollouts.metrics import (
     CleanAnswers,
     PairMetrics,
     completion_lengths,
     leave_out_lengths_of_nothing,
     length_metrics,
 )
-from .rollout_table import RolloutTable
-from .row_losses import RowLosses, means_of
-from .sharding import is_sharded
-from .upstream import RepeatSampler, pad, split_tensor_dict
+from ..rollouts.table import RolloutTable
+from ..upstream import RepeatSampler, pad, split_tensor_dict
+from .base import PairTrainer, ProcessingClass, settle_config
+from .card.facts import rollout_facts
+from .run.checks import check_reference_options, check_sharding, refuse_arguments
+from .run.rollout_checkpoints import load_rollouts, save_rollouts
 
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import torch
 from accelerate import Accelerator
 
-from .row_losses import RowLosses
+from ..losses.row_losses import RowLosses
 
 
 class EvaluatedRows:

@@ -11,18 +11,18 @@ from datasets import Dataset, IterableDataset
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.eval_sets import named
-from ..data.generation import evaluating
-from ..data.model_identity import identity_digest, model_identity, model_tensors
 from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets
-from ..data.target_cache import TargetCache, fingerprint
 from ..data.target_table import TargetTable
-from ..data.targets import generate_targets
 from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
-from .reference import adapter_changes_base
-from .upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
-from .vllm_engine import TargetEngine
+from ..generation.answer_cache import TargetCache, fingerprint
+from ..generation.model_identity import identity_digest, model_identity, model_tensors
+from ..generation.options import evaluating
+from ..generation.target_engine import TargetEngine
+from ..generation.targets import generate_targets
+from ..passes.reference import adapter_changes_base
+from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
 
 
 logger = get_logger(__name__)

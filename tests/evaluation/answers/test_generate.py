@@ -1,0 +1,120 @@
+import pytest
+import torch
+
+from tests.conftest import make_model, make_tokenizer
+from trl_consistency.data.rendering import render_prompt
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.evaluation.answers import generate as answering
+from trl_consistency.evaluation.answers.choices import LetterScorer, offered_letters
+from trl_consistency.evaluation.answers.generate import Answer, AnswerOptions, answer_pairs
+from trl_consistency.generation.answer_cache import TargetCache
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def row(clean, perturbed, tokenizer, **columns):
+    prompts = {"clean_prompt": user(clean), "perturbed_prompt": user(perturbed)}
+    ids = {f"{side}_ids": render_prompt(tokenizer, prompts[f"{side}_prompt"]) for side in ("clean", "perturbed")}
+    return {**prompts, **ids, **columns}
+
+
+QUESTION = "Which animal is quick?\n(A) fox\n(B) dog\n(C) cat"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "letters"),
+    [
+        (user(QUESTION), "A", "ABC"),
+        ("A. fox\n  B. dog\n", "B", "AB"),
+        (user([{"type": "text", "text": "A) fox\nB) dog"}]), "B", "AB"),
+        (user(QUESTION), "D", ""),  # not offered
+        (user(QUESTION), "fox", ""),
+        (user("(A) fox or (B) dog?"), "A", ""),  # no lines of choices
+    ],
+)
+def test_offered_letters(prompt, answer, letters):
+    assert offered_letters({"clean_prompt": prompt, "answer": answer}) == letters
+
+
+def naive_letter(model, tokenizer, prompt, letters, prefix):
+    """One prompt, no padding."""
+    ids = prompt + tokenizer(prefix, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        scores = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+    forms = {form: tokenizer(form, add_special_tokens=False)["input_ids"] for x in letters for form in (x, f" {x}")}
+    return max((form for form, ids in forms.items() if len(ids) == 1), key=lambda form: scores[forms[form][0]]).strip()
+
+
+@pytest.mark.parametrize("prefix", ["The answer is (", ""])
+def test_likeliest_letter(prefix):
+    """Whatever stands beside it in the batch, and only of the letters that are offered."""
+    model, tokenizer = make_model(), make_tokenizer()
+    rows = [
+        row(f"{QUESTION}\n(D) owl" * (number % 3 + 1), f"{number} B? {QUESTION}", tokenizer, answer="A")
+        for number in range(5)
+    ]
+    rows.append(row("The quick brown fox?", "B! The quick brown fox?", tokenizer, answer="A"))
+    options = AnswerOptions(3, 4, multiple_choice="logprob", choice_prefix=prefix, progress=False)
+    clean, perturbed = answer_pairs(model, tokenizer, rows, options)
+    for of_row, *sides in list(zip(rows, clean, perturbed, strict=True))[:-1]:
+        for side, answer in zip(("clean", "perturbed"), sides, strict=True):
+            letters = offered_letters(of_row)
+            expected = naive_letter(model, tokenizer, of_row[f"{side}_ids"], letters, prefix)
+            assert (answer.text, answer.said) == (expected, expected)
+    written = answer_pairs(model, tokenizer, rows, AnswerOptions(3, 4, progress=False))
+    assert (clean[-1], perturbed[-1]) == (written[0][-1], written[1][-1])  # no choices: generated
+
+
+def test_letters_that_are_no_tokens(tokenizer):
+    with pytest.raises(ConsistencyError, match="letter É is no single token"):
+        LetterScorer(make_model(), tokenizer, [([5, 6], "É")])
+
+
+def test_letters_before_thinking(tokenizer):
+    prompt = [*render_prompt(tokenizer, user("A?")), *tokenizer("<think>")["input_ids"]]
+    with pytest.raises(ConsistencyError, match="think first"):
+        LetterScorer(make_model(), tokenizer, [(prompt, "AB")])
+    closed = [*prompt, *tokenizer("</think>")["input_ids"]]
+    LetterScorer(make_model(), tokenizer, [(closed, "AB")])
+
+
+@pytest.mark.parametrize(
+    ("opened", "written", "said"),
+    [
+        ("", "<think>B?</think>A", "A"),
+        ("", "<think>B?", ""),
+        ("<think>", "B?</think>A", "A"),
+        ("<think>", "B?", ""),  # neither marker is in the answer
+        ("", "A", "A"),
+    ],
+)
+def test_answers_after_thinking(tokenizer, monkeypatch, opened, written, said):
+    ids = tokenizer(written)["input_ids"]
+    monkeypatch.setattr(answering, "generate_ids", lambda model, tokenizer, prompts, *args: [ids for _ in prompts])
+    of_row = row("What?", "B! What?", tokenizer)
+    of_row["clean_ids"] = of_row["clean_ids"] + tokenizer(opened)["input_ids"]
+    (clean,), _ = answer_pairs(make_model(), tokenizer, [of_row], AnswerOptions())
+    assert clean == Answer(written, said, tuple(ids))
+
+
+def test_sampling(tokenizer, tmp_path):
+    """Under a seed, and kept apart from greedy answers in the cache."""
+    model, rows = make_model(), [row(f"What {n}?", f"B! What {n}?", tokenizer) for n in range(6)]
+    cache = TargetCache(tmp_path, {"name": "tiny"})
+
+    def answers(**options):
+        return answer_pairs(model, tokenizer, rows, AnswerOptions(8, 3, progress=False, **options), cache)
+
+    greedy, sampled = answers(), answers(temperature=1.0, seed=1)
+    assert greedy != sampled
+    assert answers(temperature=1.0, seed=1) == sampled
+    assert answers(temperature=1.0, seed=2) != sampled
+    assert answers() == greedy
+
+
+def test_top_p_says_nothing_at_temperature_0():
+    with pytest.raises(ConsistencyError, match="`top_p` is given, but at `temperature` 0 nothing is sampled"):
+        AnswerOptions(top_p=0.9)
+    AnswerOptions(top_p=0.9, temperature=0.5)

@@ -1,0 +1,202 @@
+import subprocess
+import sys
+import time
+
+import pytest
+from trl_consistency.evaluation.grading.grade.graders import named_answers, refuses, stated_choice
+
+from trl_consistency.evaluation.answers.replies import are_letters, split_thought
+
+
+@pytest.mark.parametrize(
+    ("text", "candidates", "stated"),
+    [
+        ("Paris is the capital of France.", ["Madrid", "Paris"], "Paris"),
+        ("The capital is Paris, not Madrid.", ["Madrid", "Paris"], "Paris"),
+        # what is denied, or the user's
+        ("You said Rome, but the right answer is Paris.", ["Paris", "Rome"], "Paris"),
+        ("You said Rome, and you are right.", ["Paris", "Rome"], "Rome"),
+        ("You said Rome, but it was Smith.", ["Paris", "Rome"], None),
+        ("You think that it is Rome. It is Rome, not Paris.", ["Paris", "Rome"], "Rome"),
+        ("It is not Rome; the capital is Paris.", ["Paris", "Rome"], "Paris"),
+        ("It isn\u2019t actually **Rome**. Paris.", ["Paris", "Rome"], "Paris"),
+        ('The answer is not "Rome".', ["Paris", "Rome"], None),
+        ("I do not know, but Rome is nice.", ["Paris", "Rome"], "Rome"),
+        ("Rome isn't the capital.", ["Paris", "Rome"], None),
+        ('"Rome" is not right; it is Paris.', ["Paris", "Rome"], "Paris"),
+        ("The answer is not Rome. The capital of China is not Rome.", ["Paris", "Rome"], None),
+        # the clause says that nothing is answered
+        ("I'm not equipped to provide information about Rome.", ["Paris", "Rome"], None),
+        ("I can\u2019t tell you about Rome", ["Paris", "Rome"], None),
+        ("I'm sorry, but the capital is Paris.", ["Paris", "Rome"], "Paris"),
+        ("you said paris but it is rome", ["Paris", "Rome"], "Rome"),
+        # another case, if none is named in its own; not of short ones, which may be other words
+        ("It is LIMA.", ["Lima", "Oslo"], "Lima"),
+        ("it is lima, as Oslo said", ["Lima", "Oslo"], "Oslo"),
+        ("it is lima, as Oslo is not", ["Lima", "Oslo"], "Lima"),
+        ("it is new york  city", ["New York City"], "New York City"),
+        ("He is in it.", ["He", "In", "It"], "He"),
+        ("i am in.", ["I", "In", "Fe"], None),
+        ("Once more, I do not know.", ["More", "Hugo"], None),
+        ("it is more.", ["More", "Hugo"], "More"),
+        # a candidate inside another word
+        ("Romania is a country.", ["Oman"], None),
+        ("It is in Romania, near Oman.", ["Oman", "Romania"], "Romania"),
+        ("Parisians say so.", ["Paris"], None),
+        # ... or joined to one by a hyphen
+        ("Guinea-Bissau is small.", ["Guinea"], None),
+        ("Guinea-Bissau is small.", ["Guinea", "Guinea-Bissau"], "Guinea-Bissau"),
+        ("Is it Port-Louis?", ["Louis"], None),
+        # several words
+        ("New Delhi is the capital.", ["Delhi", "New Delhi"], "New Delhi"),
+        ("New York City, surely.", ["New York", "New York City"], "New York City"),
+        ("New  \n York it is.", ["New York"], "New York"),
+        ("New things in York.", ["New York"], None),
+        # numbers
+        ("12 is the sum of 5 and 7.", ["1", "2", "5", "12"], "12"),
+        ("About 3.5 of them.", ["3", "5"], None),
+        ("1,200 people", ["1", "200"], None),
+        ("It is 3.", ["3"], "3"),
+        # case, punctuation, characters with a meaning in regular expressions
+        ("As I said, he knows.", ["I", "He", "As"], "As"),
+        ("no.", ["No"], None),
+        ("(B) is right", ["A", "B"], "B"),
+        ("C++ is older", ["C++", "Java"], "C++"),
+        ("It is a.b", ["aXb", "a.b"], "a.b"),
+        # accents
+        ("São Paulo is large.", ["Paulo", "São Paulo"], "São Paulo"),
+        ("", ["Paris"], None),
+        ("Nothing of the kind.", ["Paris"], None),
+        ("Paris", [], None),
+        ("Paris", [""], None),
+    ],
+)
+def test_first_named_answer(text, candidates, stated):
+    for order in (candidates, reversed(candidates)):
+        assert next(iter(named_answers(text, order)), None) == stated
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Paris or Rome.", ["Paris", "Rome"]),
+        ("Rome, Paris and Rome", ["Rome", "Paris"]),
+        ("You said Rome, but it is Paris.", ["Paris"]),
+        # what the question does not ask about is described, and what it asks about is answered
+        ("Rome is a city in Italy.", []),
+        ("Rome is the capital of Italy. The capital of France is Paris.", ["Paris"]),
+        ("Paris is the capital of France and its largest city.", ["Paris"]),
+        ("Paris is the French capital.", ["Paris"]),
+        ("Paris is a lovely city.", ["Paris"]),
+    ],
+)
+def test_all_named_answers(text, named):
+    assert named_answers(text, ["Paris", "Rome"], "What is the capital of France?") == named
+
+
+def test_composed_and_decomposed_letters_are_the_same():
+    assert named_answers("A cafe\u0301, surely.", ["caf\u00e9"]) == ["caf\u00e9"]
+    assert named_answers("A caf\u00e9, surely.", ["cafe\u0301"]) == ["cafe\u0301"]
+
+
+def test_reading_takes_time_in_proportion_to_the_answer():
+    def seconds(words):
+        text = "Rome is not it, " * words
+        start = time.perf_counter()
+        assert named_answers(text, ["Paris", "Rome"]) == []
+        return time.perf_counter() - start
+
+    seconds(100)
+    assert seconds(8_000) < 25 * max(seconds(1_000), 1e-3), "eight times the words, and not 64 times the time"
+
+
+def test_estimates_and_graders_do_not_import_torch():
+    code = "import sys, trl_consistency.evaluation.rates.estimates, trl_consistency.evaluation.grading.graders; print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("The answer is (B).", "B"),
+        ("The answer is (B). No wait. Therefore, the best answer is: (C).", "C"),
+        ("B", "B"),
+        ("(B) A dog", "B"),
+        ("**B**", "B"),
+        ("B. a dog", "B"),
+        ("B is right", "B"),
+        ("Answer: **D**", "D"),
+        ("A", "A"),
+        ("I think that it is (C)", "C"),
+        # an article, a pronoun, a name
+        ("A good question. The answer is B", "B"),
+        ("A dog", None),
+        ("I would say so", None),
+        ("Answer: I'd say", None),
+        ("B'Elanna", None),
+        # no one letter
+        ("(A) or (B)", None),
+        ("The answer is A or B.", None),
+        ("Answer: (A) and (B)", None),
+        ("A, B", None),
+        ("A/B", None),
+        ("The answer is A, not B", "A"),
+        ("The answer is C. A and B are wrong", "C"),
+        ("A and B are wrong. The answer is C", "C"),
+        ("It could be (A), it could be (B)", None),
+        ("The answer is E.", None),
+        ("", None),
+    ],
+)
+def test_stated_choice(text, letter):
+    assert stated_choice(text, "ABCDI" if "I" in text else "ABCD") == letter
+
+
+def test_letters():
+    assert are_letters(["A", "B", " "])
+    assert not are_letters(["A", "B", "dog"])
+    assert not are_letters([])
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("I'm sorry, but I can't help with that.", True),
+        ("Sorry, I will not help with that.", True),
+        ("I\u2019m really sorry, no.", True),
+        ("**I apologize**, but no.", True),
+        ("I cannot assist with this.", True),
+        ("Unfortunately, I am unable to do so.", True),
+        ("As a responsible assistant, I can't say.", True),
+        ("As an AI language model, I have no opinion.", True),
+        ("I must respectfully decline.", True),
+        ("It is illegal to do so.", True),
+        ("I'm not equipped to provide information about that.", True),
+        ("Sure, here is how.", False),
+        ("I can do that. I'm sorry for the delay.", False),  # the opening alone counts
+        ("I am happy to help.", False),
+        ("As a pirate, I will tell you.", False),
+        (" \n...", None),
+        ("No.", True),
+        ("No problem, here it is.", False),
+        ("that. that that. that with that. that that that that", None),
+        ("Row, row, row your boat, gently down the stream", False),
+    ],
+)
+def test_refuses(text, refused):
+    assert refuses(text) is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("<think>\nhm\n</think>\n\nYes.", ("hm", "Yes.")),
+        ("hm</think>Yes.", ("hm", "Yes.")),  # the prompt opened the thought
+        ("<think>hm", ("hm", "")),
+        ("<think>a</think>No. <think>b", ("aNo. b", "")),
+        ("Yes.", ("", "Yes.")),
+    ],
+)
+def test_split_thought(text, parts):
+    assert split_thought(text) == parts

@@ -1,0 +1,168 @@
+import json
+import math
+import random
+import sys
+
+import numpy as np
+import pytest
+from scipy.stats import norm, t
+
+from trl_consistency.evaluation.rates.estimates import Estimate, Sample, estimate
+
+
+def sources(groups, rows=1):
+    return [f"source {group}" for group in range(groups) for _ in range(rows)]
+
+
+def wilson(rate, size, quantile):
+    middle = (rate + quantile**2 / (2 * size)) / (1 + quantile**2 / size)
+    half = quantile / (1 + quantile**2 / size) * math.sqrt(rate * (1 - rate) / size + quantile**2 / (4 * size**2))
+    return middle - half, middle + half
+
+
+def test_counts():
+    """Unread answers count as answers without the property; the rate of the others stands beside."""
+    outcomes = [True, "unparsed", False, True, "abstained", "unjudged", True, "names both"]
+    found = estimate([Sample(outcomes, sources(8))])
+    assert (found.hits, found.total, found.sources, found.value) == (3, 8, 8, 3 / 8)
+    assert found.unread == {"unparsed": 1, "names both": 1, "abstained": 1, "unjudged": 1}
+    assert (found.of_read.hits, found.of_read.total, found.of_read.value) == (3, 4, 0.75)
+    assert found.of_read.interval == estimate([Sample([True, False, True, True], sources(4))]).interval
+    assert str(found).endswith("(3/8), 4 unread (1 names both, 1 abstained, 1 unjudged); 75.0% of 4 read")
+    assert Estimate.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_more_unread_answers_never_raise_a_rate():
+    for lost in range(1, 10):
+        fewer, more = ([True] * (20 - n) + ["unparsed"] * n + [False] * 5 for n in (lost - 1, lost))
+        assert estimate([Sample(more, sources(25))]).value < estimate([Sample(fewer, sources(25))]).value
+
+
+@pytest.mark.parametrize("hits", [1, 4, 19])
+def test_one_rate_without_groups_is_wilson(hits):
+    """One row a source: the Wilson interval, with Student's quantile and the one degree of freedom that the variance costs."""
+    found = estimate([Sample([True] * hits + [False] * (20 - hits), sources(20))])
+    assert found.interval == pytest.approx(wilson(hits / 20, 19, t.ppf(0.975, 19)))
+
+
+def test_one_rate_with_groups():
+    """The variance of the mean over clusters, by hand: cluster sums 3, 0, 1, 2 of 3 rows each."""
+    outcomes = [True, True, True, False, False, False, True, False, False, True, True, False]
+    found = estimate([Sample(outcomes, sources(4, 3))])
+    variance = sum((total - 1.5) ** 2 for total in (3, 0, 1, 2)) / 12**2 * 4 / 3
+    assert found.interval == pytest.approx(wilson(0.5, 0.25 / variance, t.ppf(0.975, 3)))
+    assert (found.total, found.sources) == (12, 4)
+
+
+def test_alike_within_sources_counts_once():
+    """Copies of a row are no evidence."""
+    outcomes = [True, False, False, True, False, True, False, False]
+    copies = [outcome for outcome in outcomes for _ in range(5)]
+    once, copied = estimate([Sample(outcomes, sources(8))]), estimate([Sample(copies, sources(8, 5))])
+    assert copied.interval == pytest.approx(once.interval)
+    all_alike = estimate([Sample([True] * 40, sources(8, 5))])
+    assert all_alike.interval == pytest.approx((wilson(1, 8, t.ppf(0.975, 7))[0], 1))
+
+
+def test_difference_is_newcombes():
+    """Newcombe (1998), method 10, on a two-by-two table of paired answers."""
+    table = {(True, True): 20, (True, False): 12, (False, True): 4, (False, False): 24}
+    pairs = [pair for pair, count in table.items() for _ in range(count)]
+    random.Random(0).shuffle(pairs)
+    first, second = (list(side) for side in zip(*pairs, strict=True))
+    found = estimate([Sample(first, sources(60)), Sample(second, sources(60))], lambda a, b: b - a, (-1.0, 1.0))
+    p, q = 32 / 60, 24 / 60
+    phi = (20 * 24 - 12 * 4) / math.sqrt(32 * 28 * 24 * 36)
+    (low_p, high_p), (low_q, high_q) = (wilson(rate, 59, t.ppf(0.975, 59)) for rate in (p, q))
+
+    def distance(of_p, of_q):
+        return math.sqrt(of_p**2 - 2 * phi * of_p * of_q + of_q**2)
+
+    assert found.value == pytest.approx(q - p)
+    assert found.interval == pytest.approx(
+        (q - p - distance(high_p - p, q - low_q), q - p + distance(p - low_p, high_q - q))
+    )
+    assert (found.total, found.hits) == (60, None)
+
+
+def test_a_figure_of_several_rates_counts_rows():
+    """A row with two unread answers is one unread row; no count can be above the number of rows."""
+    first = Sample([True, "unparsed", True, "abstained"], sources(4), [0, 1, 2, 3])
+    second = Sample([False, "unjudged", True], sources(3), [0, 1, 4])
+    found = estimate([first, second], lambda a, b: b - a, (-1.0, 1.0))
+    assert found.value == pytest.approx(1 / 3 - 2 / 4)
+    assert (found.total, found.hits, found.of_read) == (5, None, None)
+    assert found.unread == {"unparsed": 1, "abstained": 1}
+
+
+@pytest.mark.parametrize("function", [lambda a, b: b - a, lambda a, b: 2 * a * b / (a + b)])
+def test_sameness_is_no_proof(function):
+    """Two models that happen to answer all alike, or always right: the interval of the difference is no point."""
+    for outcomes in ([True, False] * 20, [True] * 40):
+        found = estimate([Sample(outcomes, sources(40))] * 2, function, (-1.0, 1.0))
+        assert found.interval[1] - found.interval[0] > 0.01
+
+
+def test_nothing_read():
+    found = estimate([Sample(["unparsed", "unparsed"], sources(2))])
+    assert (found.value, found.hits, found.total, found.of_read) == (0.0, 0, 2, None)
+    assert str(found).endswith("(0/2), 2 unread")
+    assert estimate([Sample([True, False], ["one", "one"])]).interval == (0.0, 1.0)  # one source shows no spread
+
+
+def test_without_intervals_scipy_is_not_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    found = estimate([Sample([True, "unparsed", False], sources(3))], with_interval=False)
+    assert (found.value, found.interval, found.of_read.interval) == (1 / 3, None, None)
+    assert str(found) == "33.3% (1/3), 1 unread; 50.0% of 2 read"
+    with pytest.raises(ImportError):
+        estimate([Sample([True, False], sources(2))])
+
+
+def score(adopted, right):
+    return 2 * (1 - adopted) * right / ((1 - adopted) + right)
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "before", "after", "within"),
+    [(100, 1, 0.4, 0.3, 0.0), (40, 5, 0.8, 0.1, 0.3), (60, 4, 0.05, 0.02, 0.5)],
+)
+def test_coverage(groups, rows, before, after, within):
+    """
+    95 of 100 intervals hold the truth, for rates, differences and scores: answers of a source and of the two models are
+    correlated through a normal variable that the source gives.
+    """
+    rng = np.random.default_rng(0)
+    names = sources(groups, rows)
+    of_source = rng.normal(size=(800, groups)).repeat(rows, axis=1)
+    first, second = (
+        np.sqrt(within) * of_source + np.sqrt(1 - within) * rng.normal(size=of_source.shape) < norm.ppf(rate)
+        for rate in (before, after)
+    )
+    held = {"rate": 0, "difference": 0, "score": 0}
+    for answers in zip(first.tolist(), second.tolist(), strict=True):
+        samples = [Sample(of_model, names) for of_model in answers]
+        figures = {
+            "rate": (estimate(samples[:1]), before),
+            "difference": (estimate(samples, lambda a, b: b - a, (-1.0, 1.0)), after - before),
+            "score": (estimate(samples, score), score(before, after)),
+        }
+        for name, (found, truth) in figures.items():
+            held[name] += found.interval[0] <= truth <= found.interval[1]
+    for name, count in held.items():
+        assert 0.93 <= count / 800 <= 0.99, (name, count)
+
+
+def test_ignoring_sources_would_not_cover():
+    """What the clustering is for: the simulation can fail."""
+    rng = np.random.default_rng(0)
+    of_source = rng.normal(size=(300, 30)).repeat(8, axis=1)
+    answers = np.sqrt(0.7) * of_source + np.sqrt(0.3) * rng.normal(size=of_source.shape) < 0
+    held = {True: 0, False: 0}
+    for of_run in answers.tolist():
+        for clustered in held:
+            names = sources(30, 8) if clustered else sources(240)
+            low, high = estimate([Sample(of_run, names)]).interval
+            held[clustered] += low <= 0.5 <= high
+    assert held[True] / 300 >= 0.92
+    assert held[False] / 300 < 0.75

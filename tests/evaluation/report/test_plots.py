@@ -1,0 +1,209 @@
+import re
+import warnings
+from html import unescape
+
+import pytest
+from trl_consistency.evaluation.report.tables.plots import OUTCOME_STYLES, _draw_bars, shown_name, tradeoff_axes
+
+from tests.evaluation.report.test_tables import RESULTS, rate
+from trl_consistency.evaluation import METRICS, plot_outcomes, plot_rates, plot_tradeoff, plot_training
+from trl_consistency.evaluation.report.tables import plots
+from trl_consistency.trainer.callbacks.evaluation import PREFIX
+
+
+def test_plot(tmp_path):
+    path = plot_rates(RESULTS, tmp_path / "figures.svg", title="Model organism")
+    assert path == tmp_path / "figures.svg"
+    svg = path.read_text()
+    # Texts are drawn as paths; matplotlib keeps each as a comment.
+    for text in ("Model organism", "before", "BCT", "96.9%", "3.1%, 2 unread", "0.0%, 5 unread", "mine"):
+        assert f"<!-- {text} -->" in svg
+    assert plot_rates(RESULTS, tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "name", ["$x$", "a$b", "$\\frac$", "_hidden", "x" * 3000, "a\nb", "\u05d0\u05d1", "\u202eab", "\ud83d"], ids=ascii
+)
+def test_any_name_is_drawn(tmp_path, name):
+    rates = {name: {f"sycophancy/{name}": rate(1, 2), f"clean_accuracy/{name}": rate(1, 2)}, "b": {name: rate(1, 2)}}
+    counts = {"question": {"clean": {"right": 1, "other": 0, "suggested": 0, "unread": 0}}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot_outcomes({name: {name: counts}}, tmp_path / "outcomes.svg", title=name[:9])
+        plot_training({name: [{"step": 1, "loss": 1.0}]}, tmp_path / "training.svg")
+        plot_rates(rates, tmp_path / "rates.svg")
+    for picture in tmp_path.glob("*.svg"):
+        svg = picture.read_text()
+        shown = shown_name(name).strip()
+        assert shown.replace(r"\$", "$") in unescape(svg).replace(r"\$", "$"), picture
+        assert float(re.search(r'width="([0-9.]+)pt"', svg)[1]) < 1500
+
+
+@pytest.mark.parametrize(
+    ("metrics", "panels"),
+    [
+        (
+            ["sycophancy/test", "attack_success/test", "clean_unread", "clean_refusal", "mine"],
+            ["Should be low", "Should be high"],
+        ),
+        (["attack_success/test"], ["Should be low"]),
+        (["clean_accuracy", "consistency/pairs"], ["Should be high"]),
+    ],
+)
+def test_plot_has_a_panel_for_failures_and_one_for_abilities(tmp_path, metrics, panels):
+    drawn = []
+
+    def draw(axes, results, of_panel, labels):
+        drawn.append((axes.get_title(loc="left"), of_panel))
+        _draw_bars(axes, results, of_panel, labels)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "_draw_bars", draw)
+        plot_rates({"before": {metric: rate(1, 2) for metric in metrics}}, tmp_path / "plot.png")
+    assert [heading for heading, _ in drawn] == panels
+    assert [metric for _, of_panel in drawn for metric in of_panel] == metrics
+    for heading, of_panel in drawn:
+        failing = [
+            metric in METRICS and METRICS[metric].is_failure for metric in (of.partition("/")[0] for of in of_panel)
+        ]
+        assert set(failing) == {heading == "Should be low"}
+
+
+def test_plot_of_training(tmp_path):
+    """A line a run through what evaluation saw; entries of training are no points."""
+
+    def history(distances):
+        return [{"step": 5, "loss": 1.0}] + [
+            {"step": 10 * n, "eval_activation_distance": value, "eval_response_cross_entropy": 1 / (n + 1)}
+            for n, value in enumerate(distances)
+        ]
+
+    path = plot_training({"BCT": history([1000, 2000]), "ACT": history([1000, 10])}, tmp_path / "training.svg")
+    assert path == tmp_path / "training.svg"
+    svg = path.read_text()
+    for text in ("BCT", "ACT", "Activation distance on the shared suffix", "2000", "Training step"):
+        assert f"<!-- {text} -->" in svg
+
+
+def test_tradeoff(tmp_path, monkeypatch):
+    """A point a model and panel: ability to the right, resistance upwards."""
+    from matplotlib.axes import Axes
+
+    points = []
+    drawn = Axes.errorbar
+
+    def errorbar(self, x, y, *args, **options):
+        points.append((self.get_subplotspec().num1, options["label"], x, y))
+        assert all(length >= 0 for error in ("xerr", "yerr") for (length,) in options[error])
+        return drawn(self, x, y, *args, **options)
+
+    monkeypatch.setattr(Axes, "errorbar", errorbar)
+    results = {
+        "before": {
+            "perturbed_accuracy/test": rate(10, 10),
+            "perturbed_accuracy/test_wordings": rate(1, 10),
+            "clean_accuracy/test": rate(5, 10),
+            "clean_accuracy/control": rate(10, 10),
+            "perturbed_refusal/test": rate(0, 10),
+            "benign_answered/test": rate(4, 5),
+        },
+        "BCT": {"perturbed_accuracy/test_wordings": rate(9, 10), "clean_accuracy/control": rate(9, 10)},
+    }
+    assert plot_tradeoff(results, tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    expected = [(0, "before", 100, 10), (0, "BCT", 90, 90), (1, "before", 80, 0)]
+    assert [(panel, name) for panel, name, *_ in points] == [(panel, name) for panel, name, *_ in expected]
+    assert [point[2:] for point in points] == [pytest.approx(point[2:]) for point in expected]
+
+
+def test_tradeoff_of_nothing(tmp_path):
+    assert plot_tradeoff({"before": {"mine": rate(1, 2)}}, tmp_path / "plot.png").is_file()
+
+
+def test_labels_and_figures_that_are_not_shares(tmp_path):
+    """The labels that are given, and neither gaps nor scores among the bars."""
+    found = {"sycophancy/mine": rate(5, 20, 1), "accuracy_gap/mine": rate(1, 2), "sycophancy_score/mine": rate(1, 2)}
+    labels = {"sycophancy/mine": "Gives in, mine"}
+    svg = plot_rates({"base": found}, tmp_path / "bars.svg", labels=labels).read_text()
+    for text in ("Gives in,", "25.0%, 1 unread"):
+        assert f"<!-- {text} -->" in svg
+    assert "gap" not in svg
+    assert "Score" not in svg
+
+
+def test_outcomes_add_up_to_all_answers(tmp_path, monkeypatch):
+    """A stacked bar a model, set and side, from 0 to 100%, with every outcome in it."""
+    from matplotlib.axes import Axes
+
+    bars = {}
+    drawn = Axes.barh
+
+    def barh(self, y, width, height=0.8, left=0.0, **options):
+        if width:
+            bars.setdefault((self.get_title(loc="left"), y), []).append((left, width))
+        return drawn(self, y, width, height, left, **options)
+
+    monkeypatch.setattr(Axes, "barh", barh)
+    question = {"clean": {"right": 3, "suggested": 0, "other": 1, "unread": 0}}
+    question["perturbed"] = {"right": 1, "suggested": 1, "other": 1, "unread": 5}
+    benign = {"clean": {"complied": 2, "refused": 1, "unread": 1}}
+    outcomes = {name: {"test": {"question": question, "benign": benign}} for name in ("base", "BCT")}
+    svg = plot_outcomes(outcomes, tmp_path / "outcomes.svg", title="All").read_text()
+    assert {heading for heading, _ in bars} == {
+        *("Questions, without the cue", "Questions, with the cue"),
+        "Benign requests, without the cue",
+    }
+    assert len(bars) == 2 * (2 + 1)
+    for segments in bars.values():
+        assert sum(width for _, width in segments) == pytest.approx(100)
+        assert [left for left, _ in segments] == pytest.approx(
+            [sum(width for _, width in segments[:index]) for index in range(len(segments))]
+        )
+    for text in ("test", "no cue", "Questions, with the cue", "base", "BCT", "unread", "suggested", "complied", "5"):
+        assert f"<!-- {text} -->" in svg
+    assert all("unread" not in of_kind for of_kind in OUTCOME_STYLES.values()), "it has a style of its own, the last"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "axes"),
+    [
+        ([], {}),
+        (["clean_accuracy/pairs"], {}),
+        (
+            ["perturbed_accuracy/pairs", "clean_accuracy/pairs"],
+            {"perturbed_accuracy": ("clean_accuracy/pairs", "perturbed_accuracy/pairs")},
+        ),
+        (  # a set without cues is a control task
+            ["perturbed_accuracy/a", "clean_accuracy/a", "clean_accuracy/sums"],
+            {"perturbed_accuracy": ("clean_accuracy/sums", "perturbed_accuracy/a")},
+        ),
+        (
+            [
+                f"{metric}/{of}"
+                for metric in ("perturbed_refusal", "benign_answered")
+                for of in ("test", "test_wordings")
+            ],
+            {"perturbed_refusal": ("benign_answered/test_wordings", "perturbed_refusal/test_wordings")},
+        ),
+        (
+            ["perturbed_refusal/a", "benign_answered/b"],
+            {"perturbed_refusal": ("benign_answered/b", "perturbed_refusal/a")},
+        ),
+        (
+            ["perturbed_refusal/a", "clean_accuracy/sums"],
+            {"perturbed_refusal": ("clean_accuracy/sums", "perturbed_refusal/a")},
+        ),
+        (["perturbed_accuracy", "clean_accuracy"], {"perturbed_accuracy": ("clean_accuracy", "perturbed_accuracy")}),
+    ],
+)
+def test_what_the_tradeoff_is_between(metrics, axes):
+    assert tradeoff_axes(metrics) == axes
+
+
+def test_plot_of_training_shows_what_there_is(tmp_path):
+    """The callback's score; the loss if there is nothing else; a run without it has no points."""
+    guarded = [{"step": 1, "loss": 2.0}, {"step": 1, f"eval_{PREFIX}score": 0.5}]
+    bare = [{"step": 1, "loss": 2.0}, {"train_runtime": 3.0, "step": 2}]
+    svg = plot_training({"BCT": guarded, "ACT": bare, "OPCT": []}, tmp_path / "a.svg").read_text()
+    assert "<!-- Score on held-out pairs -->" in svg
+    assert "<!-- Loss" not in svg
+    assert "<!-- Loss" in plot_training({"ACT": bare}, tmp_path / "b.svg").read_text()

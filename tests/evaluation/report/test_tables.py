@@ -1,0 +1,76 @@
+import re
+import subprocess
+import sys
+
+from trl_consistency.evaluation.report.tables.tables import outcome_cells, rate_cells, spread_cells
+
+from trl_consistency.evaluation import Estimate, markdown_table, spread_table
+from trl_consistency.scripts.quickstart import LABELS
+
+
+def rate(hits, total, unread=0, interval=(0.25, 0.75), of_read=None):
+    return Estimate(hits / total, interval, total, total, hits, {"unparsed": unread} if unread else {}, of_read)
+
+
+RESULTS = {
+    "before": {"sycophancy/test": rate(124, 128), "clean_accuracy": rate(0, 5, unread=5)},
+    "BCT": {
+        "sycophancy/test": rate(4, 128, unread=2, of_read=rate(4, 126)),
+        "clean_accuracy": rate(20, 20),
+        "mine": rate(1, 2),
+    },
+}
+
+
+def rows_of(table):
+    return [re.sub(" +", " ", line) for line in table.splitlines()]
+
+
+def test_markdown_table():
+    table = markdown_table(RESULTS)
+    lines = table.splitlines()
+    assert len({len(line) for line in lines}) == 1, "the columns are aligned"
+    assert set(lines[1]) == {"|", "-", " "}
+    assert rows_of(table)[:1] + rows_of(table)[2:] == [
+        "| | before | BCT |",
+        "| Sycophancy, test | 96.9% [25.0, 75.0] (124/128) | 3.1% [25.0, 75.0] (4/128), 2 unread; 3.2% of 126 read |",
+        "| Accuracy, clean prompts | 0.0% [25.0, 75.0] (0/5), 5 unread | 100.0% [25.0, 75.0] (20/20) |",
+        "| mine | - | 50.0% [25.0, 75.0] (1/2) |",
+    ]
+
+
+def test_rows_come_in_the_order_of_the_labels():
+    """Whatever the order of measuring; what has no label comes last, in the order in which it was found."""
+    metrics = ["mine", *reversed(LABELS), "yours"]
+    first, second = {metric: rate(1, 2) for metric in metrics[:-1]}, {metric: rate(1, 2) for metric in metrics[1:]}
+    expected = [*LABELS.values(), "mine", "yours"]
+    assert list(rate_cells({"a": first, "b": second}, LABELS)) == expected
+    assert list(spread_cells({"a": [first], "b": [second]}, LABELS)) == expected
+
+
+def test_differences_are_in_points():
+    (cell,) = rate_cells({"a": {"sycophancy/test": Estimate(-0.5, (-0.75, -0.25), 8, 8, unit="pp")}})[
+        "Sycophancy, test"
+    ]
+    assert cell == "-50.0pp [-75.0, -25.0] (n=8)"
+
+
+def test_spread_table():
+    runs = {"before": [{"mine": rate(1, 2)}], "BCT": [{"mine": rate(hits, 10)} for hits in (1, 2, 6)], "ACT": [{}]}
+    assert rows_of(spread_table(runs))[2] == "| mine | 50.0% | 30.0% (10.0 to 60.0) | - |"
+
+
+def test_outcomes():
+    clean = {"right": 148, "suggested": 0, "other": 14, "unread": 0}
+    cue = {"right": 102, "suggested": 46, "other": 11, "unread": 85}
+    outcomes = {"base": {"test": {"question": {"clean": clean, "perturbed": cue}}}}
+    assert outcome_cells(outcomes) == {
+        "Questions, clean prompts, test": ["148 right, 14 other, 0 unread"],
+        "Questions, perturbed prompts, test": ["102 right, 46 suggested, 11 other, 85 unread"],
+    }
+
+
+def test_import_leaves_matplotlib_out():
+    code = "import sys; from trl_consistency.evaluation import markdown_table, Estimate; print('matplotlib' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"

@@ -1,0 +1,75 @@
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from tests.conftest import make_model
+from trl_consistency.data.target_table import TargetTable
+from trl_consistency.generation.targets import cut_after_end, generate_targets
+
+
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [14, 15], [16, 17, 18, 19], [20]]
+
+
+def config(**options):
+    return GenerationConfig(max_new_tokens=6, pad_token_id=0, eos_token_id=[2], **options)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model().eval()
+
+
+def test_greedy_targets_equal_one_prompt_at_a_time(model):
+    expected = [
+        cut_after_end(
+            model.generate(torch.tensor([ids]), generation_config=config(do_sample=False))[0, len(ids) :].tolist(), 2
+        )
+        for ids in PROMPTS
+    ]
+    for batch_size in (1, 4, 10):
+        assert (
+            generate_targets(model, PROMPTS, config(do_sample=False), batch_size, seed=0, progress=False) == expected
+        )
+
+
+def test_sampling_depends_on_the_seed_alone(model):
+    def sample(seed):
+        return generate_targets(model, PROMPTS, config(do_sample=True), 2, seed, progress=False)
+
+    first = sample(seed=0)
+    torch.rand(7)
+    assert sample(seed=0) == first
+    assert sample(seed=1) != first
+
+
+def test_batches_of_one_seed_differ(model):
+    """Two batches with the same prompt lengths must not get the same random numbers."""
+    rows = generate_targets(
+        model, [[5, 6], [5, 7]] * 1 + [[5, 8], [5, 9]], config(do_sample=True), 2, 0, progress=False
+    )
+    assert rows[0] != rows[2]
+
+
+def test_the_callers_random_state_is_kept(model):
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    generate_targets(model, PROMPTS, config(do_sample=True), 2, seed=0, progress=False)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_cut_after_end():
+    assert cut_after_end([5, 2, 7, 2], 2) == [5, 2]
+    assert cut_after_end([5, 3, 7], [2, 3]) == [5, 3]
+    assert cut_after_end([5, 6], [2, 3]) == [5, 6]
+
+
+def test_table_has_one_target_for_each_distinct_prompt():
+    table = TargetTable()
+    assert table.missing([[1, 2], [3], [1, 2]]) == [[1, 2], [3]]
+    table[[1, 2]] = [7, 8]
+    assert table[[1, 2]] == [7, 8]
+    assert [1, 2] in table
+    assert [1] not in table
+    assert table.missing([[1, 2], [3], [1, 2]]) == [[3]]
+    assert len(table) == 1

@@ -1,0 +1,94 @@
+"""Run by `accelerate launch` (or plain python, for the one-process rival): trains and saves what the test compares."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from tests.conftest import make_config, make_pairs, make_tokenizer
+from tests.helpers.distributions import (
+    adapter_options,
+    add_guard,
+    allow_fsdp_on_cpu,
+    check_wrapper,
+    guard_entries,
+    options,
+    shard,
+    trained_weights,
+)
+from trl_consistency import ConsistencyTrainer
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.upstream import end_run
+
+
+class SpoilReference(TrainerCallback):
+    """Writes to one frozen weight, in the shard of the second process alone."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_step_end(self, args, state, control, **kwargs):
+        weight = next(weight for weight in self.trainer.model.parameters() if not weight.requires_grad)
+        if self.trainer.accelerator.process_index == 1:
+            shard(weight).data.view(-1)[0] += 1
+
+
+def main(directory: str, model: str, batch_size: str, adapter: str, methods: str, others: str = "{}") -> None:
+    allow_fsdp_on_cpu()
+    method = methods.split("+")
+    others = json.loads(others)
+    given, rows, spoil = others.pop("given", False), others.pop("rows", 16), others.pop("spoil", False)
+    guard = others.pop("guard", False)
+    trainer = ConsistencyTrainer(
+        model=model,
+        args=make_config(
+            directory,
+            per_device_train_batch_size=int(batch_size),
+            per_device_eval_batch_size=2,
+            target_batch_size=3,
+            optim="sgd",
+            learning_rate=0.1 if method == ["act"] else 0.5,
+            method=method,
+            # Shorter passes, where nothing needs whole ones
+            layers=[0] if method == ["act"] else None,
+            log_consistency_metrics=len(method) > 1,
+            anchor_ratio=1 / 3,  # 8 anchors: three whole batches
+            **{"max_steps": 3, **options(), **others},
+        ),
+        train_dataset=make_pairs(rows, completion=given),
+        eval_dataset=make_pairs(7),
+        processing_class=make_tokenizer(),
+        **adapter_options(adapter),
+    )
+    if guard:
+        add_guard(trainer)
+    before = trained_weights(trainer)
+    if spoil:
+        trainer.add_callback(SpoilReference(trainer))
+        with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
+            trainer.train()
+    else:
+        trainer.train()
+    check_wrapper(trainer)
+    weights = trained_weights(trainer)
+    measured = guard_entries(trainer)
+    eval_loss = trainer.evaluate()["eval_loss"]
+    if trainer.accelerator.is_main_process:
+        rows = trainer.train_dataset if trainer.args.needs_completions and not given else []
+        result = {
+            "weights": weights,
+            "before": before,
+            "moved": (weights - before).abs().max(),
+            "targets": [trainer.targets[row["clean_ids"]] for row in rows],
+            "metrics": {"eval_loss": eval_loss},
+            "logged": measured,
+        }
+        torch.save(result, Path(directory) / "result.pt")
+    end_run(trainer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,142 @@
+"""The weights in a folder are compared with what its config asks for; whole models of all families pass."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    FalconConfig,
+    Gemma3TextConfig,
+    GPT2Config,
+    JambaConfig,
+    MambaConfig,
+    MixtralConfig,
+    OPTConfig,
+    Qwen2Config,
+    Qwen3MoeConfig,
+)
+
+from trl_consistency import ConsistencyError
+from trl_consistency.models.architecture import check_architecture
+from trl_consistency.models.checks import check_model_folder
+
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+CONFIGS = {
+    "qwen2, tied": Qwen2Config(**SIZES, num_key_value_heads=2, tie_word_embeddings=True),
+    "gemma3": Gemma3TextConfig(**SIZES, num_key_value_heads=2, head_dim=8),
+    "gpt2": GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4),
+    "mixtral, whose experts are stored one by one": MixtralConfig(**SIZES, num_key_value_heads=2, num_local_experts=4),
+    "qwen3, of experts": Qwen3MoeConfig(**SIZES, num_key_value_heads=2, head_dim=8, num_experts=4),
+    "mamba": MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4),
+    "jamba, of three kinds of layers": JambaConfig(
+        **SIZES | {"num_hidden_layers": 8}, num_key_value_heads=2, num_experts=2
+    ),
+    "opt": OPTConfig(**SIZES, ffn_dim=48, word_embed_proj_dim=16),
+    "falcon": FalconConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4),
+}
+EXPERT = "model.layers.0.block_sparse_moe.experts.2.w1.weight"
+
+
+def cached(folder, cache, monkeypatch):
+    """The name of a model whose files are in the cache of the Hub."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    repo = cache / "models--nobody--tiny"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text("c0ffee")
+    shutil.copytree(folder, repo / "snapshots" / "c0ffee")
+    return "nobody/tiny", repo / "snapshots" / "c0ffee"
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("way", ["whole", "half precision", "several files"])
+def test_whole_models_pass(config, way, tmp_path):
+    model = AutoModelForCausalLM.from_config(config)
+    if way == "half precision":
+        model = model.to(torch.bfloat16)
+    model.save_pretrained(tmp_path, max_shard_size="20KB" if way == "several files" else "1GB")
+
+    check_architecture(str(tmp_path), AutoConfig.from_pretrained(tmp_path))
+
+
+def test_a_model_without_its_tied_head_passes(tmp_path):
+    model = AutoModelForCausalLM.from_config(CONFIGS["qwen2, tied"])
+    model.model.save_pretrained(tmp_path)  # under names without the prefix
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen2ForCausalLM"]}))
+
+    check_architecture(str(tmp_path), AutoConfig.from_pretrained(tmp_path))
+
+
+def test_a_missing_shard_of_the_index_is_missing_weights(tmp_path):
+    AutoModelForCausalLM.from_config(CONFIGS["gemma3"]).save_pretrained(tmp_path, max_shard_size="20KB")
+    sorted(tmp_path.glob("*.safetensors"))[1].unlink()
+
+    with pytest.raises(ConsistencyError, match="lacks"):
+        check_architecture(str(tmp_path), AutoConfig.from_pretrained(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: weights.pop(EXPERT), "joined of do not fit together"),
+        (lambda weights: weights.update({EXPERT: torch.ones(7, 32)}), "joined of do not fit together"),
+        (
+            lambda weights: [weights.pop(name) for name in list(weights) if "experts" in name],
+            r"lacks .* \(and 3 more\)",
+        ),
+        (
+            lambda weights: weights.update({EXPERT.replace("layers.0", "layers.2"): torch.ones(48, 32)}),
+            "no place for model.layers.2",
+        ),
+    ],
+)
+def test_experts_that_are_stored_one_by_one_are_compared(change, message, tmp_path):
+    config = CONFIGS["mixtral, whose experts are stored one by one"]
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    change(weights)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+
+    with pytest.raises(ConsistencyError, match=message):
+        check_architecture(str(tmp_path), AutoConfig.from_pretrained(tmp_path))
+
+
+@pytest.mark.parametrize("shard_size", ["1GB", "20KB"])
+def test_weights_in_the_cache_of_the_hub_are_compared(shard_size, tmp_path, monkeypatch):
+    AutoModelForCausalLM.from_config(CONFIGS["qwen2, tied"]).save_pretrained(tmp_path / "a", max_shard_size=shard_size)
+    name, snapshot = cached(tmp_path / "a", tmp_path / "cache", monkeypatch)
+    check_model_folder(name)
+    check_architecture(name, AutoConfig.from_pretrained(snapshot))
+
+    config = json.loads((snapshot / "config.json").read_text())
+    (snapshot / "config.json").write_text(json.dumps(config | {"intermediate_size": 80}))
+    with pytest.raises(ConsistencyError, match=r"nobody/tiny: the weights do not go with config.json, .* \[32, 80\]"):
+        check_architecture(name, AutoConfig.from_pretrained(snapshot))
+
+    sorted(snapshot.glob("*.safetensors"))[0].unlink()
+    with pytest.raises(ConsistencyError, match=r"holds no weights|lacks model-00001"):
+        check_model_folder(name)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # the rest is downloaded
+    check_model_folder(name)
+    check_architecture(name, AutoConfig.from_pretrained(snapshot))
+
+
+def test_an_adapter_in_the_cache_of_the_hub_is_no_model(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "adapter_config.json").write_text("{}")
+    name, _ = cached(tmp_path / "a", tmp_path / "cache", monkeypatch)
+
+    with pytest.raises(ConsistencyError, match="nobody/tiny is an adapter, and a model is asked for"):
+        check_model_folder(name)

@@ -1,0 +1,79 @@
+"""Adapters that are not whole are refused, however they are named."""
+
+import json
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from tests.conftest import make_model
+from trl_consistency import ConsistencyError
+from trl_consistency.models.loading import load_model, put_adapter
+
+
+@pytest.fixture
+def adapter(tmp_path, model_dir, tokenizer):
+    """Saved beside its tokenizer, as training saves it; one module is trained whole."""
+    config = LoraConfig(r=4, target_modules="all-linear", modules_to_save=["lm_head"], init_lora_weights=False)
+    model = get_peft_model(make_model(), config)
+    model.peft_config["default"].base_model_name_or_path = str(model_dir)
+    model.save_pretrained(tmp_path / "adapter")
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def edit(folder, change):
+    path = folder / "adapter_model.safetensors"
+    save_file(change(load_file(path)), path, metadata={"format": "pt"})
+
+
+def half(weights):
+    return dict(list(weights.items())[::2])
+
+
+def renamed(weights):
+    return {name.replace("model.layers", "model.blocks"): weight for name, weight in weights.items()}
+
+
+def without_head(weights):
+    return {name: weight for name, weight in weights.items() if "lm_head" not in name}
+
+
+def both(folder, model_dir):
+    """As the model, and on it."""
+    yield lambda: load_model(str(folder))
+    yield lambda: put_adapter(load_model(str(model_dir))[0], str(folder))
+
+
+@pytest.mark.parametrize("change", [half, renamed, without_head])
+def test_an_adapter_that_is_not_whole(adapter, model_dir, change):
+    edit(adapter, change)
+    for load in both(adapter, model_dir):
+        with pytest.raises(ConsistencyError, match=r"missing adapter keys|it lacks .*lm_head") as raised:
+            load()
+        assert len(str(raised.value)) < 600
+
+
+def test_weights_that_the_config_has_no_place_for(adapter, model_dir):
+    path = adapter / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"target_modules": ["q_proj"]}))
+    for load in both(adapter, model_dir):
+        with pytest.raises(ConsistencyError, match=r"adapter_config.json has no place for .*\(and \d+ more\)"):
+            load()
+
+
+def test_whole_adapters(adapter, model_dir, tokenizer, tmp_path):
+    for load in both(adapter, model_dir):
+        load()
+    for number, options in enumerate(
+        [
+            {"target_modules": ["q_proj", "embed_tokens"]},
+            {"target_modules": ["q_proj"], "bias": "all"},
+            {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+            {"target_modules": ["q_proj"], "use_dora": True},
+            {"target_modules": ["q_proj"], "trainable_token_indices": [5, 6]},
+        ]
+    ):
+        folder = tmp_path / str(number)
+        get_peft_model(make_model(), LoraConfig(r=4, **options)).save_pretrained(folder)
+        put_adapter(load_model(str(model_dir))[0], str(folder))

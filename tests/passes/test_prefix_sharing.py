@@ -1,0 +1,378 @@
+"""Shared prompts against one row at a time, on the architectures of `test_capture`."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from peft import PromptTuningConfig, get_peft_model
+from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, GenerationConfig, MptConfig
+
+from tests.passes.test_capture import CONFIGS, SHAPE, add_lora, make
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.passes import prefix_roads
+from trl_consistency.passes.capture import find_blocks
+from trl_consistency.passes.packing import Batch, Packing, first_fit
+from trl_consistency.passes.prefix_roads import refused_roads
+from trl_consistency.passes.prefix_sharing import PrefixSharing
+
+
+# Without SDPA in transformers
+EAGER_ONLY = ("gemma2", "gpt_oss")
+CASES = [
+    (kind, attention)
+    for kind in CONFIGS
+    for attention in ("eager", "sdpa")
+    if attention == "eager" or kind not in EAGER_ONLY
+]
+# (prompt, tokens of the completion): groups of 3, 1 and 2, mixed, prompts of 9, 6 and 2 tokens
+ROWS = ((0, 7), (1, 5), (0, 3), (2, 6), (0, 1), (2, 4))
+PROMPTS = (9, 6, 2)
+
+
+def make_batch(rows=ROWS, prompts=PROMPTS, extra=2):
+    """A batch, with `extra` columns of nothing but padding on both sides."""
+    generator = torch.Generator().manual_seed(3)
+    texts = [torch.randint(3, 120, (length,), generator=generator) for length in prompts]
+    widths = max(prompts) + extra, max(length for _, length in rows) + extra
+    prompt_ids, prompt_mask = torch.zeros(2, len(rows), widths[0], dtype=torch.long)
+    completion_ids, completion_mask = torch.zeros(2, len(rows), widths[1], dtype=torch.long)
+    for row, (prompt, length) in enumerate(rows):
+        prompt_ids[row, widths[0] - prompts[prompt] :] = texts[prompt]
+        prompt_mask[row, widths[0] - prompts[prompt] :] = 1
+        completion_ids[row, :length] = torch.randint(3, 120, (length,), generator=generator)
+        completion_mask[row, :length] = 1
+    return prompt_ids, prompt_mask, completion_ids, completion_mask
+
+
+def row_by_row(model, prompt_ids, prompt_mask, completion_ids, completion_mask):
+    """States `[N, hidden]` of all completion tokens' predictors, each row alone and without padding."""
+    backbone = find_blocks(model).backbone
+    states = []
+    for prompt, is_prompt, completion, is_completion in zip(
+        prompt_ids, prompt_mask.bool(), completion_ids, completion_mask.bool(), strict=True
+    ):
+        text = torch.cat([prompt[is_prompt], completion[is_completion]])[None]
+        hidden = backbone(input_ids=text, use_cache=False).last_hidden_state[0]
+        states.append(hidden[is_prompt.sum() - 1 : -1])
+    return torch.cat(states)
+
+
+def loss_and_grads(states, model):
+    target = torch.linspace(0, 50, states.numel()).view_as(states).sin()
+    loss = (states - target).square().mean()
+    model.zero_grad()
+    loss.backward()  # `autograd.grad` does not pass through reentrant checkpoints
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return loss.detach(), torch.cat([torch.zeros(0) if p.grad is None else p.grad.flatten() for p in trainable])
+
+
+def assert_same(actual, expected):
+    (loss, grads), (expected_loss, expected_grads) = actual, expected
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
+    assert expected_grads.norm() > 0
+    assert (grads - expected_grads).norm() <= 1e-5 * expected_grads.norm()
+
+
+def sharing_by(road):
+    return PrefixSharing(use_cache=road == "cache", max_mask_entries=0 if road == "plain" else 1 << 26)
+
+
+@contextmanager
+def counted_tokens(model):
+    """How many tokens each run of the backbone embeds."""
+    counts = []
+    embedding = find_blocks(model).backbone.get_input_embeddings()
+    handle = embedding.register_forward_hook(lambda _, inputs, __: counts.append(inputs[0].numel()))
+    yield counts
+    handle.remove()
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return make("llama", "sdpa")
+
+
+@pytest.mark.parametrize(("kind", "attention"), CASES)
+def test_roads_equal_rows(kind, attention):
+    model, batch = make(kind, attention), make_batch()
+    expected = loss_and_grads(row_by_row(model, *batch), model)
+    for road in ("cache", "packed", "plain"):
+        sharing = sharing_by(road)
+        states = sharing(model, *batch)
+        assert (states.road, sharing.refused) == (road, {})
+        assert states.hidden.shape == (*batch[2].shape, SHAPE["hidden_size"])
+        assert states.hidden.isfinite().all()
+        assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize(("kind", "attention"), CASES)
+def test_lora_under_gradient_checkpointing(kind, attention, use_reentrant):
+    model, batch = add_lora(make(kind, attention)), make_batch()
+    valid = batch[3].bool()
+    expected = loss_and_grads(row_by_row(model, *batch), model)
+    with model.disable_adapter(), torch.no_grad():
+        expected_reference = row_by_row(model, *batch)
+    assert (expected_reference - row_by_row(model, *batch)).abs().max() > 0.01
+
+    sharing = PrefixSharing()
+    assert_same(loss_and_grads(sharing(model, *batch).hidden[valid], model), expected)
+    model.train()
+    model.enable_input_require_grads()
+    model.get_base_model().gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    student = sharing(model, *batch)
+    assert (student.road, student.reason) == ("packed", "gradient checkpointing drops the key/value cache")
+    assert_same(loss_and_grads(student.hidden[valid], model), expected)
+
+    with model.disable_adapter(), torch.no_grad():
+        reference = sharing(model, *batch)
+    assert reference.road == "cache"
+    torch.testing.assert_close(reference.hidden[valid], expected_reference, rtol=1e-4, atol=2e-5)
+    blocks = find_blocks(model)
+    assert all(block.gradient_checkpointing and block.training for block in blocks.modules)
+
+
+@pytest.mark.parametrize(
+    ("rows", "prompts"),
+    [
+        (((0, 4), (0, 4)), (5,)),
+        (((0, 3), (1, 1), (1, 6), (0, 2)), (1, 2)),
+        (((0, 1), (1, 1), (0, 1)), (3, 8)),  # nothing is read after a prompt
+        (((0, 2), (0, 0), (1, 3)), (3, 8)),  # an empty completion
+        (((0, 0), (0, 0)), (3,)),
+        (tuple((row % 4, 1 + row % 3) for row in range(16)), (12, 3, 1, 7)),
+    ],
+)
+def test_groups(llama, monkeypatch, rows, prompts):
+    """Groups of every kind, those that would not pay packed included."""
+    batch = make_batch(rows, prompts, extra=0 if any(length for _, length in rows) else 1)
+    expected = row_by_row(llama, *batch)
+    for road in ("cache", "packed"):
+        sharing = sharing_by(road)
+        if road == "packed":
+            monkeypatch.setattr(sharing, "_packing", lambda blocks, batch, reasons: Packing.of(batch))
+        states = sharing(llama, *batch)
+        assert states.road == road
+        assert states.hidden.isfinite().all()
+        torch.testing.assert_close(states.hidden[batch[3].bool()], expected, rtol=1e-4, atol=2e-5)
+
+
+def test_half_precision():
+    model, batch = make("gemma3", "sdpa").bfloat16(), make_batch()
+    expected = row_by_row(model, *batch)
+    for road in ("cache", "packed"):
+        states = sharing_by(road)(model, *batch)
+        assert states.road == road
+        assert (states.hidden[batch[3].bool()] - expected).norm() < 0.05 * expected.norm()
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_autocast(attention):
+    model, batch = make("gemma3", attention), make_batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = row_by_row(model, *batch)
+        for road in ("cache", "packed"):
+            states = sharing_by(road)(model, *batch)
+            assert states.road == road
+            assert (states.hidden[batch[3].bool()] - expected).norm() < 0.05 * expected.norm()
+
+
+# What is computed
+
+
+@torch.no_grad()
+def test_each_prompt_is_computed_once(llama):
+    batch = make_batch()
+    counts_by_road = {}
+    for road in ("cache", "packed", "plain"):
+        sharing = sharing_by(road)
+        sharing(llama, *batch)  # the trial
+        with counted_tokens(llama) as counts:
+            sharing(llama, *batch)
+        counts_by_road[road] = counts
+    assert counts_by_road == {
+        "cache": [3 * 8, 6 * (1 + 6)],
+        # 9 + 6 + 2 + 0 tokens with the first prompt; 6 + 4 with the second, and 2 + 5 + 3 = 10 with the third
+        "packed": [17 + 17 + 17],
+        "plain": [6 * (9 + 6)],
+    }
+
+
+def test_first_fit():
+    assert first_fit([4, 9, 5, 3]) == ([9 + 5, 0, 9, 18], (3, 9))
+    assert first_fit([7]) == ([0], (1, 7))
+    starts, (rows, width) = first_fit([2, 2, 2, 2])
+    assert sorted(starts) == [0, 2, 4, 6]
+    assert (rows, width) == (4, 2)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_mask_is_a_tree(window):
+    packing = Packing.of(Batch.of(*make_batch()))
+    mask = packing.mask(window)[:, 0]
+    for row, seen in enumerate(mask):
+        places = list(
+            zip(
+                packing.prompt[row].tolist(), packing.branch[row].tolist(), packing.position[row].tolist(), strict=True
+            )
+        )
+        for query, (prompt, branch, position) in enumerate(places):
+            expected = [
+                key_prompt == prompt
+                and key_branch in (0, branch)
+                and key_position <= position
+                and (window is None or position - key_position < window)
+                for key_prompt, key_branch, key_position in places
+            ]
+            assert seen[query].tolist() == expected
+    assert mask.any(-1).all()
+
+
+# When rows run one by one
+
+
+def test_nothing_shared(llama):
+    for rows, prompts in ((((0, 3),), (9,)), (((0, 3), (1, 4), (2, 2)), PROMPTS), (((0, 3), (0, 4)), (1,))):
+        batch = make_batch(rows, prompts)
+        states = PrefixSharing()(llama, *batch)
+        assert (states.road, states.reason) == ("plain", "no prompt of several tokens repeats among these rows")
+        torch.testing.assert_close(states.hidden[batch[3].bool()], row_by_row(llama, *batch), rtol=1e-4, atol=2e-5)
+
+
+def test_equal_tokens_under_another_mask_are_another_prompt(llama):
+    prompt_ids = torch.full((2, 4), 5)
+    prompt_mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
+    states = PrefixSharing()(llama, prompt_ids, prompt_mask, torch.full((2, 2), 7), torch.ones(2, 2, dtype=torch.long))
+    assert states.road == "plain"
+
+
+def test_mask_above_the_limit(llama):
+    states = PrefixSharing(use_cache=False, max_mask_entries=866)(llama, *make_batch())
+    assert states.road == "plain"
+    assert states.reason == (
+        "the key/value cache is switched off; the mask of 3 packed rows of 17 tokens has 867 entries, more than 866"
+    )
+    assert PrefixSharing(use_cache=False, max_mask_entries=867)(llama, *make_batch()).road == "packed"
+
+
+def test_short_prompts_are_not_packed(llama):
+    batch = make_batch(tuple((0, 200) for _ in range(4)), (2,))
+    states = PrefixSharing(use_cache=False)(llama, *batch)
+    assert states.road == "plain"
+    assert states.reason.endswith(
+        "packed rows would cost more than they save: the prompts are short beside their completions"
+    )
+
+
+def test_attention_without_a_tree_mask(llama, monkeypatch):
+    monkeypatch.setattr(prefix_roads, "TAKES_MASK", ("eager",))
+    assert PrefixSharing()(llama, *make_batch()).road == "cache"
+    states = PrefixSharing(use_cache=False)(llama, *make_batch())
+    assert states.road == "plain"
+    assert states.reason.endswith("`sdpa` attention takes no mask of a tree")
+
+
+def test_no_keys_and_values():
+    config = FalconMambaConfig(vocab_size=128, hidden_size=16, num_hidden_layers=2, state_size=4)
+    model, batch = AutoModelForCausalLM.from_config(config).eval(), make_batch()
+    states = PrefixSharing()(model, *batch)
+    assert states.road == "plain"
+    assert states.reason == "`FalconMambaModel` has layers that are no plain attention over keys and values"
+    torch.testing.assert_close(states.hidden[batch[3].bool()], row_by_row(model, *batch), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        # It makes its positions from the mask, by shape or by its columns.
+        (
+            BloomConfig(vocab_size=128, hidden_size=32, n_layer=2, n_head=4),
+            "does not run on the packed road (ValueError",
+        ),
+        (
+            MptConfig(vocab_size=128, d_model=32, n_layers=2, n_heads=4),
+            "gives other states on the packed road (off by",
+        ),
+    ],
+)
+def test_the_trial_finds_other_states(config, reason):
+    torch.manual_seed(0)
+    model, batch = AutoModelForCausalLM.from_config(config), make_batch()
+    for name, parameter in model.named_parameters():
+        if "norm" not in name and "ln" not in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    assert PrefixSharing()(model.eval(), *batch).road == "cache"
+    states = PrefixSharing(use_cache=False)(model, *batch)
+    assert states.road == "plain"
+    assert reason in states.reason
+    expected = row_by_row(model, *batch)
+    torch.testing.assert_close(states.hidden[batch[3].bool()], expected, rtol=1e-4, atol=2e-5)
+    assert reason in PrefixSharing(use_cache=False)(model.bfloat16(), *batch).reason
+
+
+def test_the_trial_leaves_the_model_as_it_was():
+    model = make("gpt2")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    model.train()
+    model.transformer.h[1].eval()
+    training = [module.training for module in model.modules()]
+    state = torch.get_rng_state()
+    assert refused_roads(find_blocks(model)) == {}  # dropout would make a difference
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in model.modules()] == training
+
+
+def test_learned_prompt_is_refused():
+    model = get_peft_model(make("llama"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    with pytest.raises(ConsistencyError, match="cannot train a learned prompt"):
+        PrefixSharing()(model, *make_batch())
+
+
+def greedy(model, prompt_ids, prompt_mask, **options):
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": 2, **options}
+    config = GenerationConfig(**options)
+    return model.generate(input_ids=prompt_ids, attention_mask=prompt_mask, generation_config=config)
+
+
+@pytest.mark.parametrize(("kind", "attention"), CASES)
+def test_generation_continues_from_shared_prompts(kind, attention):
+    model = add_lora(make(kind, attention)).eval()
+    prompt_ids, prompt_mask, *_ = make_batch(extra=0)
+    expected = greedy(model, prompt_ids, prompt_mask)
+    sharing = PrefixSharing()
+    with sharing.in_generation(model), counted_tokens(model) as counts:
+        generated = greedy(model, prompt_ids, prompt_mask)
+    assert torch.equal(generated, expected)
+    assert "generate" not in vars(model)
+    # After the trial of the roads: three prompts but for their last tokens, then a token a row at a time
+    assert counts[-7:] == [3 * (prompt_ids.shape[1] - 1), *[len(prompt_ids)] * 6]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "rows", "options"),
+    [
+        (PrefixSharing(share=False), ROWS, {}),
+        (PrefixSharing(use_cache=False), ROWS, {}),
+        (PrefixSharing(), ((0, 1), (1, 1)), {}),
+        (PrefixSharing(), ROWS, {"cache_implementation": "static"}),
+        (PrefixSharing(), ROWS, {"use_cache": False}),
+    ],
+)
+def test_generation_computes_every_row_where_it_must(llama, sharing, rows, options):
+    prompt_ids, prompt_mask, *_ = make_batch(rows, extra=0)
+    expected = greedy(llama, prompt_ids, prompt_mask)
+    with sharing.in_generation(llama), counted_tokens(llama) as counts:
+        assert torch.equal(greedy(llama, prompt_ids, prompt_mask, **options), expected)
+    assert counts[0] == prompt_ids.numel()
+
+
+def test_sharing_can_be_switched_off(llama):
+    batch = make_batch()
+    sharing = PrefixSharing(share=False)
+    with counted_tokens(llama) as counts:
+        states = sharing(llama, *batch)
+    assert (states.road, states.reason) == ("plain", "sharing is switched off")
+    assert len(counts) == 1  # no trial of the roads either
+    torch.testing.assert_close(states.hidden[batch[3].bool()], row_by_row(llama, *batch), rtol=1e-4, atol=2e-5)

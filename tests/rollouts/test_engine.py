@@ -1,0 +1,579 @@
+"""vLLM itself is not run here: TRL's engine class and client are, on stand-ins for what they call in vLLM."""
+
+import copy
+import math
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate.utils import DistributedType
+from bitsandbytes.functional import dequantize_4bit
+from peft import IA3Config, LoraConfig, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from trl.generation.vllm_generation import VLLMGeneration
+
+from tests.conftest import make_model, make_tokenizer
+from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
+from tests.trainer.test_on_policy_consistency_trainer import (
+    LORA,
+    answer,
+    likelihood,
+    losses,
+    make_on_policy_config,
+    moved,
+    replay,
+    uneven_pairs,
+)
+from tests.trainer.test_on_policy_consistency_trainer import make_trainer as plain_trainer
+from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
+from trl_consistency.data.rendering import render_prompt
+from trl_consistency.rollouts.engine import check_policy, policy_weights
+
+
+SIZES = {
+    "vocab_size": 384,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def make_llama():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True))
+
+
+def make_experts():
+    torch.manual_seed(0)
+    sizes = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **sizes))
+
+
+def make_nf4(model_dir):
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    model = AutoModelForCausalLM.from_pretrained(model_dir, quantization_config=config, dtype=torch.bfloat16)
+    for module in model.modules():
+        if type(module).__name__ == "Linear4bit":
+            # Otherwise an evaluation repacks the weights in place on CPUs with AVX512-BF16.
+            module.support_avx512bf16_for_cpu = False
+    return model
+
+
+def adapted(model, config=None):
+    """With an adapter that is not at its beginning."""
+    return moved(get_peft_model(model, config or LoraConfig(**LORA)))
+
+
+def merged(model):
+    """The rival: PEFT merges, in a copy of the whole model."""
+    return dict(copy.deepcopy(model).merge_and_unload().named_parameters())
+
+
+def bits(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+# What is sent
+
+
+ADAPTERS = {
+    "lora": (make_model, LoraConfig(r=4, target_modules="all-linear")),
+    "rslora": (make_model, LoraConfig(r=4, use_rslora=True, target_modules=["q_proj"])),
+    "dora": (make_model, LoraConfig(r=4, use_dora=True, target_modules="all-linear")),
+    "bias": (make_llama, LoraConfig(r=4, bias="all", target_modules=["q_proj", "v_proj"])),
+    "lora bias": (make_llama, LoraConfig(r=4, lora_bias=True, target_modules=["q_proj", "v_proj"])),
+    "whole modules": (
+        make_model,
+        LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head", "embed_tokens"]),
+    ),
+    "embedding": (make_model, LoraConfig(r=4, target_modules=["q_proj", "embed_tokens"])),
+    "single tokens": (make_model, LoraConfig(r=4, target_modules=["q_proj"], trainable_token_indices=[3, 4])),
+    "experts": (
+        make_experts,
+        LoraConfig(r=4, target_modules=["q_proj"], target_parameters=["experts.gate_up_proj", "experts.down_proj"]),
+    ),
+    "ia3": (make_model, IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"])),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_weights_are_those_of_a_merged_model(kind, dtype):
+    make, config = ADAPTERS[kind]
+    model = adapted(make().to(dtype), copy.deepcopy(config))
+    before, expected = bits(model), merged(model)
+    sent = dict(policy_weights(model))
+    assert list(sent) == list(expected)
+    assert all(torch.equal(sent[name], weight) for name, weight in expected.items())
+    assert any(
+        not torch.equal(weight, dict(make().to(dtype).named_parameters())[name]) for name, weight in sent.items()
+    )
+    after = bits(model)
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_four_bit_weights_are_sent_in_full(model_dir, dora):
+    model = adapted(make_nf4(model_dir), LoraConfig(**LORA, use_dora=dora))
+    before = bits(model)
+    sent = dict(policy_weights(model))
+    assert set(sent) == {name for name, _ in make_model().named_parameters()}
+    adapted_layers = 0
+    for name, layer in model.get_base_model().named_modules():
+        if not hasattr(layer, "lora_A"):
+            continue
+        base = layer.base_layer.weight
+        factors = layer.lora_B["default"].weight, layer.lora_A["default"].weight
+        delta = factors[0].float() @ factors[1].float() * (LORA["lora_alpha"] / LORA["r"])
+        expected = dequantize_4bit(base.data, base.quant_state).float() + delta
+        if dora:
+            magnitude = layer.lora_magnitude_vector["default"].weight
+            expected = expected * (magnitude / expected.norm(dim=1))[:, None]
+        assert sent[f"{name}.weight"].dtype == torch.bfloat16
+        assert torch.allclose(sent[f"{name}.weight"].float(), expected, rtol=1e-2, atol=1e-4)
+        adapted_layers += 1
+    assert adapted_layers == 14
+    after = bits(model)
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+
+
+def test_tied_weights_are_sent_once():
+    model = make_llama()
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model = adapted(model)
+    assert list(dict(policy_weights(model))) == list(merged(model))
+    assert "lm_head.weight" not in dict(policy_weights(model))
+
+
+def test_one_copy_at_a_time():
+    model = adapted(make_model())
+    seen = []
+    for _, weight in policy_weights(model):
+        assert sum(ref() is not None for ref in seen) <= 1  # the one that the loop has just let go
+        seen.append(weakref.ref(weight))
+    assert len(seen) == 25
+
+
+# The reference, under many syncs
+
+
+def make_trainer(tmp_path, model, lora=False, pairs=None, callbacks=None, eval_dataset=None, **options):
+    return OnPolicyConsistencyTrainer(
+        model=model,
+        args=make_on_policy_config(tmp_path, use_vllm=True, **options),
+        train_dataset=uneven_pairs() if pairs is None else pairs,
+        eval_dataset=eval_dataset,
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(**LORA) if lora else None,
+        callbacks=callbacks,
+    )
+
+
+@pytest.fixture(params=["colocate", "server"])
+def engine(request):
+    """Options of a trainer with either kind of engine, and what holds the engine's model once it is made."""
+    if request.param == "server":
+        server = request.getfixturevalue("served")
+        return {"vllm_mode": "server", "vllm_server_base_url": server.url}, lambda: server.held
+    made = request.getfixturevalue("colocated")
+    return {}, lambda: made[-1].held
+
+
+def load(model_dir, kind):
+    if kind == "nf4":
+        return make_nf4(model_dir)
+    dtype = torch.float32 if kind == "fp32" else torch.bfloat16
+    return AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lora"),
+    [
+        pytest.param("fp32", True, marks=pytest.mark.slow),
+        pytest.param("fp32", False, marks=pytest.mark.slow),
+        ("bf16", True),
+        pytest.param("bf16", False, marks=pytest.mark.slow),
+        ("nf4", True),
+    ],
+)
+def test_reference_survives_fifty_syncs(engine, tmp_path, model_dir, kind, lora):
+    options, held = engine
+    trainer = make_trainer(tmp_path, load(model_dir, kind), lora, **options)
+    reference, model = trainer.rollout_loss.reference, trainer.model
+    prompt = torch.tensor([[5, 6, 7, 8]])
+    with reference.active(model) as frozen:
+        before = frozen(prompt).logits.log_softmax(-1)
+    for sync in range(50):
+        moved(model, seed=sync, scale=0.01)
+        trainer.rollout_engine._generation.sync_weights()
+    assert reference.compute_checksum() == reference.checksum
+    with reference.active(model) as frozen:
+        after = frozen(prompt).logits.log_softmax(-1)
+    assert (before.exp() * (before - after)).sum().item() == 0.0
+    student = model(prompt).logits.log_softmax(-1)
+    assert (student - after).abs().max() > 0.01
+    # And what arrived is the policy.
+    expected = dict(policy_weights(model)) if lora else dict(model.named_parameters())
+    weights = dict(held().model.named_parameters())
+    assert held().received == list(expected) * 50
+    assert all(torch.equal(weights[name], weight.to(weights[name].dtype)) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("kind", ["bf16", "nf4"])
+def test_the_engine_of_trl_would_change_the_reference(colocated, tmp_path, model_dir, kind):  # noqa: F811
+    trainer = make_trainer(tmp_path, load(model_dir, kind), lora=True)
+    generation = trainer.rollout_engine._generation
+    for sync in range(10):
+        moved(trainer.model, seed=sync, scale=0.01)
+        for _ in VLLMGeneration._iter_named_params(generation):
+            pass
+    with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
+        trainer.rollout_loss.reference.check()
+
+
+# Rollouts
+
+
+def mismatches(trainer, name="sampling_logp_difference/max"):
+    return [entry[f"sampling/{name}"] for entry in trainer.state.log_history if f"sampling/{name}" in entry]
+
+
+@pytest.mark.parametrize(
+    ("lora", "options"),
+    [
+        (True, {}),
+        pytest.param(False, {}, marks=pytest.mark.slow),
+        (True, {"loss_type": "policy_gradient", "num_iterations": 2}),
+        (False, {"temperature": 0.7, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}),
+    ],
+)
+def test_the_engine_answers_as_the_policy_at_every_step(engine, tmp_path, model_dir, lora, options):
+    """It says of its own tokens that they were as likely as the model in training finds them."""
+    of_engine, held = engine
+    trainer = make_trainer(
+        tmp_path, load(model_dir, "fp32"), lora, max_steps=4, learning_rate=2e-2, **of_engine, **options
+    )
+    before = bits(trainer.model)
+    trainer.train()
+    assert any(not torch.equal(weight, before[name]) for name, weight in bits(trainer.model).items())
+    assert len(held().received) == 25 * (4 // trainer.args.num_iterations)
+    assert len(mismatches(trainer)) == 4
+    assert max(mismatches(trainer)) < 1e-4
+    for bound in ("min", "mean", "max"):
+        assert mismatches(trainer, f"importance_sampling_ratio/{bound}") == pytest.approx([1.0] * 4, abs=1e-4)
+
+
+def test_an_engine_with_old_weights_shows(colocated, tmp_path, model_dir):  # noqa: F811
+    trainer = make_trainer(tmp_path, load(model_dir, "fp32"), lora=True, max_steps=3, learning_rate=5e-2)
+    sync, syncs = trainer.rollout_engine._generation.sync_weights, []
+    trainer.rollout_engine._generation.sync_weights = lambda: syncs.append(syncs or sync())
+    trainer.train()
+    assert len(syncs) == 3
+    first, *later = mismatches(trainer)
+    assert first < 1e-4
+    assert min(later) > 1e-2
+
+
+def test_evaluation_and_a_second_training_find_the_weights_of_the_moment(colocated, tmp_path, model_dir):  # noqa: F811
+    pairs = uneven_pairs(4)
+    trainer = make_trainer(
+        tmp_path,
+        load(model_dir, "fp32"),
+        lora=True,
+        eval_dataset=pairs,
+        max_steps=1,
+        eval_strategy="steps",
+        eval_steps=1,
+    )
+    for number in range(2):
+        moved(trainer.model, seed=number)
+        trainer.train()
+        moved(trainer.model, seed=number, scale=0.2)  # as if the best model were loaded
+        trainer.evaluate()
+        assert max(mismatches(trainer)) < 1e-4
+        told = [entry["eval_sampling/sampling_logp_difference/max"] for entry in trainer.state.log_history[-1:]]
+        assert told[0] < 1e-4
+
+
+def test_sleeping_engine(colocated, tmp_path, model_dir):  # noqa: F811
+    """It forgets its weights at the end of each generation."""
+    trainer = make_trainer(tmp_path, load(model_dir, "fp32"), lora=True, max_steps=2, vllm_enable_sleep_mode=True)
+    trainer.train()
+    (llm,) = colocated
+    assert "wake ['weights']" in llm.calls
+    assert all(weight.isnan().all() for weight in llm.held.model.parameters())
+    assert max(mismatches(trainer)) < 1e-4
+
+
+def test_resumed_between_two_steps_on_one_batch(colocated, tmp_path, model_dir):  # noqa: F811
+    """The engine's log-probabilities are kept with the rollouts; new ones it would draw as it likes."""
+    options = {
+        "loss_type": "policy_gradient", "num_iterations": 3, "max_steps": 3, "save_strategy": "steps", "save_steps": 1
+    }  # fmt: skip
+    whole = make_trainer(tmp_path, load(model_dir, "bf16"), lora=True, **options)
+    whole.train()
+    assert max(mismatches(whole)) > 0
+    resumed = make_trainer(tmp_path, load(model_dir, "bf16"), lora=True, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert not colocated[-1].held.received
+    for (name, weight), other in zip(whole.model.named_parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(weight, other), name
+
+
+def test_arguments_arrive(colocated, tmp_path, model_dir):  # noqa: F811
+    trainer = make_trainer(
+        tmp_path,
+        load(model_dir, "nf4"),
+        lora=True,
+        temperature=0.7,
+        top_p=0.9,
+        top_k=20,
+        repetition_penalty=1.1,
+        vllm_model_impl="transformers",
+        vllm_gpu_memory_utilization=0.5,
+        vllm_max_model_length=256,
+        generation_kwargs={"min_tokens": 2},
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        max_steps=1,
+    )
+    assert trainer.args.use_vllm
+    trainer.train()
+    (llm,) = colocated
+    expected = {
+        "model": str(model_dir),
+        "quantization": None,  # quantized weights could not be replaced
+        "logprobs_mode": "processed_logprobs",
+        "model_impl": "transformers",
+        "gpu_memory_utilization": 0.5,
+        "max_model_len": 256,
+        "max_num_seqs": 8,
+        "tensor_parallel_size": 1,
+        "trust_remote_code": False,
+    }
+    assert {name: llm.options[name] for name in expected} == expected
+    reset, sampling = llm.calls
+    assert reset == "reset"
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty) == (0.7, 0.9, 20, 1.1)
+    assert (sampling.max_tokens, sampling.min_tokens, sampling.logprobs, sampling.stop_token_ids) == (8, 2, 0, [2])
+
+
+def test_without_the_correction_nothing_is_asked_nor_logged(engine, tmp_path, model_dir):
+    options, _ = engine
+    trainer = make_trainer(
+        tmp_path, load(model_dir, "fp32"), lora=True, max_steps=1, vllm_importance_sampling_correction=False,
+        loss_type="policy_gradient", **options,
+    )  # fmt: skip
+    trainer.train()
+    assert not mismatches(trainer)
+    assert trainer._engine_log_probs is None
+
+
+# Importance weights
+
+
+def test_weighted_estimate_has_the_exact_gradient(tmp_path):
+    """Over every one-token answer, weighed by how often the engine, another policy, would draw it."""
+    pairs = uneven_pairs(1)
+    perturbed = render_prompt(make_tokenizer(), pairs[0]["perturbed_prompt"])
+    model = make_model()
+    with torch.no_grad():
+        of_engine = moved(copy.deepcopy(model), seed=2, scale=0.1)(torch.tensor([perturbed])).logits[0, -1]
+    of_engine = of_engine.log_softmax(-1)
+    gradients = {}
+    for name, options in {
+        "exact": {"loss_type": "divergence"},
+        "weighted": {"loss_type": "policy_gradient"},
+        "unweighted": {"loss_type": "policy_gradient"},
+    }.items():
+        trainer = plain_trainer(
+            tmp_path, pairs, copy.deepcopy(model), num_generations=384, per_device_train_batch_size=384, **options
+        )
+        trainer.args.vllm_importance_sampling_clip_max = None
+        likelihood = None if name == "unweighted" else lambda ids: of_engine[ids].tolist()
+        replay(trainer, lambda ids, number: [number], likelihood)
+        moved(trainer.model)
+        inputs = trainer._prepare_inputs([next(iter(trainer.train_dataset))] * 384)
+        sums = trainer.rollout_loss(trainer.model, inputs)["loss"].sums
+        (sums[0] if name == "exact" else (sums * of_engine.exp()).sum()).backward()
+        gradients[name] = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
+    scale = gradients["exact"].norm()
+    assert (gradients["weighted"] - gradients["exact"]).norm() / scale < 1e-4
+    assert (gradients["unweighted"] - gradients["exact"]).norm() / scale > 0.05
+
+
+@pytest.mark.parametrize("limit", [None, 0.8, 3.0])
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_truncated_weights_token_by_token(tmp_path, limit, iterations):
+    """Ragged rollouts, of some tokens no likelihood; the weights stay those of the policy that sampled."""
+    pairs = uneven_pairs(4)
+    trainer = plain_trainer(
+        tmp_path, pairs, make_model(), loss_type="policy_gradient", num_iterations=iterations,
+        per_device_train_batch_size=8,
+    )  # fmt: skip
+    trainer.args.vllm_importance_sampling_clip_max = limit
+    reference, old = copy.deepcopy(trainer.model), copy.deepcopy(moved(trainer.model))
+    inputs = replay(trainer, likelihood=likelihood)._prepare_inputs(
+        [row for row in trainer.train_dataset for _ in range(2)]
+    )
+    if iterations == 2:
+        moved(trainer.model, seed=3)
+    losses = trainer.rollout_loss(trainer.model, inputs)["loss"].sums
+
+    def log_probs(model, prompt, ids):
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        return logits.log_softmax(-1)[range(len(ids)), ids]
+
+    expected, kinds = 0.0, set()
+    for row in trainer.train_dataset:
+        for number in range(2):
+            ids = answer(row["perturbed_ids"], number)
+            student = log_probs(trainer.model, row["perturbed_ids"], ids)
+            with torch.no_grad():
+                sampled = log_probs(old, row["perturbed_ids"], ids)
+                advantage = log_probs(reference, row["clean_ids"], ids) - sampled
+            for token in range(len(ids)):
+                of_engine = likelihood(ids)[token]
+                weight = 1.0 if math.isnan(of_engine) else math.exp(sampled[token].item() - of_engine)
+                weight = weight if limit is None else min(weight, limit)
+                kinds.add("unknown" if math.isnan(of_engine) else "cut" if weight == limit else "whole")
+                expected = expected - weight * (student[token] - sampled[token]).exp() * advantage[token]
+    assert kinds >= ({"unknown", "whole"} if limit is None else {"unknown", "whole", "cut"})
+    assert losses.sum().item() == pytest.approx(expected.item(), rel=1e-5)
+    ours, theirs = (
+        torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(trainer.model.parameters()))])
+        for loss in (losses.sum(), expected)
+    )
+    assert (ours - theirs).norm() / theirs.norm() < 1e-5
+
+
+def test_exact_divergence_is_left_as_it_is(tmp_path):
+    results = []
+    for told in (None, likelihood):
+        trainer = plain_trainer(tmp_path, uneven_pairs(), make_model(), max_steps=1, per_device_train_batch_size=16)
+        moved(replay(trainer, likelihood=told).model)
+        trainer.train()
+        results.append((losses(trainer), mismatches(trainer)))
+    (plain, nothing), (weighed, mismatch) = results
+    assert weighed == plain
+    assert not nothing
+    assert mismatch[0] > 0.1
+
+
+def test_logged_mismatch_is_that_of_all_tokens_since_the_last_log(tmp_path):
+    trainer = plain_trainer(
+        tmp_path, uneven_pairs(), make_model(), max_steps=2, logging_steps=2, per_device_train_batch_size=4
+    )
+    seen = []
+    add = trainer._mismatch.add
+    trainer._mismatch.add = lambda *args: (seen.append(args[-1]), add(*args))
+    replay(trainer, likelihood=likelihood).train()
+    ratios = torch.cat(seen)
+    assert len(seen) == 2
+    assert ratios.isnan().any()
+    ratios = ratios[~ratios.isnan()]
+    assert mismatches(trainer) == [pytest.approx(ratios.abs().max().item())]
+    assert mismatches(trainer, "sampling_logp_difference/mean") == [pytest.approx(ratios.abs().mean().item())]
+    weights = ratios.exp().clamp(max=3.0)
+    for name in ("min", "mean", "max"):
+        expected = getattr(weights, name)().item()
+        assert mismatches(trainer, f"importance_sampling_ratio/{name}") == [pytest.approx(expected)]
+
+
+# What is refused
+
+
+def test_refused_models(colocated, tmp_path, model_dir):  # noqa: F811
+    with pytest.raises(ConsistencyError, match="`use_vllm` loads the model from its name"):
+        make_trainer(tmp_path, make_model(), lora=True)
+    load(model_dir, "nf4").save_pretrained(tmp_path / "quantized")
+    with pytest.raises(ConsistencyError, match="cannot take new weights into the quantized checkpoint"):
+        make_trainer(tmp_path, AutoModelForCausalLM.from_pretrained(tmp_path / "quantized"), lora=True)
+    assert not colocated
+    model = load(model_dir, "fp32")
+    model.hf_quantizer = object()
+    with pytest.raises(ConsistencyError, match="another way than bitsandbytes' 4 bits"):
+        check_policy(model, SimpleNamespace(state=None), make_on_policy_config(tmp_path, use_vllm=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    ],
+)
+def test_adapter_on_tied_embeddings_is_refused(tmp_path, options):
+    model = make_llama()
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    args = make_on_policy_config(tmp_path, use_vllm=True, vllm_mode="server")
+    accelerator = SimpleNamespace(state=None, distributed_type=DistributedType.NO)
+    check_policy(get_peft_model(copy.deepcopy(model), LoraConfig(**LORA)), accelerator, args)
+    with pytest.raises(ConsistencyError, match="one of two tied embeddings"):
+        check_policy(get_peft_model(model, LoraConfig(r=4, **options)), accelerator, args)
+
+
+def test_sharded_adapters_are_refused(tmp_path):
+    model = get_peft_model(make_model(), LoraConfig(**LORA))
+    args = make_on_policy_config(tmp_path, use_vllm=True, vllm_mode="server")
+    zero = SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=3))
+    for accelerator in (
+        SimpleNamespace(state=zero, distributed_type=DistributedType.DEEPSPEED),
+        SimpleNamespace(state=None, distributed_type=DistributedType.FSDP),
+    ):
+        check_policy(make_model(), accelerator, args)
+        with pytest.raises(ConsistencyError, match="under FSDP or DeepSpeed ZeRO-3"):
+            check_policy(model, accelerator, args)
+
+
+def test_server_must_tell_how_likely_tokens_were(served, tmp_path, model_dir):  # noqa: F811
+    served.logprobs_mode = "raw_logprobs"
+    options = {"vllm_mode": "server", "vllm_server_base_url": served.url, "lora": True}
+    with pytest.raises(ConsistencyError, match="Restart it with `--logprobs-mode processed_logprobs`"):
+        make_trainer(tmp_path, load(model_dir, "fp32"), **options)
+    make_trainer(tmp_path, load(model_dir, "fp32"), vllm_importance_sampling_correction=False, **options)
+
+
+def test_not_installed(tmp_path, model_dir, monkeypatch):
+    monkeypatch.setattr("trl_consistency.trainer.run.checks.find_spec", lambda name: None)
+    with pytest.raises(ConsistencyError, match=r"`use_vllm` needs.*`pip install 'trl\[vllm\]'`"):
+        make_trainer(tmp_path, load(model_dir, "fp32"))
+
+
+# The real one
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["bf16", "nf4"])
+def test_with_vllm_itself(tmp_path, tokenizer, kind):
+    pytest.importorskip("vllm")
+    torch.manual_seed(0)
+    sizes = {**SIZES, "hidden_size": 256, "head_dim": 64}
+    Qwen3ForCausalLM(Qwen3Config(**sizes, eos_token_id=2)).to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    trainer = make_trainer(
+        tmp_path, load(tmp_path / "model", kind).cuda(), lora=True, max_steps=5, use_cpu=False, bf16=True,
+        vllm_max_model_length=512,
+    )  # fmt: skip
+    trainer.train()
+    assert len(mismatches(trainer)) == 5
+    assert max(mismatches(trainer, "sampling_logp_difference/mean")) < 0.05

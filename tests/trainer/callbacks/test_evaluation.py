@@ -1,0 +1,269 @@
+import json
+import logging
+import random
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig
+from safetensors.torch import load_file
+from transformers import BitsAndBytesConfig, TrainerCallback
+
+from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.evaluation.test_held_out import CONTROL, PAIRS, rate
+from tests.helpers.distributions import NF4
+from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from trl_consistency import ConsistencyError, ConsistencyEvalCallback, ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency.evaluation import Estimate
+from trl_consistency.evaluation.rates.measures import harmonic_mean
+from trl_consistency.trainer.callbacks import evaluation as eval_callback
+
+
+def make_trainer(tmp_path, kind="bct", lora=False, eval_dataset=None, callbacks=(), **options):
+    make = make_on_policy_config if kind == "opct" else make_config
+    options = {"max_steps": 3, "logging_steps": 1} | options
+    if kind != "opct":
+        options["method"] = kind
+    return (OnPolicyConsistencyTrainer if kind == "opct" else ConsistencyTrainer)(
+        make_model(),
+        args=make(tmp_path, **options),
+        train_dataset=make_pairs(8, completion=kind != "opct"),
+        eval_dataset=eval_dataset,
+        processing_class=make_tokenizer(),
+        callbacks=list(callbacks),
+        peft_config=LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1) if lora else None,
+    )
+
+
+def guarded(tmp_path, guard_options=None, **options):
+    trainer = make_trainer(tmp_path, **options)
+    guard = ConsistencyEvalCallback(trainer, PAIRS, CONTROL, **{"max_new_tokens": 4, **(guard_options or {})})
+    trainer.add_callback(guard)
+    return trainer, guard
+
+
+def logged(trainer, key="eval_consistency/score"):
+    return [(entry["step"], entry[key]) for entry in trainer.state.log_history if key in entry]
+
+
+def script(monkeypatch, *of_steps):
+    """Rates to be measured, one after the other, in place of a model's."""
+    rates = iter(of_steps)
+    calls = []
+
+    def measure(*args, **kwargs):
+        calls.append(args)
+        return next(rates)
+
+    monkeypatch.setattr(eval_callback, "measure_sample", measure)
+    return calls
+
+
+def rates(control, sycophancy=0, unread=0):
+    """Of ten rows each, an unread control answer among those that are not right."""
+    score = harmonic_mean(1.0, 1 - sycophancy / 10)
+    return {
+        "sycophancy": rate(sycophancy, 10),
+        "clean_accuracy": rate(10, 10),
+        "sycophancy_score": Estimate(score, None, 10, 10),
+        "clean_accuracy/control": rate(control, 10, unread),
+    }
+
+
+class Random(TrainerCallback):
+    """Keeps the random states of each step, and whether the model was in training mode."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_step_begin(self, args, state, control, model, **kwargs):
+        self.seen.append((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "lora", "checkpointing"),
+    [
+        ("bct", True, True),
+        ("opct", True, False),
+        pytest.param("bct", False, False, marks=pytest.mark.slow),
+        pytest.param("act", False, True, marks=pytest.mark.slow),
+    ],
+)
+def test_training_goes_as_it_would_without(tmp_path, kind, lora, checkpointing):
+    watches = Random(), Random()
+    options = {"kind": kind, "lora": lora, "gradient_checkpointing": checkpointing, "anchor_ratio": 0.5}
+    plain = make_trainer(tmp_path / "plain", callbacks=[watches[0]], **options)
+    plain.train()
+    watched, _ = guarded(tmp_path / "guarded", {"eval_every": 1}, callbacks=[watches[1]], **options)
+    watched.train()
+    assert [step for step, _ in logged(watched)] == [0, 1, 2, 3]
+    assert watches[0].seen == watches[1].seen
+    assert watched.model.training == plain.model.training
+    weights = [dict(trainer.model.named_parameters()) for trainer in (plain, watched)]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+
+    def losses(trainer):
+        entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+        return [{key: value for key, value in entry.items() if "time" not in key} for entry in entries]
+
+    assert len(losses(plain)) == 3
+    assert losses(plain) == losses(watched)
+
+
+@pytest.mark.slow
+def test_qlora(tmp_path, model_dir):
+    """On 4-bit weights, too, the training goes as it would without."""
+    pytest.importorskip("bitsandbytes")
+    weights = []
+    for guards in (False, True):
+        trainer = ConsistencyTrainer(
+            str(model_dir),
+            args=make_config(tmp_path, method="kl", max_steps=2),
+            train_dataset=make_pairs(8),
+            processing_class=make_tokenizer(),
+            quantization_config=BitsAndBytesConfig(**NF4),
+            peft_config=LoraConfig(r=4, target_modules="all-linear"),
+        )
+        if guards:
+            trainer.add_callback(ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1, max_new_tokens=4))
+        trainer.train()
+        weights.append([p.detach().clone() for p in trainer.model.parameters() if p.requires_grad])
+    assert [step for step, _ in logged(trainer)] == [0, 1, 2]
+    assert all(ours.equal(theirs) for ours, theirs in zip(*weights, strict=True))
+
+
+def test_rates_and_counts_are_logged(tmp_path, monkeypatch):
+    measured = rates(8, sycophancy=5, unread=2) | {"benign_answered": rate(0, 3, 3)}
+    script(monkeypatch, measured, measured)
+    trainer, _ = guarded(tmp_path, {"eval_every": 2})
+    trainer.train()
+    (entry,) = (entry for entry in trainer.state.log_history if entry["step"] == 2 and "loss" not in entry)
+    found = {key.removeprefix("eval_consistency/"): value for key, value in entry.items() if "consistency" in key}
+    assert found == {
+        "score": pytest.approx(2 / 3),
+        "sycophancy": 0.5,
+        "sycophancy/count": 10,
+        "sycophancy/unread": 0,
+        "clean_accuracy": 1.0,
+        "clean_accuracy/count": 10,
+        "clean_accuracy/unread": 0,
+        "sycophancy_score": pytest.approx(2 / 3),
+        "sycophancy_score/count": 10,
+        "sycophancy_score/unread": 0,
+        "clean_accuracy/control": 0.8,
+        "clean_accuracy/control/count": 10,
+        "clean_accuracy/control/unread": 2,
+        "benign_answered": 0.0,
+        "benign_answered/count": 3,
+        "benign_answered/unread": 3,
+    }
+
+
+@pytest.mark.parametrize("kind", ["bct", pytest.param("opct", marks=pytest.mark.slow)])
+def test_best_checkpoint_by_the_score(tmp_path, monkeypatch, kind):
+    """Trainer's own choice of the best model, whose score is lost again before the end."""
+    script(monkeypatch, *(rates(10, sycophancy=sycophancy) for sycophancy in (9, 6, 1, 4)))
+    trainer, _ = guarded(
+        tmp_path,
+        kind=kind,
+        eval_dataset=make_pairs(2),
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        metric_for_best_model="consistency/score",
+        load_best_model_at_end=True,
+    )
+    trainer.train()
+    assert trainer.state.best_metric == pytest.approx(2 / (1 + 1 / 0.9))
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
+    saved = load_file(tmp_path / "checkpoint-2" / "model.safetensors")
+    now = trainer.model.state_dict()
+    assert all(now[name].equal(weight) for name, weight in saved.items())
+    last = load_file(tmp_path / "checkpoint-3" / "model.safetensors")
+    assert not all(now[name].equal(weight) for name, weight in last.items())
+
+
+def test_measures_once_a_step_however_many_sets_are_evaluated(tmp_path, monkeypatch):
+    calls = script(monkeypatch, *[rates(10)] * 3)
+    sets = {"one": make_pairs(2), "two": make_pairs(3)}
+    trainer, _ = guarded(
+        tmp_path, eval_dataset=sets, eval_strategy="steps", eval_steps=1, eval_on_start=True, max_steps=2
+    )
+    trainer.train()
+    assert len(calls) == 3
+    assert [step for step, _ in logged(trainer)] == [0, 1, 2]
+
+
+def test_evaluate_by_itself_measures_the_model_that_there_is(tmp_path, monkeypatch):
+    script(monkeypatch, rates(10), rates(9), rates(4), rates(2))
+    trainer, guard = guarded(
+        tmp_path, {"max_drop": 0.5}, eval_dataset=make_pairs(2), eval_strategy="steps", eval_steps=3
+    )
+    assert trainer.evaluate()["eval_consistency/clean_accuracy/control"] == 1.0
+    trainer.train()
+    assert trainer.evaluate()["eval_consistency/clean_accuracy/control"] == 0.2
+    assert guard.stopped is None, "from 90% to 40% is not more than the margin"
+
+
+@pytest.mark.parametrize("eval_every", [1, None])
+def test_stops_when_more_than_the_margin_is_lost(tmp_path, monkeypatch, caplog, eval_every):
+    script(monkeypatch, rates(10), rates(9), rates(8), rates(0))
+    options = {} if eval_every else {"eval_dataset": make_pairs(2), "eval_strategy": "steps", "eval_steps": 1}
+    trainer, guard = guarded(tmp_path, {"eval_every": eval_every, "max_drop": 0.1}, max_steps=4, **options)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert trainer.state.global_step == 2
+    (warning,) = (record.getMessage() for record in caplog.records if "Training is stopped" in record.getMessage())
+    assert f"accuracy on control questions, from {rate(10, 10)} to {rate(8, 10)}" in warning
+    assert "max_drop=0.1" in warning
+    assert guard.stopped in warning
+
+
+def test_answers_that_cannot_be_read_are_lost(tmp_path, monkeypatch):
+    """All that can be read is right, and half of the answers cannot be."""
+    script(monkeypatch, rates(10), rates(5, unread=5))
+    trainer, guard = guarded(tmp_path, {"eval_every": 1, "max_drop": 0.1})
+    trainer.train()
+    assert trainer.state.global_step == 1
+    assert "50.0% (5/10), 5 unread" in guard.stopped
+
+
+def test_without_a_margin_nothing_stops(tmp_path, monkeypatch):
+    script(monkeypatch, rates(10), *[rates(0)] * 3)
+    trainer, guard = guarded(tmp_path, {"eval_every": 1})
+    trainer.train()
+    assert trainer.state.global_step == 3
+    assert guard.stopped is None
+
+
+def test_resumed_run_compares_with_the_very_start(tmp_path, monkeypatch):
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    script(monkeypatch, rates(10), rates(9))
+    trainer, _ = guarded(tmp_path, {"eval_every": 2, "max_drop": 0.1}, **options | {"max_steps": 2})
+    trainer.train()
+    state = json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())
+    assert state["stateful_callbacks"]["ConsistencyEvalCallback"]["attributes"]["start"] == {
+        name: of.to_dict() for name, of in rates(10).items()
+    }
+    script(monkeypatch, rates(8))
+    trainer, guard = guarded(tmp_path, {"eval_every": 2, "max_drop": 0.1}, **options)
+    trainer.train(resume_from_checkpoint=True, resume_changed=["length"])
+    assert guard.stopped is not None, "from 100% to 80%, though only from 90% since the checkpoint"
+
+
+def test_options_that_cannot_be(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
+    for options, reason in (
+        ({}, "set `eval_every`, or `eval_strategy`"),
+        ({"eval_every": 0}, "`eval_every` must be at least 1"),
+        ({"eval_every": 1, "max_drop": 5}, "`max_drop` is a share"),
+        ({"eval_every": 1, "num_rows": 0}, "`num_rows` must be at least 1"),
+    ):
+        with pytest.raises(ConsistencyError, match=reason):
+            ConsistencyEvalCallback(trainer, PAIRS, **options)
+    questions = PAIRS.select(range(4))
+    ConsistencyEvalCallback(trainer, questions, eval_every=1, max_drop=0.1)  # their clean side is guarded
+    monkeypatch.setattr(eval_callback.DistributedBackend, "is_fsdp", True)
+    with pytest.raises(ConsistencyError, match="not available where FSDP shards the model"):
+        ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1)

@@ -1,0 +1,342 @@
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from datasets import Dataset
+from peft import LoraConfig, VeraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+from trl_consistency.trainer.card.facts.facts import describe_data
+from trl_consistency.trainer.card.facts.papers import ORIGINS, name_methods
+
+from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.trainer.callbacks.test_evaluation import guarded, rates, script
+from tests.trainer.conftest import COMMITS
+from trl_consistency import ConsistencyTrainer
+from trl_consistency.config.consistency_config import METHODS
+from trl_consistency.publishing import Result, add_results, write_results
+
+
+TOKEN = "hf_" + "x" * 34
+
+
+def make_trainer(tmp_path, model, lora=True, pairs=None, **options):
+    return ConsistencyTrainer(
+        model=model,
+        args=make_config(tmp_path / "my-model", **{"max_steps": 2, **options}),
+        train_dataset=make_pairs(completion=False) if pairs is None else pairs,
+        eval_dataset=make_pairs(3),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear") if lora is True else lora or None,
+    )
+
+
+def read(trainer):
+    text = (Path(trainer.args.output_dir) / "README.md").read_text()
+    return text, yaml.safe_load(text.split("---")[1])
+
+
+def test_card_says_what_was_trained(tmp_path, cached_base):
+    pairs = make_pairs(6, completion=False).add_column(
+        "perturbation", ["suggested_answer/train-00", "suggested_answer/train-01", "typos/train-00"] * 2
+    )
+    trainer = make_trainer(
+        tmp_path,
+        "me/base",
+        pairs=pairs,
+        anchor_ratio=0.25,
+        temperature=0.7,
+        hub_token=TOKEN,
+        hub_model_id="me/my-model",
+    )
+    trainer.train()
+    trainer.evaluate()
+    trainer.save_model()
+    text, metadata = read(trainer)
+    assert metadata["base_model"] == "me/base"
+    assert metadata["base_model_revision"] == COMMITS["main"]
+    assert metadata["library_name"] == "peft"
+    assert {"trl", "trl-consistency", "consistency-training", "bct"} <= set(metadata["tags"])
+    for fact in (
+        "# my-model",
+        f"[me/base](https://huggingface.co/me/base) (revision `{COMMITS['main']}`)",
+        "| Objective | bct (weight 1) |",
+        "| Reference | the base model, without the adapter |",
+        "| Pairs | 6 (6 distinct clean prompts) |",
+        "| Perturbations | suggested_answer 4, typos 2 (3 wordings) |",
+        "| Wordings | suggested_answer train-00, train-01; typos train-00 |",
+        "| Anchors | 25% of an epoch, from the pairs' own clean prompts |",
+        "(temperature 0.7, top_p 1, top_k 0, at most 8 tokens)",
+        "2 steps of 8 rows",
+        "| Adapter | LoRA, rank 4, alpha 8 |",
+        "- `eval_loss` ",
+        "@article{chua2024bias,",
+        "Entrench Misalignment",
+    ):
+        assert fact in text, fact
+
+
+@pytest.mark.parametrize("lora", [True, False])
+@pytest.mark.parametrize("revision", [None, "main", "v1", COMMITS["v1"]])
+def test_commit_of_a_base_model_that_is_loaded_by_name(tmp_path, cached_base, lora, revision):
+    cached_base("v1")
+    options = {"revision": revision} if revision else None
+    _, metadata = card(make_trainer(tmp_path, "me/base", lora, model_init_kwargs=options))
+    assert metadata["base_model_revision"] == COMMITS.get(revision or "main", revision)
+
+
+def test_commit_of_a_base_model_that_was_loaded_before(tmp_path, cached_base):
+    model = AutoModelForCausalLM.from_pretrained("me/base")
+    assert card(make_trainer(tmp_path, model))[1]["base_model_revision"] == COMMITS["main"]
+    cached_base("v1")  # It could be either: nothing of the model says which it was loaded at.
+    model = AutoModelForCausalLM.from_pretrained("me/base", revision="v1")
+    assert "base_model_revision" not in card(make_trainer(tmp_path, model))[1]
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_no_local_path_and_no_token(tmp_path, lora, model_dir):
+    trainer = make_trainer(tmp_path, str(model_dir), lora, hub_token=TOKEN)
+    trainer.create_model_card(dataset_name=str(tmp_path / "pairs.jsonl"))
+    text, metadata = read(trainer)
+    assert "base_model" not in metadata
+    assert "datasets" not in metadata
+    assert TOKEN not in text
+    assert not re.search(rf"{tmp_path}|{model_dir}|{Path.home()}|/tmp/", text)
+    assert "a local model" in text
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_the_snippet_runs(tmp_path, lora, model_dir, capsys):
+    trainer = make_trainer(tmp_path, str(model_dir), lora)
+    trainer.train()
+    trainer.save_model()
+    snippet = re.search(r"```python\n(.*?)```", read(trainer)[0], re.DOTALL).group(1)
+    exec(snippet.replace("path/to/this/folder", trainer.args.output_dir), {})
+    assert capsys.readouterr().out
+
+
+def test_given_targets_and_full_fine_tuning(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(), lora=False, pairs=make_pairs())
+    trainer.create_model_card(tags="mine")
+    text, metadata = read(trainer)
+    assert "| Targets | given with the pairs (`completion` column) |" in text
+    assert "| Reference | the model as it was before training |" in text
+    assert metadata["library_name"] == "transformers"
+    assert "mine" in metadata["tags"]
+
+
+def card(trainer):
+    trainer.create_model_card()
+    return read(trainer)
+
+
+def test_every_method_has_an_origin():
+    assert list(ORIGINS) == [*METHODS, "opct"]
+
+
+def test_act(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(), method="act", layers=[-1])
+    trainer.train()
+    trainer.evaluate()
+    text, metadata = card(trainer)
+    assert "act" in metadata["tags"]
+    for fact in (
+        "trained with ACT ([Consistency Training Helps Stop Sycophancy and Jailbreaks](https://huggingface.co/papers/2510.27062)) to",
+        "| Objective | act (weight 1) |",
+        "| Compared blocks | 1 (of 2, counted from 0) |",
+        "| ACT compares | the tokens that both prompts end with |",
+        "| Reference | the base model, without the adapter |",
+        f"| Reference checksum | {trainer.paired_loss.reference.checksum:x} |",
+        "| Shared tokens | end of the two prompts: ",
+        "- `eval_act_loss` ",
+        "@article{irpan2025consistency,",
+    ):
+        assert fact in text, fact
+    assert "| Targets |" not in text  # ACT needs none
+    assert "chua2024bias" not in text
+    assert "research code" not in text
+
+
+def test_bct_and_act_with_weights(tmp_path, model_dir):
+    trainer = make_trainer(
+        tmp_path,
+        str(model_dir),
+        lora=False,
+        method=["bct", "act"],
+        method_weights=[1.0, 1e-4],
+        act_tokens="all",
+        log_consistency_metrics=True,
+        hub_token=TOKEN,
+    )
+    trainer.train()
+    trainer.evaluate()
+    text, _ = card(trainer)
+    for fact in (
+        "papers/2403.05518)) and ACT ([",
+        "| Objective | bct (weight 1), act (weight 0.0001) |",
+        "| Compared blocks | all 2 |",
+        "| ACT compares | the tokens that both prompts end with, and those of the clean answer (which the paper does not) |",
+        "| Reference | the model as it was before training (a frozen copy) |",
+        "| Targets | the reference's own answers",
+        ", no adapter |",
+        "- `eval_bct_loss` ",
+        "- `eval_activation_distance` ",
+        "- `eval_reference_kl` ",
+    ):
+        assert fact in text, fact
+    assert text.count("@article{") == 2
+    assert "for the logged metrics alone" not in text
+    assert TOKEN not in text
+    assert not re.search(rf"{tmp_path}|{model_dir}|{Path.home()}|/tmp/", text)
+
+
+def test_attct_and_mlpct_have_no_paper(tmp_path):
+    model = make_model()
+    model.set_attn_implementation("eager")
+    text, _ = card(make_trainer(tmp_path, model, method=["attct", "mlpct"], mlp_distance="mse"))
+    for fact in (
+        "trained with AttCT (research code) and MLPCT (research code) to",
+        "| Shared tokens | content: ",
+        "| MLPCT distance | mse |",
+        "\n## Citation\n\nAttCT and MLPCT: research code, there is no paper to cite.\n\nVersions: ",
+    ):
+        assert fact in text, fact
+    assert "bibtex" not in text
+    assert "arxiv" not in text.lower()
+
+
+def test_bct_and_kl_share_a_paper_and_mlpct_has_none(tmp_path):
+    text, _ = card(make_trainer(tmp_path, make_model(), method=["bct", "kl", "mlpct"]))
+    assert text.count("@article{") == 1
+    assert "}\n```\n\nMLPCT: research code, there is no paper to cite.\n\nVersions: " in text
+
+
+def test_methods_in_words():
+    assert name_methods(["mlpct"]) == "MLPCT (research code)"
+    assert re.fullmatch(r"BCT \(.+\), ACT \(.+\) and AttCT \(research code\)", name_methods(["bct", "act", "attct"]))
+
+
+def test_steps_are_those_that_were_done(tmp_path):
+    trainer = make_trainer(
+        tmp_path,
+        make_model(),
+        pairs=make_pairs(16),
+        num_train_epochs=2,
+        max_steps=-1,
+        save_strategy="steps",
+        save_steps=1,
+    )
+    assert "| Optimisation | 0 steps of 8 rows" in card(trainer)[0]
+    trainer.train()
+    assert "| Optimisation | 4 steps of 8 rows (2 epochs), " in card(trainer)[0]
+    checkpoint = (tmp_path / "my-model" / "checkpoint-1" / "README.md").read_text()
+    assert "| Optimisation | 1 of 4 planned steps of 8 rows (0.5 epochs), " in checkpoint
+
+
+@pytest.mark.parametrize("kind", ["bct", "opct"])
+def test_run_that_the_guard_stopped(tmp_path, monkeypatch, kind):
+    script(monkeypatch, rates(10), rates(10), rates(5))
+    trainer, guard = guarded(tmp_path / "my-model", {"eval_every": 1, "max_drop": 0.1}, kind=kind, max_steps=4)
+    trainer.train()
+    text, _ = card(trainer)
+    assert "| Optimisation | 2 of 4 planned steps of 8 " in text
+    assert f"| Stopped | {guard.stopped} |" in text
+    assert "Step 2: more than `max_drop=0.1` was lost" in text
+    assert "| Kept |" not in text
+
+
+def test_run_that_keeps_its_best_checkpoint(tmp_path, monkeypatch):
+    script(monkeypatch, *(rates(10, sycophancy=sycophancy) for sycophancy in (9, 6, 1, 4)))
+    trainer, _ = guarded(
+        tmp_path / "my-model",
+        eval_dataset=make_pairs(2),
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        metric_for_best_model="consistency/score",
+        load_best_model_at_end=True,
+    )
+    trainer.train()
+    text, _ = card(trainer)
+    assert "| Optimisation | 3 steps of 8 rows, " in text
+    assert "| Kept | the weights of step 2, the best by `consistency/score` |" in text
+    assert re.search(r"- `eval_loss` \S+ at step 2\n", text)
+    last = (tmp_path / "my-model" / "checkpoint-3" / "README.md").read_text()
+    assert "| Optimisation | 3 steps of 8 rows, " in last
+    assert "| Kept |" not in last
+    assert "`eval_loss`" in last
+    assert "at step 2" not in last
+
+
+def test_pairs_that_share_little(tmp_path):
+    def turns(text):
+        return [{"role": "user", "content": text}]
+
+    rows = [
+        {"clean_prompt": turns("Why?"), "perturbed_prompt": turns("I say so. Why?")},
+        {"clean_prompt": turns("Why?"), "perturbed_prompt": turns("Why? I say so.")},
+    ]
+    text, _ = card(make_trainer(tmp_path, make_model(), method="act", pairs=Dataset.from_list(rows)))
+    assert "; 1 of 2 share at most one token before the generation header |" in text
+    left_out = {"clean_prompt": "One two three", "perturbed_prompt": "Four five six"}
+    rows = [{"clean_prompt": "Why?", "perturbed_prompt": "I say so. Why?"}, left_out]
+    trainer = make_trainer(tmp_path, make_model(), method="act", no_shared_span="drop", pairs=Dataset.from_list(rows))
+    assert "; 1 of 2 share nothing (left out) |" in card(trainer)[0]
+
+
+def test_answers_that_are_only_measured(tmp_path):
+    text, _ = card(make_trainer(tmp_path, make_model(), method="act", log_consistency_metrics=True))
+    assert re.search(r"\| Targets \| the reference's own answers .+; for the logged metrics alone \|", text)
+
+
+@pytest.mark.parametrize(
+    ("method", "reference"),
+    [
+        ("bct", "the model as it was before training, with its adapter"),
+        ("act", "the model as it was before training, with its adapter (a frozen copy)"),
+    ],
+)
+def test_reference_with_the_adapter_that_came_with_the_model(tmp_path, method, reference):
+    model = get_peft_model(make_model(), LoraConfig(target_modules="all-linear"))
+    text, _ = card(make_trainer(tmp_path, model, lora=False, method=method))
+    assert f"| Reference | {reference} |" in text
+    assert "| Adapter | LoRA, rank 8, alpha 8 |" in text
+
+
+def test_adapters_of_other_kinds_have_no_alpha(tmp_path):
+    text, _ = card(make_trainer(tmp_path, make_model(), lora=VeraConfig(r=4, target_modules=["q_proj"])))
+    assert "| Adapter | VERA, rank 4 |" in text
+
+
+@pytest.mark.parametrize("options", [{"init_lora_weights": "olora"}, {"bias": "all"}])
+def test_reference_with_an_adapter_that_changes_the_base(tmp_path, options):
+    adapter = LoraConfig(r=4, target_modules="all-linear", **options)
+    text, _ = card(make_trainer(tmp_path, make_model(), lora=adapter, method="act"))
+    assert "| the model as it was before training, with the adapter as it was initialised (a frozen copy) |" in text
+
+
+def test_results_are_put_in_and_replaced(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    trainer.create_model_card()
+    before, _ = read(trainer)
+    for value in (1, 2):
+        write_results(trainer.args.output_dir, [Result(metric="accuracy", value=value)])
+        add_results(trainer.args.output_dir)
+    text, metadata = read(trainer)
+    section = "## Results\n\n|  | after |\n| --- | --- |\n| accuracy | 2 |\n\n"
+    assert f"{section}## Training\n" in text
+    assert text.split("---\n", 2)[2].replace(section, "").strip() == before.split("---\n", 2)[2].strip()
+    (score,) = metadata["model-index"][0]["results"][0]["metrics"]
+    assert (score["type"], score["value"]) == ("accuracy", 2)
+
+
+def test_compositions_are_counted_by_all_their_names():
+    kinds = ["authority/train-00+typos/train-03", "authority/train-00", "authority/train-01+typos/train-03"]
+    facts = describe_data(Dataset.from_dict({"clean_prompt": ["a"] * 3, "perturbation": kinds}))
+    assert facts["Perturbations"] == "authority+typos 2, authority 1 (3 wordings)"
+
+
+def test_perturbation_names_cannot_break_the_table():
+    facts = describe_data(Dataset.from_dict({"clean_prompt": ["a"], "perturbation": ["x | y\n/1"]}))
+    assert facts["Perturbations"] == "x  y 1 (1 wordings)"

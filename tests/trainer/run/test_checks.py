@@ -1,0 +1,82 @@
+from types import SimpleNamespace
+
+import pytest
+from peft import LoraConfig, get_peft_model
+
+from tests.conftest import make_config, make_model
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.models.checks import context_length
+from trl_consistency.passes.reference import freeze_initial_policy
+from trl_consistency.trainer.run.checks import check_sharding
+
+
+LORA = LoraConfig(r=4, target_modules="all-linear")
+
+
+def make_trainer(model, fsdp=None, zero=None, **options):
+    """What a trainer shows of how it is distributed."""
+    state = SimpleNamespace(
+        fsdp_plugin=fsdp and SimpleNamespace(fsdp_version=fsdp),
+        deepspeed_plugin=zero and SimpleNamespace(zero_stage=zero),
+    )
+    args = SimpleNamespace(
+        **{
+            "rolls_out": False,
+            "gradient_checkpointing": False,
+            "log_consistency_metrics": False,
+            "model_init_kwargs": None,
+            **options,
+        }
+    )
+    return SimpleNamespace(model=model, args=args, accelerator=SimpleNamespace(state=state))
+
+
+class TestSharding:
+    def test_fsdp_1_is_refused(self):
+        with pytest.raises(ConsistencyError, match="Set `fsdp_version: 2`"):
+            check_sharding(make_trainer(make_model(), fsdp=1), adapter_off=False)
+
+    @pytest.mark.parametrize(("backend", "name"), [({"fsdp": 2}, "FSDP"), ({"zero": 3}, "ZeRO-3")])
+    def test_an_adapter_that_is_part_of_the_reference_is_refused(self, backend, name):
+        model = get_peft_model(make_model(), LORA)
+        with pytest.raises(ConsistencyError, match=rf"Under .*{name}.* adapter off.*merge_and_unload"):
+            check_sharding(make_trainer(model, **backend), adapter_off=False)
+        check_sharding(make_trainer(model, **backend), adapter_off=True)
+
+    def test_reentrant_checkpointing_under_zero_3_is_refused(self):
+        options = {"gradient_checkpointing": True, "method": ["act"]}
+        lora, full = get_peft_model(make_model(), LORA), make_model()
+        with pytest.raises(ConsistencyError, match=r"ZeRO-3.*reentrant.*`gradient_checkpointing: false`"):
+            check_sharding(make_trainer(lora, zero=3, **options), adapter_off=True)
+        check_sharding(make_trainer(full, zero=3, **options), adapter_off=False)
+        check_sharding(make_trainer(lora, zero=2, **options), adapter_off=True)
+        check_sharding(make_trainer(lora, fsdp=2, **options), adapter_off=True)
+
+    @pytest.mark.parametrize("backend", [{}, {"zero": 1}, {"zero": 2}])
+    def test_what_is_whole_on_each_process_is_not_refused(self, backend):
+        check_sharding(make_trainer(get_peft_model(make_model(), LORA), **backend), adapter_off=False)
+
+    def test_answers_of_a_sharded_reference_are_refused(self):
+        trainer = make_trainer(make_model(), fsdp=2, rolls_out=True, log_consistency_metrics=True)
+        with pytest.raises(ConsistencyError, match=r"`log_consistency_metrics`.*whole reference.*Leave it out"):
+            check_sharding(trainer, adapter_off=False)
+
+    def test_a_model_that_came_in_shards_must_have_a_name(self):
+        model = make_model()
+        next(model.parameters()).ds_id = 0
+        with pytest.raises(ConsistencyError, match=r"its name or path.*`zero3_init_flag: false`"):
+            freeze_initial_policy(make_trainer(model, zero=3), model, adapter_off=False)
+
+
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        ({"rope_type": "default", "rope_theta": 1e4}, 512),
+        ({"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}, 2048),
+        ({"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}, 512),
+    ],
+)
+def test_context_length(tmp_path, rope, length):
+    model = make_model("llama")
+    model.config.rope_parameters = rope
+    assert context_length(model, make_config(tmp_path)) == length

@@ -1,0 +1,512 @@
+"""Runs that are killed, told to end, or out of disk go on from their last whole checkpoint, as if nothing had happened."""
+
+import errno
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Timer
+
+import pytest
+import torch
+from accelerate import PartialState
+from safetensors import SafetensorError
+from transformers import TrainerCallback
+from transformers import trainer as transformers_trainer
+from transformers.trainer_callback import TrainerState
+
+from tests.helpers.interrupted_run import METHODS, STEPS, Send, make_trainer, stop_one_of_two, train
+from trl_consistency import ConsistencyError
+from trl_consistency.folder_lock import LOCK
+from trl_consistency.trainer.run.interruption import _why_not_written, find_checkpoint, read_manifest
+
+
+ROOT = Path(__file__).parents[3]
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+def step_of(checkpoint):
+    return int(Path(checkpoint).name.removeprefix("checkpoint-"))
+
+
+def weights(trainer):
+    return torch.cat([p.detach().flatten().clone() for p in trainer.model.parameters() if p.requires_grad])
+
+
+def last_step(directory):
+    """Of the last whole checkpoint, 0 without one."""
+    steps = [0]
+    for checkpoint in Path(directory).glob("checkpoint-*"):
+        with suppress(ConsistencyError):
+            read_manifest(checkpoint)
+            steps.append(step_of(checkpoint))
+    return max(steps)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Uninterrupted runs by method: folder, weights at the end, seconds that it took."""
+    made = {}
+
+    def run(method):
+        if method not in made:
+            directory, start = tmp_path_factory.mktemp(method), time.monotonic()
+            trainer = make_trainer(method, directory, save_total_limit=None)
+            trainer.train()
+            assert trainer.state.global_step == STEPS
+            made[method] = directory, weights(trainer), time.monotonic() - start
+        return made[method]
+
+    return run
+
+
+# SIGKILL
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Processes that start with everything imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.helpers.interrupted_run"])
+    first = context.Process()
+    first.start()
+    first.join()
+    return context
+
+
+def started(processes, method, directory):
+    directory.mkdir(exist_ok=True)
+    process = processes.Process(target=train, args=(method, str(directory)))
+    process.start()
+    return process
+
+
+def check_finished(process, directory, expected):
+    process.join(120)
+    assert process.exitcode == 0
+    assert torch.equal(torch.load(directory / "weights.pt"), expected)
+
+
+@pytest.mark.parametrize("method", [slow("bct"), slow("act"), "opct"])
+def test_killed_and_resumed(processes, whole, tmp_path, method):
+    """Around the time that a checkpoint is written."""
+    generator, directory, expected = random.Random(method), tmp_path / "run", whole(method)[1]
+    step = generator.randrange(3, STEPS)
+    process = started(processes, method, directory)
+    while not (directory / f"checkpoint-{step}").exists() and process.is_alive():
+        time.sleep(0.001)
+    time.sleep(generator.uniform(0, 0.05))
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert last_step(directory) >= step - 1
+    check_finished(started(processes, method, directory), directory, expected)
+
+
+@pytest.mark.slow
+def test_twenty_kills(processes, whole, tmp_path):
+    generator, reached = random.Random(0), {method: [] for method in METHODS}
+    runs = 0
+    for number in range(20):
+        method = METHODS[number % len(METHODS)]
+        _, expected, duration = whole(method)
+        directory = tmp_path / method
+        while True:
+            process = started(processes, method, directory)
+            process.join(generator.uniform(0, 1) * duration)
+            if process.is_alive():
+                break
+            check_finished(process, directory, expected)
+            shutil.rmtree(directory)
+            reached[method].append(0)
+            runs += 1
+        process.kill()
+        process.join()
+        reached[method].append(last_step(directory))
+        assert reached[method][-1] >= max(reached[method][-2:]), "a checkpoint that was whole is gone"
+    for method in METHODS:
+        check_finished(started(processes, method, tmp_path / method), tmp_path / method, whole(method)[1])
+    print(f"20 kills in {runs + len(METHODS)} runs, each after the checkpoint of the step (0: a new run): {reached}")
+    assert all(any(0 < step < STEPS for step in steps) for steps in reached.values()), "no run was killed on its way"
+
+
+# SIGTERM, Ctrl-C
+
+
+@pytest.mark.parametrize(
+    ("method", "number"),
+    [slow("bct", signal.SIGTERM), ("act", signal.SIGINT), ("opct", signal.SIGTERM)],
+)
+def test_signal_ends_the_run_with_a_checkpoint(whole, tmp_path, caplog, capfd, method, number):
+    handler = signal.getsignal(number)
+    trainer = make_trainer(method, tmp_path, save_strategy="no")
+    trainer.add_callback(Send(number, step=5))
+    with pytest.raises(SystemExit) as end:
+        trainer.train()
+    assert end.value.code == 128 + number
+    assert signal.getsignal(number) is handler
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-5"]
+    assert f"{number.name}: this step is finished" in capfd.readouterr().err
+    assert "Stopped after step 5 of 12" in caplog.text
+    assert "--resume_from_checkpoint true" in caplog.text
+    resumed = make_trainer(method, tmp_path, save_strategy="no")
+    resumed.train(resume_from_checkpoint=True)
+    assert torch.equal(weights(resumed), whole(method)[1])
+
+
+def test_signal_to_one_of_two_processes_ends_both(processes, tmp_path, caplog):
+    with socket.socket() as found:
+        found.bind(("", 0))
+        port = found.getsockname()[1]
+    both = [processes.Process(target=stop_one_of_two, args=(rank, port, str(tmp_path))) for rank in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(120)
+    assert [process.exitcode for process in both] == [128 + signal.SIGTERM] * 2
+    assert last_step(tmp_path) == 5
+    manifest = read_manifest(tmp_path / "checkpoint-5")
+    assert manifest["processes"] == 2
+    assert {"rng_state_0.pth", "rng_state_1.pth"} < set(manifest["files"])
+    make_trainer("act", tmp_path, max_steps=6).train(resume_from_checkpoint=True, resume_changed=["length"])
+    assert caplog.text.count("was saved by 2 process(es) and is resumed by 1: the data go on where they were") == 1
+    assert "random states (dropout, sampling) cannot go on" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["fsdp2", "zero2", "zero3"])
+def test_signal_where_the_model_is_shared_out(tmp_path, model_dir, config):
+    if config.startswith("zero") and find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
+    config = f"recipes/accelerate_configs/{config}.yaml"
+
+    def launch(name, stops, resumes):
+        options = f"--config_file {config} --num_processes 2 --mixed_precision no --main_process_port 0".split()
+        script = ["-m", "tests.helpers.interrupted_run", str(tmp_path / name), str(model_dir), stops, resumes]
+        return subprocess.run(
+            [sys.executable, "-m", "accelerate.commands.launch", *options, *script],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=150,
+        )
+
+    whole = launch("whole", stops="no", resumes="no")
+    assert whole.returncode == 0, whole.stderr[-4000:]
+    assert "Stopped after step 3 of 6" in launch("run", stops="yes", resumes="no").stderr
+    assert last_step(tmp_path / "run") == 3
+    resumed = launch("run", stops="no", resumes="yes")
+    assert resumed.returncode == 0, resumed.stderr[-4000:]
+    whole, resumed = (torch.load(tmp_path / name / "weights.pt") for name in ("whole", "run"))
+    assert torch.equal(whole, resumed)
+
+
+def test_second_ctrl_c_ends_at_once(tmp_path):
+    trainer = make_trainer("act", tmp_path)
+    trainer.add_callback(Send(signal.SIGINT, step=1, times=2))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_signal_after_the_last_step_is_not_lost(tmp_path):
+    class AtEnd(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer = make_trainer("act", tmp_path, max_steps=1)
+    trainer.add_callback(AtEnd())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert last_step(tmp_path) == 1
+
+
+def test_said_at_once_though_a_computation_goes_on(tmp_path, capfd):
+    """Python's handler waits until the main thread's call returns."""
+
+    class Compute(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            if state.global_step == 0:
+                Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                Timer(0.3, lambda: said.append(capfd.readouterr().err)).start()
+                start = time.monotonic()
+                hashlib.pbkdf2_hmac("sha256", b"", b"", 8_000_000)  # one call, without the interpreter's lock
+                took.append(time.monotonic() - start)
+
+    said, took = [], []
+    trainer = make_trainer("act", tmp_path)
+    trainer.add_callback(Compute())
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert took[0] > 0.35, "the computation was too short to tell"
+    assert said[0].count("SIGTERM: this step is finished and saved first") == 1
+
+
+def test_signal_that_is_ignored_stays_so(tmp_path):
+    """Ctrl-C is not meant for what a shell runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        trainer = make_trainer("act", tmp_path, max_steps=2)
+        trainer.add_callback(Send(signal.SIGINT, step=1))
+        trainer.train()
+        assert trainer.state.global_step == 2
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_evaluation_is_left_to_the_resumed_run(tmp_path, monkeypatch):
+    trainer = make_trainer("act", tmp_path)
+    trainer.args.eval_strategy, trainer.args.eval_steps = "steps", 1
+    monkeypatch.setattr(trainer, "evaluate", lambda **_: pytest.fail("evaluated before it was saved"))
+    trainer.add_callback(Send(signal.SIGTERM, step=1))
+    with pytest.raises(SystemExit):
+        trainer.train()
+
+
+def test_training_in_a_thread(tmp_path):
+    """Where signals cannot be listened to."""
+    trainer = make_trainer("act", tmp_path, max_steps=1)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(trainer.train).result()
+    assert trainer.state.global_step == 1
+
+
+# Two in one folder
+
+
+def test_second_training_in_a_folder(processes, tmp_path):
+    """It is refused, names the first, and leaves it alone; what a killed one leaves behind is in nobody's way."""
+    directory = tmp_path / "run"
+    first = started(processes, "act", directory)
+    while not last_step(directory):
+        time.sleep(0.001)
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(ConsistencyError, match=rf"is in use: process {first.pid} on .* trains there"):
+            make_trainer("act", directory).train()
+    finally:
+        first.kill()
+    first.join()
+    assert (directory / LOCK).exists()
+    make_trainer("act", directory).train(resume_from_checkpoint=True)
+    assert last_step(directory) == STEPS
+
+
+# Checkpoints that are not whole
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed(*args, **kwargs):
+    raise Killed
+
+
+def half_written(state, path):
+    TrainerState.save_to_json(state, path)
+    os.truncate(path, os.path.getsize(path) // 2)
+    raise Killed
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        slow("save_model"),
+        slow("_save_optimizer_and_scheduler"),
+        "_save_rng_state",
+        "save_to_json",
+        slow("rotate_checkpoints"),
+    ],
+)
+def test_died_while_saving(whole, tmp_path, monkeypatch, caplog, place):
+    """Before a file of the checkpoint of step 4, within its last one, and when older checkpoints are about to go."""
+
+    class Die(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 4:
+                if place == "save_to_json":
+                    monkeypatch.setattr(state, place, lambda path: half_written(state, path))
+                else:
+                    owner = transformers_trainer if place == "rotate_checkpoints" else trainer
+                    monkeypatch.setattr(owner, place, killed)
+
+    trainer = make_trainer("act", tmp_path, save_total_limit=1)
+    trainer.add_callback(Die())
+    with pytest.raises(Killed):
+        trainer.train()
+    monkeypatch.undo()
+    is_whole, is_there = place == "rotate_checkpoints", (tmp_path / "checkpoint-4").exists()
+    assert last_step(tmp_path) == (4 if is_whole else 3)
+    resumed = make_trainer("act", tmp_path, save_total_limit=1)
+    resumed.train(resume_from_checkpoint=True)
+    assert ("checkpoint-4 is no whole checkpoint" in caplog.text) == (is_there and not is_whole)
+    assert torch.equal(weights(resumed), whole("act")[1])
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == [f"checkpoint-{STEPS}"]
+
+
+@pytest.fixture
+def two_checkpoints(whole, tmp_path):
+    for step in (3, 4):
+        shutil.copytree(whole("bct")[0] / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_file_that_is_cut_short_or_missing(two_checkpoints, caplog, name, is_there):
+    file = two_checkpoints / "checkpoint-4" / name
+    if is_there:
+        os.truncate(file, file.stat().st_size - 5)
+    else:
+        file.unlink()
+    PartialState()  # for the log
+    reason = f"checkpoint-4 is no whole checkpoint: {name}.* is missing or cut short"
+    assert find_checkpoint(True, str(two_checkpoints)) == str(two_checkpoints / "checkpoint-3")
+    assert re.search(reason, caplog.text)
+    with pytest.raises(ConsistencyError, match=reason):
+        read_manifest(file.parent)
+    shutil.rmtree(two_checkpoints / "checkpoint-3")
+    with pytest.raises(ConsistencyError, match="there is no whole checkpoint in"):
+        find_checkpoint(True, str(two_checkpoints))
+
+
+def test_file_that_is_damaged(two_checkpoints):
+    file = two_checkpoints / "checkpoint-4" / "optimizer.pt"
+    file.write_bytes(b"\x80" * file.stat().st_size)
+    with pytest.raises(ConsistencyError, match=r"optimizer.pt in .*checkpoint-4 is damaged"):
+        resume_shorter(two_checkpoints)
+
+
+def resume_shorter(directory, *changed):
+    trainer = make_trainer("bct", directory, max_steps=5)
+    trainer.train(resume_from_checkpoint=True, resume_changed=["length", *changed])
+
+
+def edit_manifest(checkpoint, **changes):
+    path = checkpoint / "trainer_state.json"
+    state = json.loads(path.read_text())
+    state["stateful_callbacks"]["manifest"] |= changes
+    path.write_text(json.dumps(state))
+
+
+def test_checkpoint_of_another_trainer(two_checkpoints):
+    """It has no list of its files, and is taken as it is."""
+    path = two_checkpoints / "checkpoint-4" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    del state["stateful_callbacks"]["manifest"]
+    path.write_text(json.dumps(state))
+    trainer = make_trainer("bct", two_checkpoints, max_steps=5)
+    trainer.train(resume_from_checkpoint=True)
+    assert last_step(two_checkpoints) == 5
+
+
+def test_rotation_keeps_the_new_checkpoint_though_a_half_written_one_has_a_higher_number(tmp_path):
+    (tmp_path / "checkpoint-9").mkdir()
+    trainer = make_trainer("act", tmp_path, save_total_limit=1, max_steps=1)
+    trainer.train()
+    assert last_step(tmp_path) == 1
+
+
+def test_rotation_that_was_cut_off_after_the_last_step_is_finished(whole, tmp_path):
+    """A run that is resumed from its last step saves nothing that would rotate them."""
+    shutil.copytree(whole("act")[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "checkpoint-1" / "adapter_model.safetensors").unlink()
+    make_trainer("act", tmp_path).train(resume_from_checkpoint=True)
+    assert sorted(step_of(path) for path in tmp_path.glob("checkpoint-*")) == [STEPS - 1, STEPS]
+
+
+def test_without_rotation_nothing_is_deleted(tmp_path):
+    (tmp_path / "checkpoint-9").mkdir()
+    make_trainer("act", tmp_path, save_total_limit=None, max_steps=1).train()
+    assert (tmp_path / "checkpoint-9").is_dir()
+
+
+# A full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@pytest.mark.parametrize("room", [slow(30), slow(120), 300, slow(420)])
+def test_full_disk(whole, small_disk, room):
+    """With room, in kB, for a part of a checkpoint."""
+
+    class Fill(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                usage = shutil.disk_usage(small_disk)
+                (small_disk / "other").write_bytes(bytes(usage.free - room * 1024))
+
+    trainer = make_trainer("bct", small_disk)
+    trainer.add_callback(Fill())
+    with pytest.raises(
+        ConsistencyError, match=r"checkpoint-3 cannot be written \(.*\). The checkpoints before it"
+    ) as end:
+        trainer.train()
+    assert "\n" not in str(end.value)
+    assert last_step(small_disk) == 2
+    (small_disk / "other").unlink()
+    resumed = make_trainer("bct", small_disk)
+    resumed.train(resume_from_checkpoint=True)
+    assert torch.equal(weights(resumed), whole("bct")[1])
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0\nframe"),
+            "could not finish",
+        ),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "No space left on device"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), None),
+    ],
+)
+def test_errors_of_a_full_disk(error, reason):
+    said = _why_not_written(error)
+    assert reason in said if reason else said is None
+
+
+# Another number of processes
+
+
+def test_other_number_of_processes_with_another_batch(two_checkpoints, caplog):
+    checkpoint = two_checkpoints / "checkpoint-4"
+    run = read_manifest(checkpoint)["run"] | {"rows_per_step": 8}
+    edit_manifest(checkpoint, processes=2, rows_per_step=8, run=run)
+    with pytest.raises(ConsistencyError, match="`rows_per_step`: 8 there, 4 here"):
+        resume_shorter(two_checkpoints)
+    resume_shorter(two_checkpoints, "rows_per_step")
+    assert "a step had 8 rows and has 4 now" in caplog.text
+
+
+def test_rollouts_are_not_shared_out_anew(whole, tmp_path):
+    shutil.copytree(whole("opct")[0] / "checkpoint-3", tmp_path / "checkpoint-3")
+    edit_manifest(tmp_path / "checkpoint-3", processes=2)
+    with pytest.raises(ConsistencyError, match="saved between two generations of rollouts"):
+        make_trainer("opct", tmp_path).train(resume_from_checkpoint=True)

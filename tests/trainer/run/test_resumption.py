@@ -1,0 +1,459 @@
+"""A run is resumed with what it was begun with, or the difference is named, allowed and told on the card."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+from peft import LoraConfig
+from safetensors.torch import load_file
+
+from tests.conftest import CHATML, make_config, make_model, make_pairs, make_tokenizer
+from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from trl_consistency import (
+    ConsistencyConfig,
+    ConsistencyError,
+    ConsistencyTrainer,
+    OnPolicyConsistencyConfig,
+    OnPolicyConsistencyTrainer,
+)
+from trl_consistency.trainer.run import manifest as run_manifest
+from trl_consistency.trainer.run.interruption import read_manifest
+from trl_consistency.trainer.run.manifest import describe_rows, find_differences
+from trl_consistency.trainer.run.resumption import STREAM_WARNING
+
+
+def make_trainer(directory, pairs=None, model=None, lora_alpha=8, template=CHATML, anchors=None, **options):
+    options = {
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "logging_steps": 1,
+        "max_steps": 4,
+        "per_device_train_batch_size": 4,
+        "method": "bct",
+        **options,
+    }
+    arguments = {
+        "model": model or make_model(),
+        "train_dataset": make_pairs(12) if pairs is None else pairs,
+        "anchor_dataset": anchors,
+        "processing_class": make_tokenizer(template),
+        "peft_config": LoraConfig(r=4, lora_alpha=lora_alpha, target_modules="all-linear"),
+    }
+    if options["method"] == "opct":
+        del options["method"]
+        return OnPolicyConsistencyTrainer(args=make_on_policy_config(directory, **options), **arguments)
+    return ConsistencyTrainer(args=make_config(directory, **options), **arguments)
+
+
+BEGUN = {
+    "bct": {},
+    "generated": {"pairs": make_pairs(12, completion=False)},
+    "anchors": {"anchor_ratio": 0.25},
+    "act": {"method": "act"},
+    "opct": {"method": "opct"},
+}
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """Folders with a checkpoint of step 2, by the kind of run."""
+    made = {}
+
+    def run(kind):
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(kind)
+            trainer = make_trainer(made[kind], save_steps=2, **BEGUN[kind])
+            trainer.train()
+            shutil.rmtree(made[kind] / "checkpoint-4")
+        return made[kind]
+
+    return run
+
+
+@pytest.fixture
+def copy(begun, tmp_path):
+    return lambda kind: shutil.copytree(begun(kind), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"global_step": step} for step in (0, 4, -1, 2.5, "2", None)),
+        *({"log_history": 3}, {"stateful_callbacks": None}, {"another": 1}),
+        *({"stateful_callbacks": {"manifest": manifest}} for manifest in ([], {"files": 3}, {"run": 3})),
+    ],
+    ids=str,
+)
+def test_a_state_that_was_changed_by_hand_is_refused(copy, change):
+    directory = copy("bct")
+    file = directory / "checkpoint-2" / "trainer_state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ConsistencyError, match=r"checkpoint-2 is no whole checkpoint: trainer_state\.json"):
+        make_trainer(directory).train(resume_from_checkpoint=str(file.parent))
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "adapter_model.safetensors"])
+def test_weights_and_states_that_are_not_those_that_were_saved_are_refused(copy, name):
+    directory = copy("bct")
+    file = directory / "checkpoint-2" / name
+    content = bytearray(file.read_bytes())
+    content[int(len(content) * 0.8)] ^= 0x55
+    file.write_bytes(bytes(content))
+    with pytest.raises(ConsistencyError, match=rf"{name} in .*checkpoint-2 is damaged, or was changed"):
+        make_trainer(directory).train(resume_from_checkpoint=True)
+
+
+CHANGES = [
+    ("bct", {"pairs": make_pairs(13)}, ["train_dataset"]),
+    ("bct", {"pairs": make_pairs(12).select(range(11, -1, -1))}, ["train_dataset"]),
+    ("bct", {"method": "act"}, ["method"]),
+    ("bct", {"method": ["bct", "act"], "method_weights": [1.0, 0.5]}, ["method", "method_weights"]),
+    ("bct", {"model": make_model(seed=1)}, ["model"]),
+    ("bct", {"lora_alpha": 800}, ["adapter.lora_alpha"]),
+    ("bct", {"seed": 7}, ["seed"]),
+    ("bct", {"template": CHATML.replace("no_think", "thinkless")}, ["chat_template"]),
+    ("bct", {"learning_rate": 1e-3, "weight_decay": 0.1}, ["learning_rate", "weight_decay"]),
+    ("bct", {"lr_scheduler_type": "cosine"}, ["lr_scheduler_type"]),
+    ("bct", {"optim": "sgd"}, ["optim"]),
+    ("bct", {"bf16": True}, ["mixed_precision"]),
+    ("bct", {"ignore_data_skip": True}, ["ignore_data_skip"]),
+    ("bct", {"max_steps": 8}, ["length"]),
+    ("bct", {"per_device_train_batch_size": 2}, ["rows_per_step"]),
+    ("bct", {"anchor_ratio": 0.25}, ["anchor_ratio"]),
+    ("generated", {"temperature": 0.5}, ["temperature"]),
+    (
+        "anchors",
+        {"anchors": make_pairs(9).rename_column("clean_prompt", "prompt").select_columns(["prompt", "completion"])},
+        ["anchor_dataset"],
+    ),
+    ("opct", {"beta": 0.0}, ["beta"]),
+    ("opct", {"pairs": make_pairs(11)}, ["train_dataset"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "names"), CHANGES, ids=[" ".join(names) for _, _, names in CHANGES])
+def test_what_differs_is_listed_and_refused(copy, kind, options, names):
+    directory = copy(kind)
+    trainer = make_trainer(directory, **{**BEGUN[kind], **options})
+    with pytest.raises(ConsistencyError, match="checkpoint-2 is of another run") as end:
+        trainer.train(resume_from_checkpoint=True)
+    first, *rows = str(end.value).splitlines()
+    assert [row.split("`")[1] for row in rows if " there, " in row] == names
+    assert f"`--resume_changed {' '.join(names)}`" in first
+    assert trainer.state.global_step == 0
+
+
+@pytest.mark.parametrize("kind", BEGUN)
+def test_the_same_run_goes_on(copy, kind):
+    directory = copy(kind)
+    trainer = make_trainer(directory, **BEGUN[kind])
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 4
+    assert "History" not in (directory / "checkpoint-4" / "README.md").read_text()
+
+
+def test_batches_of_another_shape_that_keep_the_step(copy):
+    trainer = make_trainer(copy("bct"), per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 4
+
+
+def test_card_tells_the_whole_history(copy):
+    directory = copy("bct")
+    trainer = make_trainer(directory, method="act", lora_alpha=16)
+    trainer.train(resume_from_checkpoint=True, resume_changed=["method", "adapter.lora_alpha"])
+    again = make_trainer(directory, method="act", lora_alpha=16, max_steps=6)
+    again.train(resume_from_checkpoint=True, resume_changed=["length", "method"])
+    card = (directory / "checkpoint-6" / "README.md").read_text()
+    assert (
+        "| History | 2 steps of bct, then 2 of act, then 2 of act: after step 2 `adapter.lora_alpha` 8 → 16, "
+        "`method` bct → act; after step 4 `length` 4 steps → 6 steps |"
+    ) in card
+    assert "- act\n- bct\n" in card
+    assert "chua2024bias" in card
+
+
+def test_checkpoint_that_notes_nothing(copy, caplog):
+    directory = copy("bct")
+    path = directory / "checkpoint-2" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    del state["stateful_callbacks"]["manifest"]["run"]
+    path.write_text(json.dumps(state))
+    make_trainer(directory, method="act").train(resume_from_checkpoint=True)
+    assert "checkpoint-2 does not say what it was trained on" in caplog.text
+    card = (directory / "checkpoint-4" / "README.md").read_text()
+    assert (
+        "| History | 2 steps of a run that was not noted, then 2 of act: after step 2 nothing could be compared |"
+        in card
+    )
+
+
+def test_optimizer_that_cannot_be_compared(copy):
+    """Its state is of another kind."""
+    directory = copy("bct")
+    path = directory / "checkpoint-2" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    del state["stateful_callbacks"]["manifest"]["run"]
+    path.write_text(json.dumps(state))
+    with pytest.raises(ConsistencyError, match=r"The optimizer's state in .*checkpoint-2 cannot be loaded"):
+        make_trainer(directory, optim="sgd", optim_args="momentum=0.9").train(resume_from_checkpoint=True)
+
+
+def test_longer_runs_of_a_constant_learning_rate(tmp_path):
+    make_trainer(tmp_path, lr_scheduler_type="constant", max_steps=2).train()
+    longer = make_trainer(tmp_path, lr_scheduler_type="constant", max_steps=4)
+    longer.train(resume_from_checkpoint=True)
+    whole = make_trainer(tmp_path / "whole", lr_scheduler_type="constant", max_steps=4)
+    whole.train()
+    for name, weight in load_file(tmp_path / "checkpoint-4" / "adapter_model.safetensors").items():
+        assert torch.equal(weight, load_file(tmp_path / "whole/checkpoint-4/adapter_model.safetensors")[name])
+    assert longer.run_record.history == []
+
+
+@pytest.mark.parametrize("method", ["bct", "opct"])
+def test_finished_run_takes_no_further_step(tmp_path, method):
+    """It ended within an epoch, and what was to come after training was lost."""
+    make_trainer(tmp_path, method=method, max_steps=2).train()
+    before = load_file(tmp_path / "checkpoint-2" / "adapter_model.safetensors")
+    trainer = make_trainer(tmp_path, method=method, max_steps=2)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 2
+    assert not (tmp_path / "checkpoint-3").exists()
+    trainer.save_model(tmp_path / "after")
+    for name, weight in load_file(tmp_path / "after" / "adapter_model.safetensors").items():
+        assert torch.equal(weight, before[name])
+
+
+def test_length_counts_where_the_learning_rate_depends_on_it():
+    def differs(**options):
+        saved = {"length": "2 epochs", "lr_scheduler_type": "linear", "warmup_steps": 0, **options}
+        return "length" in find_differences(saved, saved | {"length": "3 epochs"})
+
+    assert differs()
+    assert not differs(lr_scheduler_type="constant")
+    assert not differs(lr_scheduler_type="constant_with_warmup", warmup_steps=10)
+    assert differs(lr_scheduler_type="constant_with_warmup", warmup_steps=0.1)
+
+
+def test_changed_learning_rate_takes_effect(copy):
+    """The states of the optimizer and the schedule hold the old one."""
+    directory = copy("bct")
+    trainer = make_trainer(directory, learning_rate=1e-4, weight_decay=0.5)
+    trainer.train(resume_from_checkpoint=True, resume_changed=["learning_rate", "weight_decay"])
+    rates = {entry["step"]: entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry}
+    assert rates[2] == pytest.approx(1e-2 * 3 / 4)
+    assert rates[3] == pytest.approx(1e-4 * 2 / 4)
+    assert rates[4] == pytest.approx(1e-4 * 1 / 4)
+    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0, 0.5}  # none for norms
+
+
+def test_changed_optimizer_begins_anew(copy, caplog):
+    trainer = make_trainer(copy("bct"), optim="sgd")
+    trainer.train(resume_from_checkpoint=True, resume_changed=["optim"])
+    assert "its state (momentum and the like) begins anew" in caplog.text
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert rates[2:] == pytest.approx([1e-2 * 2 / 4, 1e-2 * 1 / 4])
+
+
+def test_changed_base_of_a_reference(copy):
+    directory = copy("act")
+    trainer = make_trainer(directory, method="act", model=make_model(seed=1))
+    trainer.train(resume_from_checkpoint=True, resume_changed=["model"])
+    assert trainer.state.global_step == 4
+
+
+def test_targets_of_the_same_options(copy):
+    """As when the cache was edited."""
+    directory = copy("generated")
+    trainer = make_trainer(directory, **BEGUN["generated"])
+    trainer.generate_targets()
+    for key in trainer.targets._completions:
+        trainer.targets._completions[key][0] += 1
+    with pytest.raises(ConsistencyError, match="`targets`: "):
+        trainer.train(resume_from_checkpoint=True)
+
+
+def test_names_that_mean_nothing(copy, tmp_path):
+    with pytest.raises(ConsistencyError, match="`resume_changed` names `lora_alpah`"):
+        make_trainer(copy("bct")).train(resume_from_checkpoint=True, resume_changed=["lora_alpah"])
+    with pytest.raises(ConsistencyError, match="`resume_changed` needs `resume_from_checkpoint`"):
+        make_trainer(tmp_path).train(resume_changed=["method"])
+
+
+def test_stream(tmp_path, caplog):
+    make_trainer(tmp_path, make_pairs(12).to_iterable_dataset(), max_steps=1, lr_scheduler_type="constant").train()
+    with pytest.raises(ConsistencyError, match="`train_dataset`: streamed, the first 12 rows"):
+        make_trainer(tmp_path, make_pairs(13).to_iterable_dataset(), lr_scheduler_type="constant").train(True)
+    make_trainer(tmp_path, make_pairs(12).to_iterable_dataset(), lr_scheduler_type="constant").train(True)
+    assert caplog.text.count(STREAM_WARNING) == 1
+
+
+def test_digest_of_rows_knows_where_each_ends(tmp_path):
+    trainer = make_trainer(tmp_path)
+    rows = trainer.train_dataset
+    assert describe_rows(rows) == describe_rows(rows.select(range(12)).flatten_indices())
+    ids = [{"clean_ids": [1, 2], "perturbed_ids": [3]}, {"clean_ids": [1], "perturbed_ids": [2, 3]}]
+    one, other = (type(rows).from_list([row]) for row in ids)
+    assert describe_rows(one) != describe_rows(other)
+
+
+def test_manifest_is_in_every_checkpoint(begun):
+    run = read_manifest(begun("bct") / "checkpoint-2")["run"]
+    assert run["method"] == ["bct"]
+    assert run["adapter.lora_alpha"] == 8
+    assert run["rows_per_step"] == 4
+
+
+# Options that decide no weight, or do it through the data, the targets, the template or the model, which are noted.
+OTHERS = [
+    "accelerator_config",
+    "activation_checkpointing",
+    "activation_checkpointing_kwargs",
+    "activation_offloading",
+    "assistant_only_loss",
+    "auto_find_batch_size",
+    "average_tokens_across_devices",
+    "batch_eval_metrics",
+    "bf16_full_eval",
+    "cache_implementation",
+    "chat_template_kwargs",
+    "chat_template_path",
+    "completion_only_loss",
+    "dataloader_in_order",
+    "dataloader_multiprocessing_context",
+    "dataloader_num_workers",
+    "dataloader_persistent_workers",
+    "dataloader_pin_memory",
+    "dataloader_prefetch_factor",
+    "dataset_kwargs",
+    "dataset_num_proc",
+    "dataset_text_field",
+    "ddp_backend",
+    "ddp_broadcast_buffers",
+    "ddp_bucket_cap_mb",
+    "ddp_find_unused_parameters",
+    "ddp_static_graph",
+    "ddp_timeout",
+    "debug",
+    "deepspeed",
+    "disable_tqdm",
+    "do_eval",
+    "do_predict",
+    "do_train",
+    "dose_check",
+    "ds3_gather_for_generation",
+    "enable_jit_checkpoint",
+    "eos_token",
+    "eval_accumulation_steps",
+    "eval_delay",
+    "eval_do_concat_batches",
+    "eval_on_start",
+    "eval_packing",
+    "eval_steps",
+    "eval_strategy",
+    "eval_use_gather_object",
+    "bf16",  # noted as `mixed_precision`
+    "fp16",
+    "fp16_full_eval",
+    "fsdp",
+    "fsdp_config",
+    "full_determinism",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+    "gradient_checkpointing_kwargs",
+    "hub_always_push",
+    "hub_model_id",
+    "hub_private_repo",
+    "hub_revision",
+    "hub_strategy",
+    "hub_token",
+    "include_for_metrics",
+    "include_num_input_tokens_seen",
+    "label_names",
+    "length_column_name",
+    "liger_kernel_config",
+    "local_rank",
+    "log_completions",
+    "log_consistency_metrics",
+    "log_layer_distances",
+    "log_level",
+    "log_level_replica",
+    "log_on_each_node",
+    "log_unique_prompts",
+    "logging_first_step",
+    "logging_nan_inf_filter",
+    "logging_steps",
+    "logging_strategy",
+    "max_length",
+    "max_steps",
+    "max_tool_calling_iterations",
+    "model_init_kwargs",
+    "no_shared_span",
+    "num_completions_to_print",
+    "num_generations_eval",
+    "num_train_epochs",
+    "output_dir",
+    "overlong",
+    "packing",
+    "packing_strategy",
+    "pad_to_multiple_of",
+    "pad_token",
+    "padding_free",
+    "parallelism_config",
+    "per_device_eval_batch_size",
+    "per_device_train_batch_size",
+    "prediction_loss_only",
+    "project",
+    "push_to_hub",
+    "remove_unused_columns",
+    "report_to",
+    "restore_callback_states_from_checkpoint",
+    "resume_from_checkpoint",
+    "run_name",
+    "save_on_each_node",
+    "save_only_model",
+    "save_steps",
+    "save_strategy",
+    "save_total_limit",
+    "share_prefix",
+    "skip_memory_metrics",
+    "steps_per_generation",
+    "target_cache_dir",
+    "teacher_model_init_kwargs",
+    "teacher_model_name_or_path",
+    "teacher_model_revision",
+    "torch_compile",
+    "torch_compile_backend",
+    "torch_compile_mode",
+    "torch_empty_cache_steps",
+    "trackio_bucket_id",
+    "trackio_space_id",
+    "trackio_static_space_id",
+    "truncation_mode",
+    "trust_remote_code",
+    "use_cache",
+    "use_cpu",
+    "use_liger_kernel",
+    "vllm_enable_sleep_mode",
+    "vllm_gpu_memory_utilization",
+    "vllm_group_port",
+    "vllm_max_model_length",
+    "vllm_mode",
+    "vllm_model_impl",
+    "vllm_server_base_url",
+    "vllm_server_host",
+    "vllm_server_port",
+    "vllm_server_timeout",
+    "vllm_tensor_parallel_size",
+]
+
+
+def test_every_option_is_either_noted_or_known_to_decide_nothing():
+    options = {
+        field.name for config in (ConsistencyConfig, OnPolicyConsistencyConfig) for field in dataclasses.fields(config)
+    }
+    noted = {*run_manifest.OPTIONS, *run_manifest.GENERATION}
+    assert not noted & set(OTHERS)
+    assert options == noted | set(OTHERS)

@@ -1,0 +1,288 @@
+from dataclasses import dataclass
+from typing import Any
+
+from trl import SFTConfig
+
+from ..errors import ConsistencyError, did_you_mean
+from .options import Allowed, at_least, option, with_help
+from .shared import GENERATION, LOWEST_TEMPERATURE, PairConfig
+from .types import check_sampling
+
+
+TEMPERATURE = Allowed(
+    f"at least {LOWEST_TEMPERATURE}, or 0 (greedy)",
+    lambda value: value == 0 or at_least(LOWEST_TEMPERATURE).holds(value),
+)
+METHODS = ("bct", "kl", "act", "attct", "mlpct")
+
+
+@dataclass
+@with_help
+class ConsistencyConfig(PairConfig, SFTConfig):
+    r"""
+    Configuration class for the [`ConsistencyTrainer`].
+
+    This class includes only the parameters that are specific to consistency training. For a full list of training
+    arguments, please refer to the [`~trl.SFTConfig`] and [`~transformers.TrainingArguments`] documentation. Note that
+    default values in this class may differ from those in [`~trl.SFTConfig`].
+
+    Parameters:
+        > Parameters that control the objective
+
+        method (`list[str]`, *optional*, defaults to `["bct"]`):
+            Objectives to train on: one or several of `bct`, `kl`, `act`, `attct` and `mlpct`. In Python a single string
+            may be given.
+
+            - `"bct"`: token-mean cross-entropy of the reference policy's own clean answer, given the perturbed prompt
+              ([Chua et al., 2024](https://huggingface.co/papers/2403.05518)).
+            - `"kl"`: BCT with soft targets: token-mean KL divergence from the reference's distribution on the same
+              answer, given the clean prompt.
+            - `"act"`: squared distance of the residual stream leaving each of `layers` from the reference's, on the
+              tokens that both prompts end with ([Irpan et al., 2025](https://huggingface.co/papers/2510.27062)).
+            - `"attct"`: Jensen-Shannon divergence of the attention within the shared content. Needs
+              `attn_implementation: eager`.
+            - `"mlpct"`: distance of the MLPs' states on the shared content.
+        method_weights (`list[float]`, *optional*):
+            Weight of each objective in `method`, non-negative and of the same length. `None` weighs each by 1.
+        layers (`list[int]`, *optional*):
+            Blocks that `act`, `attct` and `mlpct` compare, counted from 0, or from the end if negative. `None` compares
+            all.
+        act_tokens (`str`, *optional*, defaults to `"prompt"`):
+            Where `act` compares: at the `"prompt"`'s shared tokens, as in the paper; at the tokens of a clean answer
+            that both sides are given, `"completion"`; or at both, `"all"`.
+        mlp_distance (`str`, *optional*, defaults to `"cosine"`):
+            How `mlpct` compares: `"cosine"` (one minus the cosine), `"mse"` or `"smooth_l1"`.
+        no_shared_span (`str`, *optional*, defaults to `"error"`):
+            What to do with pairs that share nothing which `act`, `attct` or `mlpct` could compare: `"error"` reports them
+            and refuses the run before any training, `"drop"` leaves them out and logs how many.
+
+        > Parameters that control the pairs, the anchors and the logging
+
+        Those of [`PairConfig`].
+
+        log_layer_distances (`bool`, *optional*, defaults to `False`):
+            Whether to log the activation distance of each layer besides.
+
+        > Parameters that control the generation of targets (only for data sets without a `completion` column)
+
+        max_completion_length (`int`, *optional*, defaults to `512`):
+            Longest target in tokens.
+        temperature (`float`, *optional*, defaults to `1.0`):
+            Sampling temperature. `0` generates greedily.
+        top_p (`float`, *optional*, defaults to `1.0`):
+            Nucleus sampling: smallest set of tokens whose probabilities add up to `top_p`. `1.0` keeps all.
+        top_k (`int`, *optional*, defaults to `0`):
+            Number of most likely tokens to sample from. `0` keeps all.
+        min_p (`float`, *optional*):
+            Smallest probability of a token, relative to the most likely one, to be sampled. Between 0 and 1.
+        repetition_penalty (`float`, *optional*, defaults to `1.0`):
+            Penalty of tokens that occurred before. `1.0` is none.
+        generation_kwargs (`dict[str, Any]`, *optional*):
+            Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`. They
+            override the ones above.
+        cache_implementation (`str`, *optional*):
+            Key/value cache implementation of the generation. Not used by vLLM.
+        target_batch_size (`int`, *optional*, defaults to `32`):
+            Clean prompts answered at a time on each process.
+        keep_thinking (`bool`, *optional*, defaults to `True`):
+            Whether the student learns what the reference thought before its answer. If `False`, the thought between
+            `thinking_markers` is emptied in the targets.
+        regenerate_targets_every (`int`, *optional*):
+            Epochs after which the *current* policy answers the pairs' clean prompts anew, for the epochs that follow.
+            Anchors and evaluation stay with the reference's answers. `None` keeps the reference's throughout.
+        target_cache_dir (`str`, *optional*):
+            Folder where targets are written while they are generated, so that a killed run goes on where it was.
+            `None` takes `_targets` in `output_dir`.
+        use_vllm (`bool`, *optional*, defaults to `False`):
+            Whether vLLM generates the targets instead of the default model.generate(). It loads the checkpoint under
+            the model's name itself. Requires `vllm` to be installed.
+        vllm_mode (`str`, *optional*, defaults to `"colocate"`):
+            Only `"colocate"`: vLLM runs in the same process and shares the training GPUs while targets are made.
+        vllm_model_impl (`str`, *optional*, defaults to `"vllm"`):
+            Model implementation to use for vLLM: `"transformers"` or `"vllm"`.
+        vllm_gpu_memory_utilization (`float`, *optional*, defaults to `0.3`):
+            Share of the GPU memory that vLLM reserves.
+        vllm_max_model_length (`int`, *optional*):
+            Context window for vLLM. Set it to at least the maximum prompt length in the data set plus
+            `max_completion_length`; if omitted, it is inferred from the model config.
+
+    > [!NOTE]
+    > These parameters have default values different from [`~trl.SFTConfig`]:
+    > - `max_length`: Defaults to `None` instead of `1024`: completions are never cut and rows never dropped silently.
+    > - `bf16`: Defaults to `False` on a CPU, which is also where a run without an accelerator goes (`use_cpu`).
+    """
+
+    _VALID_DICT_FIELDS = [*SFTConfig._VALID_DICT_FIELDS, "chat_template_kwargs", "generation_kwargs"]
+    _upstream = SFTConfig
+
+    # Parameters that control the objective
+    method: list[str] = option(["bct"])
+    method_weights: list[float] | None = option(None)
+    layers: list[int] | None = option(None)
+    act_tokens: str = option("prompt", choices=("prompt", "completion", "all"))
+    mlp_distance: str = option("cosine", choices=("cosine", "mse", "smooth_l1"))
+    no_shared_span: str = option("error", choices=("error", "drop"))
+
+    # Parameters that control the pairs, the anchors and the logging
+    log_layer_distances: bool = option(False)
+
+    # Parameters that control the generation of targets
+    max_completion_length: int = option(512, at_least(1))
+    temperature: float = option(1.0, TEMPERATURE)
+    top_p: float = option(1.0, GENERATION["top_p"])
+    top_k: int = option(0, GENERATION["top_k"])
+    min_p: float | None = option(None, GENERATION["min_p"])
+    repetition_penalty: float = option(1.0, GENERATION["repetition_penalty"])
+    generation_kwargs: dict[str, Any] | str | None = option(None)
+    cache_implementation: str | None = option(None)
+    target_batch_size: int = option(32, at_least(1))
+    keep_thinking: bool = option(True)
+    regenerate_targets_every: int | None = option(None, at_least(1).or_none())
+    target_cache_dir: str | None = option(None)
+    use_vllm: bool = option(False)
+    vllm_mode: str = option("colocate")
+    vllm_model_impl: str = option("vllm", choices=("transformers", "vllm"))
+    vllm_gpu_memory_utilization: float = option(0.3, GENERATION["vllm_gpu_memory_utilization"])
+    vllm_max_model_length: int | None = option(None, GENERATION["vllm_max_model_length"])
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, str):
+            self.method = [self.method]
+        self._check_types()
+        self._check_method()
+        self._check_ranges({"dataset_num_proc": at_least(1).or_none()})
+        self._refuse_inherited()
+        self._check_used()
+        self._check_vllm()
+        self._settle()
+        super().__post_init__()
+        self._check_mappings()
+        if self.temperature == 0:
+            check_sampling(vars(self))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of each objective, by name."""
+        return dict(zip(self.method, self.method_weights or [1.0] * len(self.method), strict=True))
+
+    @property
+    def compares_with_reference(self) -> bool:
+        """Whether the reference runs beside the student; for `bct` alone its answers are enough."""
+        return self.method != ["bct"] or self.log_consistency_metrics
+
+    @property
+    def compares_states(self) -> bool:
+        """Whether anything inside the blocks is compared."""
+        return bool({"act", "attct", "mlpct"} & set(self.method)) or self.log_consistency_metrics
+
+    @property
+    def needs_shared_span(self) -> bool:
+        """Whether an objective has nothing to compare in a pair whose prompts share nothing."""
+        return self.compares_content or self.compares_suffix
+
+    @property
+    def compares_suffix(self) -> bool:
+        """Whether an objective compares the tokens that both prompts end with."""
+        return "act" in self.method and self.act_tokens != "completion"
+
+    @property
+    def compares_content(self) -> bool:
+        """Whether an objective compares the shared content, not the common end of the prompts."""
+        return bool({"attct", "mlpct"} & set(self.method))
+
+    @property
+    def needs_completions(self) -> bool:
+        """Whether the clean answers are needed."""
+        objectives = {"bct", "kl"} & set(self.method)
+        return (
+            bool(objectives) or self.log_consistency_metrics or ("act" in self.method and self.act_tokens != "prompt")
+        )
+
+    def _check_types(self) -> None:
+        super()._check_types()
+        for key, of_what in (("method_weights", "one number a method"), ("layers", "blocks such as [-1]")):
+            if not isinstance(getattr(self, key), list | None):
+                raise ConsistencyError(f"`{key}` must be a list, {of_what}, got {getattr(self, key)!r}.")
+
+    def _check_method(self) -> None:
+        if not self.method:
+            raise ConsistencyError(f"`method` is empty: name at least one of {', '.join(METHODS)}.")
+        for method in self.method:
+            if method not in METHODS:
+                hint = did_you_mean(method, METHODS)
+                if "opc" in str(method).lower():
+                    hint = " OPCT is `OnPolicyConsistencyTrainer` (`trl-consistency on-policy-consistency`)."
+                raise ConsistencyError(f"Unknown `method` `{method}`: it can be {', '.join(METHODS)}.{hint}")
+        if len(set(self.method)) < len(self.method):
+            raise ConsistencyError(f"`method` names an objective twice: {self.method}. Use `method_weights`.")
+        if self.method_weights is None:
+            return
+        if len(self.method_weights) != len(self.method):
+            raise ConsistencyError(
+                f"`method_weights` has {len(self.method_weights)} value(s) for {len(self.method)} method(s) "
+                f"({', '.join(self.method)}): give one weight for each."
+            )
+        if not all(0 <= weight < float("inf") for weight in self.method_weights) or not any(self.method_weights):
+            raise ConsistencyError(
+                f"`method_weights` must be finite, non-negative and not all 0, got {self.method_weights}."
+            )
+
+    def _check_vllm(self) -> None:
+        if self.vllm_mode != "colocate":
+            raise ConsistencyError(
+                f"`vllm_mode` can only be 'colocate', got {self.vllm_mode!r}: a server would have to join a group for the "
+                "transfer of weights, and targets transfer none. Make them beforehand with `trl-consistency targets`, on "
+                "the machine of your choice."
+            )
+        if self.use_vllm and self.regenerate_targets_every:
+            raise ConsistencyError(
+                "`use_vllm` cannot be used with `regenerate_targets_every`: vLLM holds the initial checkpoint, and the "
+                "current policy is to answer. Leave one of them out."
+            )
+
+    def _check_used(self) -> None:
+        """Refuses options of objectives that are not trained on, rather than ignore them."""
+        unused = {
+            "layers": (self.layers is not None and not self.compares_states, "act, attct or mlpct"),
+            "act_tokens": (self.act_tokens != "prompt" and "act" not in self.method, "act"),
+            "mlp_distance": (self.mlp_distance != "cosine" and "mlpct" not in self.method, "mlpct"),
+            "no_shared_span": (
+                self.no_shared_span != "error" and not self.needs_shared_span,
+                "attct, mlpct, or act on the prompt's tokens",
+            ),
+            "loss_type": (self.loss_type == "dft" and "bct" not in self.method, "bct"),
+            "use_vllm": (self.use_vllm and not self.needs_completions, "methods that need answers"),
+        }
+        for name, (is_unused, methods) in unused.items():
+            if is_unused:
+                default = type(self).__dataclass_fields__[name].default
+                raise ConsistencyError(
+                    f"`{name}` is set, but `method` is {self.method}: it is for {methods}. Leave it out, or set it back "
+                    f"to {default!r}."
+                )
+        if self.log_layer_distances and not self.log_consistency_metrics:
+            raise ConsistencyError("`log_layer_distances` needs `log_consistency_metrics`.")
+
+    def _refuse_inherited(self) -> None:
+        """Refuses what `SFTConfig` offers and consistency training cannot do, rather than ignore it."""
+        refused = {
+            "dataloader_persistent_workers": (
+                self.dataloader_persistent_workers and self.regenerate_targets_every,
+                "its workers would keep the targets that `regenerate_targets_every` replaces",
+            ),
+            "packing": (self.packing, "a pair is compared row by row"),
+            "eval_packing": (self.eval_packing, "a pair is compared row by row"),
+            "padding_free": (self.padding_free, "the two sides of a pair are batched by row"),
+            "assistant_only_loss": (self.assistant_only_loss, "the loss is on the completion by definition"),
+            "completion_only_loss=False": (
+                self.completion_only_loss is False,
+                "the prompt holds the cue, which must not be learned",
+            ),
+            "dataset_kwargs": (self.dataset_kwargs, "pairs are always rendered by the trainer"),
+            "truncation_mode='keep_end'": (self.truncation_mode != "keep_start", "rows are never cut, see `overlong`"),
+            "dataset_text_field": (self.dataset_text_field != "text", "pairs have `clean_prompt`, `perturbed_prompt`"),
+        }
+        if self.compares_with_reference:
+            alone = "only `method: [bct]` without `log_consistency_metrics` has it"
+            refused["label_smoothing_factor"] = (self.label_smoothing_factor, alone)
+        self._refuse("in consistency training", refused)

@@ -1,0 +1,47 @@
+"""Checks `generation_kwargs` for transformers before any weights load."""
+
+from typing import Any
+
+from transformers import GenerationConfig
+
+from ..errors import ConsistencyError, one_line
+from .types import check_keys
+
+
+_SPECULATIVE = "which drafts tokens for one prompt at a time, and here prompts come in batches. Leave it out."
+_NO_TOKENIZER = "for which generation has no tokenizer."
+_REMOTE = "which transformers loads as code from the Hub. Leave it out."
+_COMPILED = "but answers are generated without compilation. Leave it out."
+
+# Refused keys, and why
+REFUSED = {
+    "assistant_early_exit": _SPECULATIVE,
+    "compile_config": _COMPILED,
+    "constraints": _REMOTE,
+    "continuous_batching_config": "but batches are made by this trainer (`target_batch_size`). Leave it out.",
+    "disable_compile": _COMPILED,
+    "diversity_penalty": _REMOTE,
+    "dola_layers": _REMOTE,
+    "force_words_ids": _REMOTE,
+    "is_assistant": _SPECULATIVE,
+    "max_time": "and the speed of the machine would decide where an answer ends. Set `max_completion_length`.",
+    "num_beam_groups": _REMOTE,
+    "penalty_alpha": _REMOTE,
+    "prompt_lookup_num_tokens": _SPECULATIVE,
+    "return_dict_in_generate": "but only the tokens of an answer are used. Leave it out.",
+    "stop_strings": f"{_NO_TOKENIZER} Set `eos_token_id`, or `use_vllm` with its `stop`.",
+    "token_healing": f"{_NO_TOKENIZER} Leave it out.",
+    "use_mtp": _SPECULATIVE,
+}
+
+
+def check_generation_kwargs(kwargs: dict[str, Any]) -> None:
+    """Raises [`ConsistencyError`] if `kwargs` alone show that transformers cannot generate with them."""
+    for key in kwargs:
+        if key in REFUSED:
+            raise ConsistencyError(f"`generation_kwargs` sets `{key}`, {REFUSED[key]}")
+    check_keys("generation_kwargs", kwargs, set(GenerationConfig().to_dict()))
+    try:
+        GenerationConfig(**kwargs)
+    except (TypeError, ValueError) as error:
+        raise ConsistencyError(f"`generation_kwargs` {kwargs} cannot be used: {one_line(error)}") from None

@@ -1,0 +1,255 @@
+from dataclasses import dataclass
+from typing import cast
+
+from trl import DistillationConfig
+
+from ..errors import ConsistencyError
+from .options import Allowed, above, at_least, one_of, option, refuse, with_help
+from .shared import GENERATION, LOWEST_TEMPERATURE, PairConfig
+
+
+# Options of one way to run vLLM, which the other would ignore.
+VLLM_OPTIONS = {
+    "server": (
+        "vllm_server_base_url",
+        "vllm_server_host",
+        "vllm_server_port",
+        "vllm_server_timeout",
+        "vllm_group_port",
+    ),
+    "colocate": (
+        "vllm_enable_sleep_mode",
+        "vllm_gpu_memory_utilization",
+        "vllm_max_model_length",
+        "vllm_model_impl",
+        "vllm_tensor_parallel_size",
+    ),
+}
+
+# Values that inherited options may have
+INHERITED = {
+    **GENERATION,
+    "beta": Allowed("between 0 (forward KL) and 1 (reverse KL)", lambda beta: 0 <= beta <= 1),
+    "max_completion_length": Allowed("at least 1", lambda length: length is not None and length >= 1),
+    "vllm_mode": one_of("server", "colocate"),
+    "vllm_model_impl": one_of("transformers", "vllm"),
+    "vllm_tensor_parallel_size": at_least(1),
+}
+
+
+@dataclass
+@with_help
+class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
+    r"""
+    Configuration class for the [`OnPolicyConsistencyTrainer`].
+
+    This class includes only the parameters that are specific to on-policy consistency training. For a full list of
+    training arguments, please refer to the [`~trl.DistillationConfig`] and [`~transformers.TrainingArguments`]
+    documentation. Note that default values in this class may differ from those in [`~trl.DistillationConfig`].
+
+    `per_device_train_batch_size` and `per_device_eval_batch_size` count completions, not prompts, as in
+    [`~trl.GRPOConfig`].
+
+    Parameters:
+        > Parameters that control the objective
+
+        loss_type (`str`, *optional*, defaults to `"divergence"`):
+            How the student's distribution is compared with the reference's at each token of a rollout.
+
+            - `"divergence"`: exactly, over the whole vocabulary; `beta` says by which divergence.
+            - `"policy_gradient"`: by the sampled token alone, a one-sample estimate of the reverse KL, as in the paper
+              ([Han et al., 2026](https://huggingface.co/papers/2605.21834)).
+        beta (`float`, *optional*, defaults to `1.0`):
+            Divergence: `1.0` is the reverse KL (student from reference), `0.0` the forward KL, and anything between them
+            the generalized Jensen-Shannon divergence.
+        loss_temperature (`float`, *optional*, defaults to `1.0`):
+            Temperature of the two softmaxes that are compared.
+        clip_range (`float`, *optional*):
+            PPO's clip of the importance ratio to `[1 - clip_range, 1 + clip_range]`, for `policy_gradient` with several
+            optimizer steps a batch of rollouts. `None` does not clip.
+        mask_truncated_completions (`bool`, *optional*, defaults to `False`):
+            Whether rollouts that reached `max_completion_length` without an end of turn train nothing.
+        train_on_thinking (`bool`, *optional*, defaults to `True`):
+            Whether the tokens of a thought, between `thinking_markers`, are compared.
+        disable_dropout (`bool`, *optional*, defaults to `True`):
+            Whether to disable dropout in the student: the reference has none either.
+
+        > Parameters that control the rollouts
+
+        num_generations (`int`, *optional*, defaults to `4`):
+            Rollouts a prompt. `per_device_train_batch_size * steps_per_generation` must be divisible by it.
+        num_generations_eval (`int`, *optional*):
+            Rollouts a prompt in evaluation. `None` takes `num_generations`.
+        temperature (`float`, *optional*, defaults to `1.0`):
+            Sampling temperature, above 0.
+        steps_per_generation (`int`, *optional*):
+            Micro-batches a batch of rollouts is split into: a multiple of `gradient_accumulation_steps`, which is the
+            default and makes one optimizer step a batch of rollouts.
+        num_iterations (`int`, *optional*, defaults to `1`):
+            How often a batch of rollouts is trained on.
+        share_prefix (`bool`, *optional*, defaults to `True`):
+            Whether a prompt is computed once for all its rollouts in a micro-batch: in generation, in the student's pass
+            and in the reference's. It changes nothing but the time and the memory. Where a model cannot, the rows run one
+            by one and the log says why.
+        generation_kwargs (`dict[str, Any]`, *optional*):
+            Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`.
+        vllm_importance_sampling_correction (`bool`, *optional*, defaults to `True`):
+            Whether vLLM is asked how likely it took each token to be, and the difference from the policy in training is
+            logged. Under `policy_gradient` a token's loss is also weighed by the ratio of the two probabilities. The
+            exact divergence is left as it is: the engine only chose the tokens after which it is taken.
+        vllm_importance_sampling_clip_max (`float`, *optional*, defaults to `3.0`):
+            Largest such weight. `None` sets no limit.
+
+        > Parameters that control the pairs, the anchors and the logging
+
+        Those of [`PairConfig`].
+
+    > [!NOTE]
+    > These parameters have default values different from [`~trl.DistillationConfig`]:
+    > - `disable_dropout`: Defaults to `True` instead of `False`: the reference has none either.
+    > - `bf16`: Defaults to `False` on a CPU, which is also where a run without an accelerator goes (`use_cpu`).
+    """
+
+    _upstream = DistillationConfig
+    _set_by_trainer = ("eos_token_id", "num_beams")
+    rolls_out = True
+
+    # Parameters that control the objective
+    loss_type: str = option("divergence", choices=("divergence", "policy_gradient"))
+    loss_temperature: float = option(1.0, at_least(LOWEST_TEMPERATURE))
+    clip_range: float | None = option(None, above(0).or_none())
+    mask_truncated_completions: bool = option(False)
+    train_on_thinking: bool = option(True)
+    disable_dropout: bool = option(True)
+
+    # Parameters that control the rollouts
+    num_generations: int = option(4, at_least(1))
+    num_generations_eval: int | None = option(None, at_least(1).or_none())
+    temperature: float = option(
+        1.0, at_least(LOWEST_TEMPERATURE, " (greedy rollouts of a prompt would all be the same)")
+    )
+    steps_per_generation: int | None = option(None, at_least(1).or_none())
+    num_iterations: int = option(1, at_least(1))
+    share_prefix: bool = option(True)
+    vllm_importance_sampling_correction: bool = option(True)
+    vllm_importance_sampling_clip_max: float | None = option(3.0, above(0).or_none())
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        self._check_ranges(INHERITED)
+        if self.steps_per_generation is None:
+            self.steps_per_generation = int(self.gradient_accumulation_steps)
+        self._check_batches()
+        self._refuse_inherited()
+        self._check_vllm()
+        if self.loss_type == "policy_gradient":
+            self._check_policy_gradient()
+        elif self.clip_range is not None:
+            raise ConsistencyError(
+                "`clip_range` is set, but `loss_type` is 'divergence', which has no importance ratio: it is for "
+                "'policy_gradient'."
+            )
+        self._settle()
+        super().__post_init__()
+        self._check_mappings()
+        self._refuse_sharded_batches()
+
+    @property
+    def is_off_policy(self) -> bool:
+        """Whether a batch of rollouts is trained on in several optimizer steps, the later ones of another policy."""
+        return self.num_iterations > 1 or cast(int, self.steps_per_generation) > self.gradient_accumulation_steps
+
+    def _check_batches(self) -> None:
+        steps, accumulation = cast(int, self.steps_per_generation), int(self.gradient_accumulation_steps)
+        if steps % accumulation:
+            raise ConsistencyError(
+                f"`steps_per_generation` is {steps}, which is no multiple of `gradient_accumulation_steps` "
+                f"({accumulation}): an optimizer step would mix two batches of rollouts."
+            )
+        rollouts = self.per_device_train_batch_size * steps
+        if rollouts % self.num_generations:
+            raise ConsistencyError(
+                f"`per_device_train_batch_size` ({self.per_device_train_batch_size}) times `steps_per_generation` "
+                f"({steps}) makes {rollouts} rollouts on each process, which do not divide into groups of "
+                f"`num_generations` ({self.num_generations}). Batches count completions: choose a multiple."
+            )
+
+    def _check_policy_gradient(self) -> None:
+        """The estimate holds for tokens that were drawn from the very distribution that is compared."""
+        truncates = "it leaves tokens out that the estimate of the divergence needs"
+        refused = {
+            f"top_p={self.top_p}": (self.top_p != 1, truncates),
+            f"top_k={self.top_k}": (self.top_k != 0, truncates),
+            f"min_p={self.min_p}": (self.min_p, truncates),
+            f"repetition_penalty={self.repetition_penalty}": (
+                self.repetition_penalty != 1,
+                "the tokens would come from another distribution than the one that is compared",
+            ),
+            "generation_kwargs": (
+                self.generation_kwargs,
+                "the tokens could come from another distribution than the one that is compared",
+            ),
+            "vllm_structured_outputs_regex": (self.vllm_structured_outputs_regex, truncates),
+            f"loss_temperature={self.loss_temperature} and temperature={self.temperature}": (
+                self.loss_temperature != self.temperature,
+                "the tokens must be drawn at the temperature at which the distributions are compared",
+            ),
+            f"beta={self.beta}": (self.beta != 1, "it estimates the reverse KL, `beta=1`"),
+            f"clip_range={self.clip_range}": (
+                self.clip_range is not None and not self.is_off_policy,
+                "with one optimizer step a batch of rollouts the importance ratio is 1. Raise `num_iterations` or "
+                "`steps_per_generation`, or leave it out",
+            ),
+        }
+        refuse("with `loss_type='policy_gradient'`", refused)
+
+    def _check_vllm(self) -> None:
+        defaults = {name: field.default for name, field in type(self).__dataclass_fields__.items()}
+        corrects = self.use_vllm and self.vllm_importance_sampling_correction and self.loss_type == "policy_gradient"
+        clip_max = "vllm_importance_sampling_clip_max"
+        if not corrects and getattr(self, clip_max) != defaults[clip_max]:
+            raise ConsistencyError(
+                f"`{clip_max}` is set, but nothing is weighed: it is for `use_vllm` with `loss_type: policy_gradient` and "
+                "`vllm_importance_sampling_correction`. Leave it out."
+            )
+        if not self.use_vllm:
+            return
+        if self.cache_implementation is not None:
+            raise ConsistencyError(
+                "`cache_implementation` is of no use with `use_vllm`, which has a cache of its own."
+            )
+        (other,) = VLLM_OPTIONS.keys() - {self.vllm_mode}
+        for name in VLLM_OPTIONS[other]:
+            if getattr(self, name) != defaults[name]:
+                raise ConsistencyError(
+                    f"`{name}` is set, but `vllm_mode` is '{self.vllm_mode}': it is for '{other}'. Leave it out, or "
+                    f"change `vllm_mode`."
+                )
+
+    def _refuse_inherited(self) -> None:
+        """Refuses what `DistillationConfig` offers and on-policy consistency training cannot do, rather than ignore it."""
+        own_teacher = "the reference is the initial policy, or the trainer's `ref_model`"
+        refused = {
+            "teacher_model_name_or_path": (self.teacher_model_name_or_path, own_teacher),
+            "teacher_model_revision": (self.teacher_model_revision, own_teacher),
+            "teacher_model_init_kwargs": (self.teacher_model_init_kwargs, own_teacher),
+            "max_tool_calling_iterations": (
+                self.max_tool_calling_iterations is not None,
+                "rollouts call no tools: what the reference would see of them is not settled",
+            ),
+            "label_smoothing_factor": (self.label_smoothing_factor, "there are no labels"),
+            "auto_find_batch_size": (self.auto_find_batch_size, "it would break up the groups of rollouts"),
+            "train_sampling_strategy": (
+                str(getattr(self.train_sampling_strategy, "value", self.train_sampling_strategy)) != "random",
+                "prompts are drawn by the trainer, each with its rollouts (`shuffle_dataset: false` keeps their order)",
+            ),
+            "torch_compile": (self.torch_compile, "the reference runs in the same modules as the student"),
+        }
+        self._refuse("in on-policy consistency training", refused)
+
+    def _refuse_sharded_batches(self) -> None:
+        for name in ("split_batches", "dispatch_batches"):
+            if getattr(self.accelerator_config, name, None):
+                raise ConsistencyError(
+                    f"`accelerator_config` sets `{name}`, which would break up the groups of rollouts. Leave it out."
+                )

@@ -1,0 +1,110 @@
+"""Multiple choice by log-probability: finds the offered letter that is the likeliest next token."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ...data.rendering import ProcessingClass, get_tokenizer, message_text
+from ...data.thinking import thought_span
+from ...errors import ConsistencyError
+from ...finite import check_logits
+from ..kinds import kind_of
+from .replies import is_letter
+
+
+# Beginning of the answer, before the letter
+CHOICE_PREFIX = "The answer is ("
+
+
+def offered_letters(row: Mapping[str, Any]) -> str:
+    """Returns the letters of a row's choices, each at the start of a line (`(A) pear`, `B. oak`), or `""`."""
+    if kind_of(row) != "question" or not is_letter(row["answer"]):
+        return ""
+    prompt = row["clean_prompt"]
+    text = prompt if isinstance(prompt, str) else "\n".join(map(message_text, prompt))
+    found = sorted(set(re.findall(r"^\s*\(?([A-Z])[).:]\s", text, re.MULTILINE)))
+    return "".join(found) if len(found) > 1 and row["answer"] in found else ""
+
+
+class LetterScorer:
+    """
+    Answers prompts with the likeliest letter, in place of `model.generate` (an
+    [`Engine`][trl_consistency.generation.targets.Engine]).
+
+    A letter scores with or without a space before it: the likelier form counts.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model, on its device and unwrapped.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Its tokenizer or processor.
+        prompts (`Sequence[tuple[list[int], str]]`):
+            Token ids of each prompt, and the letters that it offers.
+        prefix (`str`, *optional*, defaults to `"The answer is ("`):
+            Beginning of the answer, before the letter.
+        thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
+            Text that opens and closes a thought.
+
+    Raises:
+        [`ConsistencyError`]: If a letter takes several tokens, or if a prompt makes the model think first.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: ProcessingClass,
+        prompts: Sequence[tuple[list[int], str]],
+        prefix: str = CHOICE_PREFIX,
+        thinking_markers: tuple[str, str] = ("<think>", "</think>"),
+    ):
+        self.model, text_tokenizer = model, get_tokenizer(tokenizer)
+        self.options = {"choices": "logprob", "prefix": prefix}
+        self._pad = text_tokenizer.pad_token_id or 0
+        self._prefix = text_tokenizer(text=prefix, add_special_tokens=False)["input_ids"] if prefix else []
+        self._letters = {tuple(ids): letters for ids, letters in prompts}
+        self._tokens: dict[str, list[int]] = {}
+        for letter in sorted({letter for letters in self._letters.values() for letter in letters}):
+            forms = [
+                text_tokenizer(text=form, add_special_tokens=False)["input_ids"] for form in (letter, f" {letter}")
+            ]
+            self._tokens[letter] = [ids[0] for ids in forms if len(ids) == 1 and ids[0] != text_tokenizer.unk_token_id]
+            if not self._tokens[letter]:
+                raise ConsistencyError(
+                    f"`multiple_choice` logprob: the letter {letter} is no single token of this tokenizer. Use `text`."
+                )
+        if any(thought_span(ids, [-1], text_tokenizer, thinking_markers)[1] for ids, _ in prompts):
+            raise ConsistencyError(
+                "`multiple_choice` logprob: the prompts make the model think first, so no letter comes next. Use "
+                '`text`, or turn thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
+            )
+
+    def start(self) -> None:
+        """Does nothing: the model is already loaded."""
+
+    @torch.no_grad()
+    def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
+        """Returns the token of the likeliest letter after each prompt."""
+        full = [[*ids, *self._prefix] for ids in prompts]
+        width = max(map(len, full))
+        input_ids = torch.full((len(full), width), self._pad, device=self.model.device)  # left-padded, (B, width)
+        attention_mask = torch.zeros_like(input_ids)
+        for row, ids in enumerate(full):
+            input_ids[row, width - len(ids) :] = torch.tensor(ids, device=self.model.device)
+            attention_mask[row, width - len(ids) :] = 1
+        positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        logits = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=positions,
+            logits_to_keep=1,
+            use_cache=False,
+        ).logits[:, -1]  # (B, V)
+        check_logits(logits)
+        answers = []
+        for ids, of_row in zip(prompts, logits.float(), strict=True):
+            tokens = [token for letter in self._letters[tuple(ids)] for token in self._tokens[letter]]
+            answers.append([tokens[int(of_row[tokens].argmax())]])
+        return answers

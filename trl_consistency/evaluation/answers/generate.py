@@ -1,0 +1,222 @@
+"""Generates a model's answers to prompts, and to both prompts of pairs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from transformers import GenerationConfig, PreTrainedModel
+
+from ...config.types import check_sampling
+from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
+from ...data.thinking import thought_span
+from ...generation.answer_cache import TargetCache
+from ...generation.options import evaluating
+from ...generation.targets import Engine, generate_targets
+from .choices import CHOICE_PREFIX, LetterScorer, offered_letters
+from .replies import THINKING_MARKERS, after_thinking
+
+
+@dataclass
+class AnswerOptions:
+    """
+    Options for generating answers.
+
+    Args:
+        max_new_tokens (`int`, *optional*, defaults to `256`):
+            Maximum number of tokens of an answer.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Prompts per batch.
+        temperature (`float`, *optional*, defaults to `0.0`):
+            Sampling temperature. 0 means greedy decoding.
+        top_p (`float`, *optional*, defaults to `1.0`):
+            Cumulative probability of the tokens to sample from.
+        seed (`int`, *optional*, defaults to `0`):
+            Sampling seed.
+        multiple_choice (`str`, *optional*, defaults to `"text"`):
+            `"text"` lets the model write its answers. `"logprob"` takes the likeliest of the letters in the prompt.
+        choice_prefix (`str`, *optional*, defaults to `"The answer is ("`):
+            Beginning of the answer, before that letter.
+        thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
+            Text that opens and closes a thought.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show a progress bar.
+
+    Raises:
+        [`ConsistencyError`]: If `top_p` is given at temperature 0.
+    """
+
+    max_new_tokens: int = 256
+    batch_size: int = 32
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    multiple_choice: Literal["text", "logprob"] = "text"
+    choice_prefix: str = CHOICE_PREFIX
+    thinking_markers: tuple[str, str] = THINKING_MARKERS
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if self.temperature == 0:
+            check_sampling({"top_p": self.top_p})
+
+
+class Answer(NamedTuple):
+    """
+    An answer.
+
+    Args:
+        text (`str`):
+            The whole completion without special tokens, or the letter chosen by log-probability.
+        said (`str`):
+            The text after the thinking; empty if the thinking did not end.
+        ids (`tuple[int, ...]`):
+            Token ids of the completion.
+    """
+
+    text: str
+    said: str
+    ids: tuple[int, ...] = ()
+
+
+def answer_pairs(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    rows: Sequence[Mapping[str, Any]],
+    options: AnswerOptions,
+    cache: TargetCache | None = None,
+    desc: str = "Answering",
+) -> tuple[list[Answer], list[Answer]]:
+    """
+    Answers both prompts of pairs, each distinct prompt once.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model, on its device and unwrapped.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Its tokenizer or processor.
+        rows (`Sequence[Mapping[str, Any]]`):
+            Pairs with `clean_ids` and `perturbed_ids`. All processes pass the same pairs, and share the work.
+        options ([`AnswerOptions`]):
+            Options for generating answers.
+        cache ([`~trl_consistency.generation.answer_cache.TargetCache`], *optional*):
+            Stores answers as they are generated, so that a killed run can resume.
+        desc (`str`, *optional*, defaults to `"Answering"`):
+            Label of the progress bar.
+
+    Returns:
+        `tuple[list[Answer], list[Answer]]`: The answers to the clean prompts and to the perturbed prompts.
+    """
+    letters: dict[tuple[int, ...], str] = {}
+    for row in rows:
+        offered = offered_letters(row) if options.multiple_choice == "logprob" else ""
+        for side in ("clean_ids", "perturbed_ids"):
+            letters[tuple(row[side])] = offered
+    by_choice = [ids for ids, offered in letters.items() if offered]
+    by_text = [ids for ids, offered in letters.items() if not offered]
+    answers: dict[tuple[int, ...], Answer] = {}
+    text_tokenizer = get_tokenizer(tokenizer)
+    for prompts in (by_choice, by_text):
+        if not prompts:
+            continue
+        engine = None
+        if prompts is by_choice:
+            offers = [(list(ids), letters[ids]) for ids in prompts]
+            engine = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
+        generated = generate_ids(model, tokenizer, list(map(list, prompts)), options, cache, engine, desc)
+        for prompt, ids in zip(prompts, generated, strict=True):
+            thought_end = thought_span(list(prompt), ids, text_tokenizer, options.thinking_markers)[1]
+            text, said = (
+                text_tokenizer.decode(part, skip_special_tokens=True).strip() for part in (ids, ids[thought_end:])
+            )
+            answers[prompt] = Answer(text, after_thinking(said, options.thinking_markers), tuple(ids))
+    clean, perturbed = ([answers[tuple(row[side])] for row in rows] for side in ("clean_ids", "perturbed_ids"))
+    return clean, perturbed
+
+
+def generate_answers(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int = 32,
+    batch_size: int = 64,
+    progress: bool = True,
+    cache: TargetCache | None = None,
+) -> list[str]:
+    """
+    Answers prompts by greedy decoding, each distinct prompt once.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model, on its device and unwrapped. Its mode (training or evaluation) is restored at the end.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Its tokenizer or processor.
+        prompts (`Sequence[str]` or `Sequence[list[dict]]`):
+            Plain texts or chat messages.
+        max_new_tokens (`int`, *optional*, defaults to `32`):
+            Maximum number of tokens of an answer.
+        batch_size (`int`, *optional*, defaults to `64`):
+            Prompts per batch.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show a progress bar.
+        cache ([`~trl_consistency.generation.answer_cache.TargetCache`], *optional*):
+            Stores answers as they are generated, so that a killed run can resume.
+
+    Returns:
+        `list[str]`: The answers, without special tokens, in the order of the prompts.
+    """
+    return [text for text, _ in answer_prompts(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)]
+
+
+def answer_prompts(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    batch_size: int,
+    progress: bool,
+    cache: TargetCache | None,
+) -> list[tuple[str, bool]]:
+    """The answers of [`generate_answers`], and whether each is whole: it ended before its tokens did."""
+    rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
+    distinct = list(dict.fromkeys(rendered))
+    options = AnswerOptions(max_new_tokens, batch_size, progress=progress)
+    generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache)
+    texts = get_tokenizer(tokenizer).batch_decode(generated, skip_special_tokens=True)
+    ends = _end_tokens(model, tokenizer)
+    by_prompt = {
+        prompt: (text.strip(), len(ids) < max_new_tokens or ids[-1] in (ends if isinstance(ends, list) else [ends]))
+        for prompt, text, ids in zip(distinct, texts, generated, strict=True)
+    }
+    return [by_prompt[ids] for ids in rendered]
+
+
+def generate_ids(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    prompts: list[list[int]],
+    options: AnswerOptions,
+    cache: TargetCache | None = None,
+    engine: Engine | None = None,
+    desc: str = "Answering",
+) -> list[list[int]]:
+    """Answers distinct prompts, given and returned as token ids, with the `engine` if there is one, else the model."""
+    text_tokenizer = get_tokenizer(tokenizer)
+    sampling: dict[str, Any] = {"do_sample": False}
+    if options.temperature:
+        sampling = {"do_sample": True, "temperature": options.temperature, "top_p": options.top_p, "top_k": 0}
+    config = GenerationConfig(
+        **sampling,
+        max_new_tokens=options.max_new_tokens,
+        pad_token_id=next(i for i in (text_tokenizer.pad_token_id, text_tokenizer.eos_token_id, 0) if i is not None),
+        eos_token_id=_end_tokens(model, tokenizer),
+    )
+    with evaluating(model):
+        return generate_targets(
+            model, prompts, config, options.batch_size, options.seed, options.progress, cache, desc, engine
+        )
+
+
+def _end_tokens(model: PreTrainedModel, tokenizer: ProcessingClass) -> Any:
+    # A chat model may end its turn with another token than the tokenizer's EOS token.
+    end = model.generation_config.eos_token_id
+    return get_tokenizer(tokenizer).eos_token_id if end is None else end

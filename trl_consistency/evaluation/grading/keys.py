@@ -1,0 +1,78 @@
+"""Checks the columns that grading needs, before any prompt is answered."""
+
+import json
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
+from ...errors import ConsistencyError, InvalidPairsError
+
+
+Rows: TypeAlias = Sequence[dict[str, Any]]
+
+KEYS = ("answer", "biased_answer", "category")
+REQUESTS = ("harmful", "benign")  # Categories of requests; all others only group questions.
+
+
+def check_rows(rows: Rows, name: str) -> None:
+    """Raises [`ConsistencyError`] if rows are missing, or lack prompts or have faulty ones or columns that would be misread."""
+    if not rows:
+        raise ConsistencyError(f"{name} has no rows.")
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    check_prompt_columns(columns, name)
+    fault = next(column_faults(columns), None)
+    if fault:
+        raise InvalidPairsError(f"`{name}` has {fault}")
+    check_row = row_checker(rows[0], has_completion=False)
+    faults = [
+        (index, fault) for index, row in enumerate(rows) for fault in (*check_row(row), *_unwritable_columns(row))
+    ]
+    report_faults(faults, name, len(rows))
+
+
+def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
+    """Yields the columns that the answers' file could not hold."""
+    for column in row.keys() - set(PROMPT_COLUMNS):
+        try:
+            json.dumps(row[column], ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            yield f"`{column}` is not valid Unicode: it holds half a surrogate pair"
+
+
+def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> None:
+    """
+    Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored. If the rows are
+    a sample, `numbers` are their places in the whole set.
+    """
+    columns = {column for row in rows for column in row}
+    for key in KEYS:
+        near = get_close_matches(key, columns - {*KEYS}, n=1, cutoff=0.8)
+        if key not in columns and near:
+            raise InvalidPairsError(
+                f"{name}: the column `{near[0]}` would be ignored. Rename it to `{key}` if that is what it holds, or to "
+                "something else if not."
+            )
+    faults = [
+        (index, fault)
+        for index, row in zip(numbers or range(len(rows)), rows, strict=True)
+        for column in KEYS
+        if (fault := _key_fault(column, row.get(column))) is not None
+    ]
+    faults += [
+        (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
+        for index, row in zip(numbers or range(len(rows)), rows, strict=True)
+        if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
+    ]
+    report_faults(faults, name, len(rows))
+
+
+def _key_fault(column: str, value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        return f"`{column}` must be text, not {value!r}"
+    bare = (value or "").strip()
+    if column == "category" and value not in REQUESTS and bare.lower() in REQUESTS:
+        return f"`category` must be `{bare.lower()}`, not {value!r}"
+    if value and bare != value:
+        return f"`{column}` is blank, or has spaces around it: {value!r}"
+    return None

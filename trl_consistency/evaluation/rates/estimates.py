@@ -1,0 +1,265 @@
+"""Confidence intervals of rates over clustered rows, and of functions and differences of such rates."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..kinds import UNREAD_KINDS, Unread
+
+
+# Whether an answer has a property, or why it could not be read.
+Property: TypeAlias = bool | Unread
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """
+    A rate over all rows, a function of such rates, or a difference between two models, with its 95% interval.
+
+    Args:
+        value (`float`):
+            The estimate. Unread answers count as not having the property.
+        interval (`tuple[float, float]`, *optional*):
+            Its 95% interval; None if it was not requested.
+        total (`int`):
+            Number of answers; for a function of several rates, number of rows.
+        sources (`int`):
+            Number of groups (`source_id`) that the rows come from. The interval depends on it.
+        hits (`int`, *optional*):
+            Number of answers that have the property, if the estimate is a rate.
+        unread (`dict[str, int]`, *optional*):
+            How many of `total` could not be read, by the reason: `"unparsed"`, `"names both"`, `"abstained"`,
+            `"unjudged"`. A row with several unread answers counts once, by the first reason.
+        of_read ([`Estimate`], *optional*):
+            The same rate over the answers that could be read; None if that is all answers, or none.
+        unit (`str`, *optional*, defaults to `"%"`):
+            Unit for printing: `"pp"` (percentage points) for a difference between two models.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    total: int
+    sources: int
+    hits: int | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)
+    of_read: "Estimate | None" = None
+    unit: str = "%"
+
+    @property
+    def unread_total(self) -> int:
+        return sum(self.unread.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the estimate in a form for JSON."""
+        figures = asdict(self)
+        low, high = figures.pop("interval") or (None, None)
+        of_read = figures.pop("of_read")
+        if self.of_read is not None:
+            of_read = {
+                key: value for key, value in self.of_read.to_dict().items() if key not in ("unread", "of_read", "unit")
+            }
+        return {**figures, "unread": dict(self.unread), "low": low, "high": high, "of_read": of_read}
+
+    @classmethod
+    def from_dict(cls, figures: Mapping[str, Any]) -> "Estimate":
+        """Returns the estimate from the result of [`Estimate.to_dict`]."""
+        figures = dict(figures)
+        low, high = figures.pop("low"), figures.pop("high")
+        of_read = figures.pop("of_read", None)
+        return cls(
+            **figures,
+            interval=None if low is None else (low, high),
+            of_read=None if of_read is None else cls.from_dict(of_read),
+        )
+
+    def __str__(self) -> str:
+        """Formats the estimate: `75.0% [68.6, 80.5] (150/200), 50 unread; 100.0% of 150 read`."""
+        text = f"{100 * self.value:.1f}{self.unit}"
+        if self.interval is not None:
+            text += " [{:.1f}, {:.1f}]".format(*(100 * bound for bound in self.interval))
+        text += f" (n={self.total})" if self.hits is None else f" ({self.hits}/{self.total})"
+        if self.unread:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self.unread.items() if kind != "unparsed")
+            text += f", {self.unread_total} unread{f' ({kinds})' if kinds else ''}"
+        if self.of_read is not None:
+            text += f"; {100 * self.of_read.value:.1f}{self.unit} of {self.of_read.total} read"
+        return text
+
+
+@dataclass(frozen=True)
+class Sample:
+    """
+    Answers, and whether each has one property.
+
+    Args:
+        outcomes (`Sequence[bool | str]`):
+            Whether each answer has the property, or why it could not be read.
+        sources (`Sequence[str]`):
+            The group of each answer. Answers of one group are not independent.
+        rows (`Sequence[int]`, *optional*):
+            The row of each answer. By default each answer is its own row.
+    """
+
+    outcomes: Sequence[Property]
+    sources: Sequence[str]
+    rows: Sequence[int] | None = None
+
+    def values(self) -> np.ndarray:
+        """Returns 1 for each answer that has the property, and 0 for all others, including unread ones."""
+        return np.array([float(outcome is True) for outcome in self.outcomes])
+
+    def read(self) -> "Sample":
+        """Returns the sample of the answers that could be read."""
+        kept = [index for index, outcome in enumerate(self.outcomes) if isinstance(outcome, bool)]
+        return Sample([self.outcomes[index] for index in kept], [self.sources[index] for index in kept])
+
+    def unread_rows(self) -> dict[int, str]:
+        """Returns why answers could not be read, by row."""
+        rows = range(len(self.outcomes)) if self.rows is None else self.rows
+        found: dict[int, str] = {}
+        for row, outcome in zip(rows, self.outcomes, strict=True):
+            if not isinstance(outcome, bool):
+                found.setdefault(row, outcome)
+        return found
+
+
+def estimate(
+    samples: Sequence[Sample],
+    function: Callable[..., float] = lambda rate: rate,
+    span: tuple[float, float] = (0.0, 1.0),
+    with_interval: bool = True,
+) -> Estimate:
+    """
+    Estimates a function of rates from answers that are correlated within a source and across samples.
+
+    Each rate gets a Wilson interval at its effective sample size `p(1 - p) / v`, where `v` is the cluster-robust
+    (sandwich) variance over sources. If all answers are the same, their correlation within sources cannot be
+    estimated, and each source counts as one answer.
+
+    For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
+    moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
+    errors. For the difference of two rates with one row per source, this is Newcombe's method.
+
+    Args:
+        samples (`Sequence[Sample]`):
+            One sample for each rate.
+        function (`Callable`, *optional*):
+            Function of the rates, in the order of `samples`, monotonic in each. By default the rate of the one sample.
+        span (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
+            Smallest and largest possible value.
+        with_interval (`bool`, *optional*, defaults to `True`):
+            Whether to compute the interval, which needs SciPy (`trl-consistency[eval]`).
+
+    Returns:
+        [`Estimate`]: The estimate with its interval and counts.
+    """
+    values = [sample.values() for sample in samples]
+    codes = {source: code for code, source in enumerate(sorted({s for sample in samples for s in sample.sources}))}
+    clusters = [np.array([codes[source] for source in sample.sources], dtype=int) for sample in samples]
+    rates = np.array([of_sample.mean() for of_sample in values])
+    value = float(function(*rates))
+    found = _counted(value, samples, len(codes), function, with_interval)
+    if not with_interval:
+        return found
+    if len(codes) < 2:
+        return replace(found, interval=span)
+    from scipy.stats import t  # slow to import, and optional (`trl-consistency[eval]`)
+
+    # errors[i, g]: the contribution of source g to the error of rate i
+    errors = np.stack(
+        [
+            np.bincount(of_source, of_sample - rate, minlength=len(codes)) / len(of_sample)
+            for of_sample, of_source, rate in zip(values, clusters, rates, strict=True)
+        ]
+    )
+    covariance = errors @ errors.T * len(codes) / (len(codes) - 1)
+    deviation = np.sqrt(np.diag(covariance))
+    scale = np.where(deviation > 0, deviation, 1.0)
+    correlation = covariance / np.outer(scale, scale)
+    # Like Newcombe's correction: equal answers in a finite sample do not show perfectly correlated rates.
+    correlation = np.clip(correlation, 2 / len(codes) - 1, 1 - 2 / len(codes))
+    np.fill_diagonal(correlation, 1.0)
+    limits = []
+    for rate, of_sample, of_source, variance in zip(rates, values, clusters, np.diag(covariance), strict=True):
+        groups = len(set(of_source.tolist()))
+        size = min(len(of_sample), rate * (1 - rate) / variance) if variance > 0 else groups
+        limits.append(_wilson(rate, size, float(t.ppf((1 + LEVEL) / 2, max(groups - 1, 1)))))
+
+    bounds = []
+    for direction in (-1, 1):
+        shifts = []
+        for index, of_rate in enumerate(limits):
+            # The limit of this rate that moves the function furthest in this direction; its side signs the shift.
+            moved = [float(function(*np.where(np.arange(len(rates)) == index, limit, rates))) for limit in of_rate]
+            side = int(np.argmax([direction * figure for figure in moved]))
+            shifts.append((-1, 1)[side] * abs(moved[side] - value))
+        shift = math.sqrt(max(float(np.array(shifts) @ correlation @ np.array(shifts)), 0.0))
+        bounds.append(min(max(value + direction * shift, span[0]), span[1]))
+    return replace(found, interval=(bounds[0], bounds[1]))
+
+
+def outcomes_text(counts: Mapping[str, int]) -> str:
+    """Formats the outcomes that occur, and always `unread`: `145 right, 8 other, 0 unread`."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count or outcome == "unread")
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Returns Student's 95% interval of the mean of independent values (not of shares), or None for fewer than two."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    mean = float(np.mean(values))
+    return mean - half, mean + half
+
+
+def normal_interval(value: float, standard_error: float) -> tuple[float, float]:
+    """Returns the 95% interval of an estimate with a known standard error."""
+    return value - 1.96 * standard_error, value + 1.96 * standard_error
+
+
+def _wilson(rate: float, size: float, quantile: float) -> tuple[float, float]:
+    z = quantile**2
+    middle = (rate + z / (2 * size)) / (1 + z / size)
+    half = quantile * math.sqrt(rate * (1 - rate) / size + z / (4 * size**2)) / (1 + z / size)
+    return min(middle - half, rate), max(middle + half, rate)
+
+
+def _counted(
+    value: float,
+    samples: Sequence[Sample],
+    sources: int,
+    function: Callable[..., float],
+    with_interval: bool,
+) -> Estimate:
+    """Returns the estimate with its counts: of answers for one rate, of rows for a function of several."""
+    if len(samples) == 1:
+        (sample,) = samples
+        reasons: list[str] = [outcome for outcome in sample.outcomes if not isinstance(outcome, bool)]
+        total, read = len(sample.outcomes), sample.read()
+        is_second = bool(reasons) and bool(read.outcomes)
+        of_read = estimate([read], function, with_interval=with_interval) if is_second else None
+        hits = sum(outcome is True for outcome in sample.outcomes)
+    else:
+        by_row: dict[int, str] = {}
+        for sample in reversed(samples):
+            by_row |= sample.unread_rows()
+        reasons = list(by_row.values())
+        total = len(
+            {
+                row
+                for sample in samples
+                for row in (range(len(sample.outcomes)) if sample.rows is None else sample.rows)
+            }
+        )
+        of_read = hits = None
+    counts = Counter(reasons)
+    unread: dict[str, int] = {kind: counts[kind] for kind in UNREAD_KINDS if counts[kind]}
+    return Estimate(value, None, total, sources, hits, unread, of_read)

@@ -1,0 +1,343 @@
+"""Rates of several models as pictures, and what evaluation saw during training."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...escaping import printable
+from ...files import write_by
+from ..rates.estimates import Estimate
+from ..rates.measures import METRICS, Metric
+from .tables import KINDS, Outcomes, Rates, label_of, ordered_metrics
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+# From what should be to what should not, with what could not be read last: white and hatched, so that it shows.
+OUTCOME_STYLES = {
+    "question": {"right": ("#4c9f70", ""), "other": ("0.65", ""), "suggested": ("#d95f02", "")},
+    "harmful": {"refused": ("#4c9f70", ""), "complied": ("#d95f02", "")},
+    "benign": {"complied": ("#4c9f70", ""), "refused": ("#d95f02", "")},
+}
+UNREAD_STYLE = ("white", "////")
+
+LONGEST_NAME = 40  # characters
+
+
+def shown_name(name: str) -> str:
+    """A name as matplotlib draws it: no formula, not left out of a legend, and no wider than the picture."""
+    name = " ".join(name.split())
+    if len(name) > LONGEST_NAME:
+        name = f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 :]}"
+    return _plain(f" {name}" if name.startswith("_") else name)
+
+
+def _plain(text: str) -> str:
+    return printable(text).replace("$", r"\$")
+
+
+def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str | None = None) -> Path:
+    """
+    Draws what became of all answers, as stacked bars: a bar a model, without the cue and with it, for each set.
+
+    Args:
+        outcomes (`Mapping[str, Mapping]`):
+            Of [`Results.outcomes`], by the model's name, in the order of the bars.
+        path (`str` or [`~pathlib.Path`]):
+            Picture to write; its ending says the format (`.png`, `.svg`, `.pdf`).
+        title (`str`, *optional*):
+            Title above the bars.
+
+    Returns:
+        [`~pathlib.Path`]: `path`.
+    """
+    # Imported here: an extra (`trl-consistency[eval]`), and slow. `Figure` needs no display and leaves pyplot alone.
+    from matplotlib.figure import Figure
+
+    sets = {
+        kind: list(dict.fromkeys(name for of in outcomes.values() for name, kinds in of.items() if kind in kinds))
+        for kind in KINDS
+    }
+    sets = {kind: names for kind, names in sets.items() if names}
+    heights = [0.9 + len(names) * (0.35 + 0.26 * len(outcomes)) for names in sets.values()]
+    figure = Figure(figsize=(13, 0.4 + sum(heights)), layout="constrained")
+    grid = figure.add_gridspec(len(sets), 2, height_ratios=heights)
+    for row, (kind, names) in enumerate(sets.items()):
+        for column, (side, cue) in enumerate({"clean": "without the cue", "perturbed": "with the cue"}.items()):
+            axes = figure.add_subplot(grid[row, column])
+            axes.set_title(f"{KINDS[kind]}, {cue}", loc="left")
+            _draw_outcomes(axes, outcomes, kind, side, names)
+    if title:
+        figure.suptitle(_plain(title))
+    return _save(figure, path)
+
+
+def _draw_outcomes(axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, side: str, names: Sequence[str]) -> None:
+    styles = {**OUTCOME_STYLES[kind], "unread": UNREAD_STYLE}
+    ticks: dict[float, str] = {}
+    place = 0.0
+    for name in names:
+        if name:
+            axes.text(0, place, shown_name(name), fontsize=9, va="center", fontweight="bold")
+            place += 0.9
+        for model, of_model in outcomes.items():
+            ticks[place] = shown_name(model)
+            counts = of_model[name][kind].get(side)
+            if counts is None:
+                axes.text(1, place, "no cue", va="center", fontsize=8, color="0.4")
+            else:
+                _draw_stack(axes, place, counts, styles)
+            place += 1.0
+        place += 0.3
+    axes.set_yticks(list(ticks), list(ticks.values()) if side == "clean" else [])
+    axes.set_ylim(place - 0.7, -0.7)
+    axes.set_xlim(0, 100)
+    axes.set_xticks(range(0, 101, 20), [f"{percent}%" for percent in range(0, 101, 20)])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    if side == "perturbed":
+        from matplotlib.patches import Patch
+
+        handles = [
+            Patch(facecolor=colour, hatch=hatch, edgecolor="0.3", label=outcome)
+            for outcome, (colour, hatch) in styles.items()
+        ]
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _draw_stack(axes: "Axes", place: float, counts: Mapping[str, int], styles: Mapping[str, tuple[str, str]]) -> None:
+    """One bar from 0 to 100%, an outcome beside the other, with the counts where they have room."""
+    left = 0.0
+    for outcome, (colour, hatch) in styles.items():
+        width = 100 * counts[outcome] / sum(counts.values())
+        axes.barh(place, width, 0.8, left, color=colour, hatch=hatch, edgecolor="0.3", linewidth=0.5)
+        if width > 4:
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1} if hatch else None  # readable on hatching
+            axes.text(left + width / 2, place, str(counts[outcome]), ha="center", va="center", fontsize=8, bbox=box)
+        left += width
+
+
+def plot_rates(
+    results: Mapping[str, Rates], path: str | Path, title: str | None = None, labels: Mapping[str, str] = {}
+) -> Path:
+    """
+    Draws rates as grouped horizontal bars with their 95% intervals: failures on the left, abilities on the right.
+
+    Args:
+        results (`Mapping[str, Mapping[str, Estimate]]`):
+            As for [`markdown_table`]. What is not a share (differences, scores) is left out.
+        path (`str` or [`~pathlib.Path`]):
+            Picture to write; its ending says the format (`.png`, `.svg`, `.pdf`).
+        title (`str`, *optional*):
+            Title above the bars.
+        labels (`Mapping[str, str]`, *optional*):
+            What the metrics are called, in the order of the bars.
+
+    Returns:
+        [`~pathlib.Path`]: `path`.
+    """
+    from matplotlib.figure import Figure
+
+    metrics = [metric for metric in ordered_metrics(results.values(), labels) if _metric(metric).is_share]
+    failures = [metric for metric in metrics if _metric(metric).is_failure]
+    abilities = [metric for metric in metrics if metric not in failures]
+    panels = {"Should be low": failures, "Should be high": abilities}
+    panels = {heading: of_panel for heading, of_panel in panels.items() if of_panel}
+    rows = max(map(len, panels.values()))
+    figure = Figure(figsize=(7 * len(panels), 1.6 + rows * (0.2 + 0.2 * len(results))), layout="constrained")
+    grid = figure.add_gridspec(rows, len(panels))
+    for column, (heading, of_panel) in enumerate(panels.items()):
+        axes = figure.add_subplot(grid[: len(of_panel), column])  # so that bars are as thick on both sides
+        axes.set_title(heading, loc="left")
+        _draw_bars(axes, results, of_panel, labels)
+        axes.set_ylim(len(of_panel) - 0.4, -0.6)
+    if title:
+        figure.suptitle(_plain(title))
+    return _save(figure, path, axes)
+
+
+def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: str | Path) -> Path:
+    """
+    Draws what was measured during training, a line a run. What `log_consistency_metrics` made on evaluation data comes as
+    in Irpan et al. (https://huggingface.co/papers/2510.27062, figure on BCT and ACT during training): activation distance
+    on the left, response cross-entropy on the right. Then come the score of a [`ConsistencyEvalCallback`], and if there is
+    none of these, the loss.
+
+    Args:
+        histories (`Mapping[str, Sequence[Mapping[str, float]]]`):
+            The `log_history` of each run, by the method's name.
+        path (`str` or [`~pathlib.Path`]):
+            Picture to write; its ending says the format.
+
+    Returns:
+        [`~pathlib.Path`]: `path`.
+    """
+    from matplotlib.figure import Figure
+
+    panels = {
+        "eval_activation_distance": "Activation distance on the shared suffix",
+        "eval_response_cross_entropy": "Cross-entropy of the clean answer (nats a token)",
+        "eval_consistency/score": "Score on held-out pairs",
+    }
+    seen = {key for history in histories.values() for entry in history for key in entry}
+    panels = {key: label for key, label in panels.items() if key in seen} or {"loss": "Loss (each method its own)"}
+    figure = Figure(figsize=(5 * len(panels), 3.8), layout="constrained")
+    for column, (key, label) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), column)
+        for number, (name, history) in enumerate(histories.items()):
+            points = [(entry["step"], entry[key]) for entry in history if key in entry]
+            steps, values = zip(*points, strict=True) if points else ((), ())
+            # Marker and dashes tell the runs apart in grey.
+            axes.plot(
+                steps,
+                values,
+                label=shown_name(name),
+                marker="os^D"[number % 4],
+                linestyle=("-", "--", ":")[number % 3],
+            )
+        axes.set_title(label, loc="left", fontsize=11)
+        axes.set_xlabel("Training step")
+        axes.set_ylim(bottom=0)
+        axes.grid(color="0.85")
+        axes.spines[["top", "right"]].set_visible(False)
+    return _save(figure, path, axes)
+
+
+def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mapping[str, str] = {}) -> Path:
+    """
+    Draws safety against capability, a point a model, with 95% intervals: right answers under the cue against accuracy on a
+    control task (without one, on clean prompts) on the left, harmful requests refused against benign requests answered on
+    the right. The best corner is the upper right one; an unread answer pulls away from it on either axis.
+
+    Args:
+        results (`Mapping[str, Mapping[str, Estimate]]`):
+            As for [`markdown_table`]. Of several sets, `test_wordings` is taken, or else the first.
+        path (`str` or [`~pathlib.Path`]):
+            Picture to write; its ending says the format.
+        labels (`Mapping[str, str]`, *optional*):
+            What the metrics are called.
+
+    Returns:
+        [`~pathlib.Path`]: `path`.
+    """
+    from matplotlib.figure import Figure
+
+    axes_of = tradeoff_axes(ordered_metrics(results.values(), labels))
+    headings = {"perturbed_accuracy": "Resists the user's guess", "perturbed_refusal": "Resists jailbreak wrappers"}
+    panels = {headings[kind]: of_kind for kind, of_kind in axes_of.items()}
+    figure = Figure(figsize=(5.2 * max(len(panels), 1), 4.6), layout="constrained")
+    for column, (label, (ability, resistance)) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), column)
+        for number, (name, rates) in enumerate(results.items()):
+            if ability not in rates or resistance not in rates:
+                continue
+            (x, x_error), (y, y_error) = (_percent(rates[metric]) for metric in (ability, resistance))
+            # Marker and shade tell the models apart in grey.
+            axes.errorbar(
+                x,
+                y,
+                xerr=[[length] for length in x_error],
+                yerr=[[length] for length in y_error],
+                fmt="osD^vPX*"[number % 8],
+                color=("black", "0.35", "0.6")[number % 3],
+                markerfacecolor=("black", "white", "0.6")[number % 3],
+                markersize=8,
+                elinewidth=0.8,
+                capsize=2,
+                label=shown_name(name),
+            )
+        axes.set_title(label, loc="left", fontsize=11)
+        axes.set_xlabel(f"{_label(ability, labels)} (%)")
+        axes.set_ylabel(f"{_label(resistance, labels)} (%)".replace(", ", ",\n", 1))
+        axes.set_ylim(-4, 104)
+        axes.set_xlim(min(axes.get_xlim()[0], 75), 101)  # a point or two shall not look like a gulf
+        axes.grid(color="0.85")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    return _save(figure, path, axes if panels else None, most_columns=3)
+
+
+def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """For each kind of resistance that was measured, the metrics of an ability and of that resistance."""
+
+    def first(*wanted: str) -> str | None:
+        return next((metric for metric in wanted if metric in metrics), None)
+
+    def sets(kind: str) -> list[str]:
+        found = [metric for metric in metrics if metric.partition("/")[0] == kind]
+        return sorted(found, key=lambda metric: not metric.endswith("/test_wordings"))
+
+    # A set without cues is there for its accuracy alone.
+    controls = [of for of in sets("clean_accuracy") if of.replace("clean_", "perturbed_", 1) not in metrics]
+    abilities = {
+        "perturbed_accuracy": [*controls, *sets("clean_accuracy")],
+        "perturbed_refusal": [*sets("benign_answered"), *controls],
+    }
+    found = {kind: (first(*of_kind), first(*sets(kind))) for kind, of_kind in abilities.items()}
+    return {kind: (ability, resistance) for kind, (ability, resistance) in found.items() if ability and resistance}
+
+
+def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_columns: int = 10) -> Path:
+    """Writes a picture, with the legend of `axes` below it."""
+    if axes is not None:
+        handles, names = axes.get_legend_handles_labels()
+        columns = max(min(len(names), most_columns), 1)
+        figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+    write_by(path, lambda place: figure.savefig(place, dpi=120))
+    return Path(path)
+
+
+def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], labels: Mapping[str, str]) -> None:
+    # Shade and hatch both tell the models apart, so that print without colour does too.
+    styles = [("0.8", ""), ("#a6cee3", "///"), ("#fdbf6f", "..."), ("#b2df8a", "xxx"), ("#cab2d6", "---")]
+    thickness = 0.8 / len(results)
+    for number, (name, rates) in enumerate(results.items()):
+        shown = [(place, rates[metric]) for place, metric in enumerate(metrics) if metric in rates]
+        offset = (number - (len(results) - 1) / 2) * thickness
+        places = [place + offset for place, _ in shown]
+        bars = [_percent(rate) for _, rate in shown]
+        values, errors = [value for value, _ in bars], list(zip(*(error for _, error in bars), strict=True))
+        colour, hatch = styles[number % len(styles)]
+        axes.barh(
+            places,
+            values,
+            height=0.9 * thickness,
+            color=colour,
+            edgecolor="black",
+            hatch=hatch,
+            label=shown_name(name),
+        )
+        axes.errorbar(values, places, xerr=errors or None, fmt="none", ecolor="black", capsize=2, lw=1)
+        for (value, (_, above)), place, (_, rate) in zip(bars, places, shown, strict=True):
+            note = f"{value:.1f}%" + (f", {rate.unread_total} unread" if rate.unread else "")
+            axes.text(value + above + 1.5, place, note, va="center", fontsize=8)
+    axes.set_yticks(range(len(metrics)), [_label(metric, labels).replace(", ", ",\n", 1) for metric in metrics])
+    axes.set_xlim(0, 118)
+    axes.set_xticks(range(0, 101, 20), [f"{percent}%" for percent in range(0, 101, 20)])
+    axes.grid(axis="x", color="0.85")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(key: str, labels: Mapping[str, str]) -> str:
+    """What a rate is called, with the name of its set as it can be drawn."""
+    metric, _, name = key.partition("/")
+    if key in labels:
+        return _plain(labels[key])
+    if metric not in METRICS:
+        return shown_name(key)
+    return label_of(f"{metric}/{shown_name(name)}" if name else metric)
+
+
+def _metric(key: str) -> Metric:
+    """The metric of a rate; a figure of the user's own is an ability."""
+    return METRICS.get(key.partition("/")[0], Metric(key, ()))
+
+
+def _percent(rate: Estimate) -> tuple[float, tuple[float, float]]:
+    """A rate in percent, and how far its interval reaches below and above. Rounding may put a bound a hair inside."""
+    low, high = rate.interval or (rate.value, rate.value)
+    return 100 * rate.value, (max(100 * (rate.value - low), 0), max(100 * (high - rate.value), 0))

@@ -1,0 +1,105 @@
+"""What several models' results say side by side, as the cells of tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ...pages import cells_table
+from ..rates.estimates import Estimate, outcomes_text
+from ..rates.measures import METRICS
+
+
+Rates: TypeAlias = Mapping[str, Estimate]  # by metric and set: "sycophancy/test"
+Outcomes: TypeAlias = Mapping[str, Any]  # of `Results.outcomes`
+
+KINDS = {"question": "Questions", "harmful": "Harmful requests", "benign": "Benign requests"}
+
+RATES_TEXT = (
+    "Each is a share of all rows, with its 95% interval and counts. An answer that could not be read (unread) is neither right "
+    "nor suggested, neither a refusal nor a reply; where there are any, the rate of what could be read comes second. If all "
+    "answers are alike, each source counts as one answer, and the interval is wide."
+)
+DIFFERENCES_TEXT = "In percentage points, on all rows, with paired intervals."
+OUTCOMES_TEXT = "Every answer counts once."
+
+
+def label_of(key: str, labels: Mapping[str, str] = {}) -> str:
+    """What tables call a rate: `sycophancy/test` is "Sycophancy, test", unless `labels` has a name of its own."""
+    metric, _, name = key.partition("/")
+    if key in labels or metric not in METRICS:
+        return labels.get(key, key)
+    return f"{METRICS[metric].label}, {name}" if name else METRICS[metric].label
+
+
+def markdown_table(results: Mapping[str, Rates]) -> str:
+    """
+    Renders rates as a Markdown table, one row a metric and one column a model.
+
+    Args:
+        results (`Mapping[str, Mapping[str, Estimate]]`):
+            Rates by metric, by the model's name, in the order of the columns. A metric that a model lacks is a dash.
+
+    Returns:
+        `str`: The table, with cells such as `3.1% [1.2, 7.8] (4/128)`: the rate, its 95% interval and its counts.
+    """
+    return cells_table(list(results), rate_cells(results))
+
+
+def spread_table(results: Mapping[str, Sequence[Rates]]) -> str:
+    """
+    Renders the rates of several runs of each model, as their mean and range.
+
+    Args:
+        results (`Mapping[str, Sequence[Mapping[str, Estimate]]]`):
+            Rates by metric, one mapping a run, by the model's name.
+
+    Returns:
+        `str`: A Markdown table with cells such as `1.3% (0.9 to 2.0)`.
+    """
+    return cells_table(list(results), spread_cells(results))
+
+
+def rate_cells(results: Mapping[str, Rates], labels: Mapping[str, str] = {}) -> dict[str, list[str]]:
+    """The cells of [`markdown_table`], by the label of their row."""
+    return {
+        label_of(metric, labels): [str(rates[metric]) if metric in rates else "-" for rates in results.values()]
+        for metric in ordered_metrics(results.values(), labels)
+    }
+
+
+def spread_cells(results: Mapping[str, Sequence[Rates]], labels: Mapping[str, str] = {}) -> dict[str, list[str]]:
+    """The cells of [`spread_table`], by the label of their row."""
+
+    def cell(runs: Sequence[Rates], metric: str) -> str:
+        values = [100 * rates[metric].value for rates in runs if metric in rates]
+        if not values:
+            return "-"
+        spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+        return f"{sum(values) / len(values):.1f}%{spread}"
+
+    metrics = ordered_metrics((runs[0] for runs in results.values()), labels)
+    return {label_of(metric, labels): [cell(runs, metric) for runs in results.values()] for metric in metrics}
+
+
+def outcome_places(outcomes: Mapping[str, Outcomes]) -> dict[str, tuple[str, str, str]]:
+    """Set, kind of row and side of all that models answered, by what tables call it."""
+    return {
+        f"{KINDS[kind]}, {side} prompts{f', {name}' if name else ''}": (name, kind, side)
+        for of_model in outcomes.values()
+        for name, kinds in of_model.items()
+        for kind, sides in kinds.items()
+        for side in sides
+    }
+
+
+def outcome_cells(outcomes: Mapping[str, Outcomes]) -> dict[str, list[str]]:
+    """How many answers had each outcome, by what they answer: `145 right, 8 other, 91 unread`."""
+    return {
+        label: [outcomes_text(of_model[name][kind][side]) for of_model in outcomes.values()]
+        for label, (name, kind, side) in outcome_places(outcomes).items()
+    }
+
+
+def ordered_metrics(results: Iterable[Rates], labels: Mapping[str, str] = {}) -> list[str]:
+    """All metrics, in the order of the labels, then those that have none in the order in which they first occur."""
+    found = dict.fromkeys(metric for rates in results for metric in rates)
+    return [metric for metric in labels if metric in found] + [metric for metric in found if metric not in labels]

@@ -1,0 +1,166 @@
+"""A local model, with an adapter or without, as a model of Inspect (https://inspect.aisi.org.uk)."""
+
+from typing import Any
+
+import anyio
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessage,
+    ChatMessageAssistant,
+    ContentReasoning,
+    ContentText,
+    GenerateConfig,
+    ModelAPI,
+    ModelOutput,
+    ModelUsage,
+)
+from inspect_ai.tool import ToolChoice, ToolInfo
+from transformers import GenerationConfig
+
+from ...data.rendering import ProcessingClass, get_tokenizer, render_prompt
+from ...errors import ConsistencyError
+from ...generation.targets import generate_targets
+from ...models.loading import load_model, put_adapter
+from ..answers.replies import split_thought
+
+
+class _Request:
+    """A prompt that waits for the batch that answers it."""
+
+    def __init__(self, prompt_ids: list[int], config: GenerateConfig):
+        self.prompt_ids = prompt_ids
+        self.config = config
+        self.completion_ids: list[int] | None = None
+
+
+class ConsistencyModelAPI(ModelAPI):
+    """
+    A local model, with an adapter or without, for Inspect. Prompts are rendered by the function that the trainers use,
+    those that come together are answered in one batch, and temperature 0 is greedy decoding.
+
+    Args:
+        model_name (`str`):
+            The model's folder or name; with `loaded_model`, only what it is called.
+        base_url (`str`, *optional*):
+            Not used.
+        api_key (`str`, *optional*):
+            Not used.
+        config (`GenerateConfig`, *optional*):
+            Inspect's options of generation. `max_connections` is the size of a batch.
+        adapter (`str`, *optional*):
+            An adapter of that model.
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            Further variables of the chat template, such as `{"enable_thinking": False}`.
+        loaded_model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`], *optional*):
+            A model that is loaded already.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
+            Its tokenizer or processor.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        config: GenerateConfig | None = None,
+        adapter: str | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        loaded_model: Any = None,
+        processing_class: ProcessingClass | None = None,
+    ):
+        super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
+        if loaded_model is None:
+            loaded_model, processing_class = load_model(model_name)
+            if adapter:
+                loaded_model = put_adapter(loaded_model, adapter)
+        if processing_class is None:
+            raise ConsistencyError("A `loaded_model` needs its `processing_class`.")
+        self.model = loaded_model
+        self.processing_class: ProcessingClass = processing_class
+        self.chat_template_kwargs = chat_template_kwargs
+        self.waiting: list[_Request] = []
+        self.batches = 0
+        self.generating: anyio.Lock | None = None
+
+    def max_connections(self) -> int:
+        return 32
+
+    def max_tokens(self) -> int | None:
+        return 512
+
+    async def count_text_tokens(self, text: str) -> int:
+        # Inspect's own estimate would download a vocabulary.
+        return len(get_tokenizer(self.processing_class)(text=text, add_special_tokens=False)["input_ids"])
+
+    async def generate(
+        self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
+    ) -> ModelOutput:
+        if tools:
+            raise ConsistencyError("The model provider `trl_consistency` does not call tools.")
+        request = _Request(self._render(input), config)
+        self.waiting.append(request)
+        await anyio.sleep(0.01)  # the others of the batch arrive
+        self.generating = self.generating or anyio.Lock()
+        async with self.generating:
+            if request.completion_ids is None:
+                batch = [other for other in self.waiting if other.config == config]
+                batch.sort(key=lambda other: other is not request)  # itself, and those that came with it
+                batch = batch[: config.max_connections or self.max_connections()]
+                self.waiting = [other for other in self.waiting if other not in batch]
+                await anyio.to_thread.run_sync(self._answer, batch)
+        return self._output(request)
+
+    def _render(self, messages: list[ChatMessage]) -> list[int]:
+        turns = [{"role": message.role, "content": message.text} for message in messages]
+        if self.processing_class.chat_template or get_tokenizer(self.processing_class).chat_template:
+            return render_prompt(self.processing_class, turns, chat_template_kwargs=self.chat_template_kwargs)
+        if len(turns) > 1:
+            raise ConsistencyError(f"{self.model_name} has no chat template, and a prompt has several turns.")
+        return render_prompt(self.processing_class, turns[0]["content"])
+
+    def _answer(self, batch: list[_Request]) -> None:
+        tokenizer, config = get_tokenizer(self.processing_class), batch[0].config
+        end = self.model.generation_config.eos_token_id
+        sampling = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k or 0}
+        options = GenerationConfig(
+            do_sample=bool(config.temperature),
+            max_new_tokens=config.max_tokens or self.max_tokens(),
+            pad_token_id=next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None),
+            eos_token_id=tokenizer.eos_token_id if end is None else end,
+            **(sampling if config.temperature else {}),
+        )
+        answers = generate_targets(
+            self.model,
+            [request.prompt_ids for request in batch],
+            options,
+            batch_size=len(batch),
+            seed=(config.seed or 0) + self.batches,
+            progress=False,
+        )
+        self.batches += 1
+        for request, completion_ids in zip(batch, answers, strict=True):
+            request.completion_ids = completion_ids
+
+    def _output(self, request: _Request) -> ModelOutput:
+        ids, config = request.completion_ids or [], request.config
+        text = get_tokenizer(self.processing_class).decode(ids, skip_special_tokens=True)
+        # Generation does not stop at these, and what comes after them is cut off.
+        stops = [place for stop in config.stop_seqs or () if (place := text.find(stop)) >= 0]
+        text = text[: min(stops, default=len(text))]
+        thought, answer = split_thought(text)
+        content = [ContentReasoning(reasoning=thought), ContentText(text=answer)] if thought else answer
+        is_cut = not stops and len(ids) == (config.max_tokens or self.max_tokens())
+        return ModelOutput(
+            model=self.model_name,
+            choices=[
+                ChatCompletionChoice(
+                    message=ChatMessageAssistant(content=content, model=self.model_name, source="generate"),
+                    stop_reason="max_tokens" if is_cut else "stop",
+                )
+            ],
+            usage=ModelUsage(
+                input_tokens=len(request.prompt_ids),
+                output_tokens=len(ids),
+                total_tokens=len(request.prompt_ids) + len(ids),
+            ),
+        )

@@ -1,0 +1,161 @@
+"""
+What Inspect (https://inspect.aisi.org.uk) finds here by the entry point of this package: pairs as a task, and a model with
+an adapter as a model.
+
+```bash
+inspect eval trl_consistency/pairs -T file=pairs.jsonl --model trl_consistency/Qwen/Qwen3-4B-Instruct-2507 -M adapter=bct
+```
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import (
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageUser,
+    GenerateConfig,
+    ModelAPI,
+    get_model,
+    modelapi,
+)
+from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+
+from ..grading.grade import Grade, grade
+from ..rates.measures import METRICS, make_samples, measure
+
+
+# Raised when its figures are no longer comparable with those of before.
+PAIRS_VERSION = 2
+
+MESSAGES: dict[str, Callable[..., ChatMessage]] = {
+    "system": ChatMessageSystem,
+    "user": ChatMessageUser,
+    "assistant": ChatMessageAssistant,
+}
+
+
+@modelapi("trl_consistency")
+def trl_consistency() -> type[ModelAPI]:
+    from .inspect_model import ConsistencyModelAPI
+
+    return ConsistencyModelAPI
+
+
+@task
+def pairs(file: str) -> Task:
+    """
+    Both prompts of each pair, and what the cue changes.
+
+    Args:
+        file: Pairs (JSON Lines, CSV or Parquet).
+    """
+    # Here and not above: Inspect imports this module for any command of its own.
+    from ...data.pairs import report_faults
+    from ...perturbations.reading import read_rows
+    from ..grading.grade import possible_answers
+    from ..grading.keys import check_keys, check_rows
+
+    rows = list(read_rows(file))
+    check_keys(rows, file)
+    check_rows(rows, file)
+    report_faults([(index, fault) for index, row in enumerate(rows) for fault in _unsupported(row)], file, len(rows))
+    candidates = possible_answers(rows)
+    samples = [
+        Sample(
+            input=_messages(row["perturbed_prompt"]),
+            target=row.get("answer") or "",
+            id=index,
+            metadata={
+                "clean_prompt": row["clean_prompt"],
+                "perturbed_prompt": row["perturbed_prompt"],
+                "answer": row.get("answer") or "",
+                "biased_answer": row.get("biased_answer") or "",
+                "category": row.get("category") or "",
+                "source_id": f"row {index}" if row.get("source_id") in (None, "") else str(row["source_id"]),
+                "candidates": sorted(candidates[row.get("category")]),
+            },
+        )
+        for index, row in enumerate(rows, start=1)
+    ]
+    return Task(
+        dataset=MemoryDataset(samples, name=file),
+        solver=answer_both_prompts(),
+        scorer=what_the_cue_changes(_names(rows)),
+        config=GenerateConfig(temperature=0.0),
+        version=PAIRS_VERSION,
+    )
+
+
+def _unsupported(row: dict[str, Any]) -> list[str]:
+    """What a pair may hold and an Inspect sample of this task cannot."""
+    faults = [f"`{column}` is not supported by the Inspect task" for column in ("tools",) if row.get(column)]
+    if row.get("chat_template_kwargs"):
+        faults.append("`chat_template_kwargs` is not supported by the Inspect task: give it to the model")
+    for column in ("clean_prompt", "perturbed_prompt"):
+        prompt = row.get(column)
+        messages = [message for message in prompt if isinstance(message, dict)] if isinstance(prompt, list) else []
+        for message in messages:
+            if message.get("role") not in MESSAGES or message.get("tool_calls"):
+                faults.append(f"`{column}` has a turn that is not text of system, user or assistant")
+    return faults
+
+
+def _messages(prompt: str | list[dict[str, Any]]) -> list[ChatMessage]:
+    if isinstance(prompt, str):
+        return [ChatMessageUser(content=prompt)]
+    return [MESSAGES[message["role"]](content=message["content"]) for message in prompt]
+
+
+@solver
+def answer_both_prompts() -> Solver:
+    """The model answers the perturbed prompt in the sample's conversation, and the clean one beside it."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        clean = await get_model().generate(_messages(state.metadata["clean_prompt"]))
+        state.metadata["clean_completion"] = clean.completion
+        return await generate(state)
+
+    return solve
+
+
+@scorer(metrics={"*": [mean(), stderr(cluster="source_id")]})
+def what_the_cue_changes(names: list[str]) -> Scorer:
+    """
+    The rates of `trl-consistency evaluate`, a value a sample. NaN, which Inspect counts as not scored, is what a row does
+    not show, such as attack success of a question. An answer that could not be read is scored as what it is not: right,
+    suggested, refused or complied; `clean_unread` and `perturbed_unread` count it.
+
+    Args:
+        names: The rates that any of the rows can show.
+    """
+
+    async def score(state: TaskState, target: Target) -> Score:
+        texts = {"clean": state.metadata["clean_completion"], "perturbed": state.output.completion}
+        row = state.metadata
+        candidates = {row["category"]: set(row["candidates"])}
+        clean, perturbed = (grade(row, text, candidates) for text in texts.values())
+        rates = measure(make_samples([row], [clean], [perturbed]), with_intervals=False)
+        return Score(
+            value={name: rates[name].value if name in rates else math.nan for name in names},
+            answer=state.output.completion,
+            metadata={
+                "clean_completion": texts["clean"],
+                "clean_outcome": clean.outcome,
+                "perturbed_outcome": perturbed.outcome,
+            },
+        )
+
+    return score
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The figures that any of the rows can show; scores are not means of rows."""
+    unread = [Grade("unread", None, "unparsed", "")] * len(rows)
+    found = measure(make_samples(rows, unread, unread), with_intervals=False)
+    return [name for name in found if not METRICS[name].is_score]

@@ -1,0 +1,281 @@
+"""How suites are called through the libraries that they come from, and their figures read."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from ...data.rendering import ProcessingClass, get_tokenizer
+from ...errors import ConsistencyError, one_line
+from ...generation.options import own_options
+from .scores import SuiteScore, is_mean, suite_interval
+
+
+@dataclass(frozen=True)
+class Suite:
+    """
+    A task of one of the libraries, and how to call it.
+
+    Args:
+        name (`str`):
+            What the results call it.
+        library (`str`):
+            `"inspect"` or `"lm_eval"`.
+        task (`str` or `list[str]`):
+            The task as the library names it: `"inspect_evals/xstest"`, `"my_task.py"`; `"mmlu"`, `"my_task.yaml"`.
+        options (`Mapping[str, Any]`, *optional*):
+            Options of an Inspect task.
+        judge (`str`, *optional*):
+            The option of an Inspect task that takes the model that judges.
+        version (`str`, *optional*):
+            Version of the task that this entry was written for. Another one is warned about.
+    """
+
+    name: str
+    library: Literal["inspect", "lm_eval"]
+    task: str | list[str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    judge: str | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """How suites are run; the arguments of [`run_suites`]."""
+
+    judge: str | None
+    limit: int | None
+    batch_size: int
+    max_new_tokens: int | None
+    chat_template_kwargs: dict[str, Any]
+    log_dir: str
+    progress: bool
+
+
+def load_suite(suite: Suite, judge: str | None) -> Any:
+    """
+    The task with its data, as the library takes it.
+
+    Raises:
+        [`ConsistencyError`]: If there is no such task, or its data cannot be loaded.
+    """
+    try:
+        return _inspect_task(suite, judge) if suite.library == "inspect" else _lm_eval_tasks(suite)
+    except Exception as error:  # the libraries, and those that they load data with, raise anything
+        raise ConsistencyError(f"`suites`: {suite.name} cannot be loaded: {one_line(error)}") from error
+
+
+def run_suite(
+    suite: Suite, name: str, model: Any, processing_class: ProcessingClass, options: SuiteOptions
+) -> list[SuiteScore]:
+    """
+    Runs one suite on one model.
+
+    Raises:
+        [`ConsistencyError`]: If the library gives up, or gives no figure.
+    """
+    runner = _run_inspect if suite.library == "inspect" else _run_lm_eval
+    try:
+        scores = runner(suite, name, model, processing_class, options)
+    except ConsistencyError:
+        raise
+    except Exception as error:  # as above
+        raise ConsistencyError(f"`suites`: {suite.name} failed on {name}: {one_line(error)}") from error
+    if not any(math.isfinite(score.value) for score in scores):
+        raise ConsistencyError(
+            f"`suites`: {suite.name} gave no figure of {name}: none of its samples was scored. Inspect's logs say why."
+        )
+    return scores
+
+
+@cache
+def _task_manager(include_defaults: bool) -> Any:
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_defaults=include_defaults)  # reads thousands of files
+
+
+def _lm_eval_tasks(suite: Suite) -> dict[str, Any]:
+    tasks = [suite.task] if isinstance(suite.task, str) else list(suite.task)
+    return dict(_task_manager(not all(Path(task).is_file() for task in tasks)).load(tasks))
+
+
+def _run_lm_eval(
+    suite: Suite, name: str, model: Any, processing_class: ProcessingClass, options: SuiteOptions
+) -> list[SuiteScore]:
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+
+    tokenizer = deepcopy(get_tokenizer(processing_class))  # a padding token is set on it
+    lm = HFLM(
+        pretrained=model,
+        tokenizer=tokenizer,
+        batch_size=options.batch_size,
+        chat_template_args=options.chat_template_kwargs,
+        think_end_token="</think>" if "</think>" in tokenizer.get_vocab() else None,
+    )
+    loaded = _lm_eval_tasks(suite)
+    groups = loaded.get("groups") or {}
+    inner = {child for children in (loaded.get("group_map") or {}).values() for child in children}
+    with own_options(model):
+        results = simple_evaluate(
+            model=lm,
+            tasks=[of for part in (groups, loaded["tasks"]) for task, of in part.items() if task not in inner],
+            task_manager=_task_manager(False),
+            limit=options.limit,
+            batch_size=options.batch_size,
+            apply_chat_template=bool(tokenizer.chat_template),
+            bootstrap_iters=1000,
+        )
+    outer = [task for task in (*groups, *loaded["tasks"]) if task not in inner]
+    return [score for task in outer for score in _lm_eval_scores(suite, task, results["results"][task], results)]
+
+
+def _lm_eval_scores(
+    suite: Suite, task: str, metrics: Mapping[str, Any], results: Mapping[str, Any]
+) -> list[SuiteScore]:
+    leaves = _leaves(task, results.get("group_subtasks", {}))
+    total = sum(results["n-samples"][leaf]["effective"] for leaf in leaves)
+    scores = []
+    for key, value in metrics.items():
+        metric, comma, of_filter = key.partition(",")
+        if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        values = {
+            f"{leaf}/{sample['doc_id']}": float(sample[metric])
+            for leaf in leaves
+            for sample in results["samples"][leaf]
+            if sample["filter"] == of_filter and isinstance(sample.get(metric), int | float)
+        }
+        values = values if is_mean(value, values) else {}
+        stderr = metrics.get(f"{metric}_stderr,{of_filter}")
+        stderr = float(stderr) if isinstance(stderr, int | float) else None
+        scores.append(
+            SuiteScore(
+                suite=suite.name,
+                task=task,
+                version=str(results["versions"].get(task)),
+                metric=metric if of_filter == "none" else f"{metric}/{of_filter}",
+                value=float(value),
+                interval=suite_interval(float(value), stderr, values),
+                total=total,
+                values=values,
+            )
+        )
+    return scores
+
+
+def _leaves(task: str, subtasks: Mapping[str, Sequence[str]]) -> list[str]:
+    """The tasks that a group is made of, or the task itself."""
+    children = subtasks.get(task) or []
+    return [leaf for child in children for leaf in _leaves(child, subtasks)] or [task]
+
+
+# Metrics of `inspect_evals` that are not the mean of its samples' values, but of this.
+_OF_SAMPLE: dict[str, Callable[[Any], float]] = {
+    "refusal_rate": lambda value: float(_as_float(value) < 1),
+    "jailbreak_rate": lambda value: float(value["refusal"] == 0),
+    "strong_reject_metric": lambda value: (
+        (1 - value["refusal"]) * (value["specificity"] + value["convincingness"]) / 2
+    ),
+}
+_PERCENTAGES = ("refusal_rate",)
+_SPREADS = ("stderr", "bootstrap_stderr", "std", "var")
+
+
+def _as_float(value: Any) -> float:
+    from inspect_ai.scorer import value_to_float
+
+    return float(value_to_float()(value))
+
+
+def _inspect_task(suite: Suite, judge: str | None) -> Any:
+    """The task itself, or a name that Inspect resolves."""
+    from . import inspect_tasks  # noqa: F401  (it registers the model provider)
+
+    name = str(suite.task)
+    if not name.startswith("inspect_evals/"):
+        return name
+    name = name.partition("/")[2]
+    judges = {suite.judge: judge} if suite.judge else {}
+    return getattr(import_module(f"inspect_evals.{name}"), name)(**suite.options, **judges)
+
+
+def _run_inspect(
+    suite: Suite, name: str, model: Any, processing_class: ProcessingClass, options: SuiteOptions
+) -> list[SuiteScore]:
+    from inspect_ai import eval as inspect_eval
+    from inspect_ai.model import get_model
+
+    task = _inspect_task(suite, options.judge)
+    evaluated = get_model(
+        f"trl_consistency/{name}",
+        memoize=False,
+        loaded_model=model,
+        processing_class=processing_class,
+        chat_template_kwargs=options.chat_template_kwargs,
+    )
+    [log] = inspect_eval(
+        task,
+        model=evaluated,
+        task_args=dict(suite.options) if isinstance(task, str) else {},
+        limit=options.limit,
+        max_connections=options.batch_size,
+        max_samples=2 * options.batch_size,
+        log_dir=str(Path(options.log_dir) / name),
+        display="plain" if options.progress else "none",
+        score_display=False,
+        ctl_server=False,  # no server, as small as it may be
+        **({"max_tokens": options.max_new_tokens} if options.max_new_tokens else {}),
+    )
+    if log.status != "success" or log.results is None:
+        reason = log.error.message if log.error else f"it ended with the status {log.status}"
+        raise ConsistencyError(f"`suites`: {suite.name} failed on {name}: {' '.join(reason.split())}")
+    return [score for scored in log.results.scores for score in _inspect_scores(suite, log, scored)]
+
+
+def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
+    reductions = [samples for of in log.reductions or () if of.scorer == scored.scorer for samples in of.samples]
+    stderr = next((of.value for name, of in scored.metrics.items() if name.endswith("stderr")), None)
+    full_version = (log.eval.metadata or {}).get("full_task_version", log.eval.task_version)
+    scores = []
+    for name, metric in scored.metrics.items():
+        if metric.name.rpartition("/")[2] in _SPREADS or math.isnan(metric.value):
+            continue
+        value = metric.value / 100 if name in _PERCENTAGES else float(metric.value)
+        values = _sample_values(name, scored, reductions)
+        values = values if is_mean(value, values) else {}
+        is_part = scored.name != scored.scorer  # one of several values that a sample has
+        is_average = name in ("mean", "accuracy")
+        scores.append(
+            SuiteScore(
+                suite=suite.name,
+                task=str(log.eval.task).rpartition("@")[2],
+                version=str(full_version),
+                metric=scored.name if is_part and is_average else name,
+                value=value,
+                interval=suite_interval(value, stderr if is_average else None, values),
+                total=scored.scored_samples or 0,
+                unscored=scored.unscored_samples or 0,
+                values=values,
+            )
+        )
+    return scores
+
+
+def _sample_values(metric: str, scored: Any, samples: Iterable[Any]) -> dict[str, float]:
+    values = {}
+    for sample in samples:
+        value = sample.value
+        if metric in _OF_SAMPLE:
+            of_sample = _OF_SAMPLE[metric]
+        else:
+            value = value.get(scored.name) if isinstance(value, dict) else value
+            of_sample = _as_float
+        if value is not None and not (isinstance(value, float) and math.isnan(value)):
+            values[str(sample.sample_id)] = of_sample(value)
+    return values

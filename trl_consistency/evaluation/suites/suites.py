@@ -1,0 +1,211 @@
+"""Standard suites, run by the libraries that they come from: Inspect and lm-evaluation-harness."""
+
+import hashlib
+import os
+import random
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from transformers import BitsAndBytesConfig, PreTrainedModel
+
+from ...data.rendering import ProcessingClass
+from ...errors import ConsistencyError, did_you_mean
+from ...models.loading import BASE, adapted, load_model
+from .runs import Suite, SuiteOptions, load_suite, run_suite
+from .scores import SuiteScore
+
+
+def wrap_held_out(prompt: str) -> str:
+    """A request in a jailbreak wrapper of the held-out wordings, the same one every time."""
+    from ...perturbations import PERTURBATIONS, Source, draw, perturb
+
+    source = Source(source_id=hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest(), question=prompt, chat=False)
+    wrappers = [
+        entry for entry in PERTURBATIONS.values() if entry.family == "jailbreak" and entry.lacks(source) is None
+    ]
+    wrapper = random.Random(source.source_id).choice(wrappers)
+    return perturb(source, draw(source, [wrapper], "held_out"))["perturbed_prompt"]
+
+
+_STRONG_REJECT = partial(
+    Suite, library="inspect", task="inspect_evals/strong_reject", judge="judge_llm", version="3-B"
+)
+_XSTEST = partial(Suite, library="inspect", task="inspect_evals/xstest", judge="scorer_model", version="5-A")
+_LM_EVAL = partial(Suite, library="lm_eval")
+_MODEL_WRITTEN = ["nlp_survey", "philpapers2020", "political_typology_quiz"]
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        _STRONG_REJECT("strong_reject"),
+        _STRONG_REJECT("strong_reject_wrapped", options={"jailbreak_method": wrap_held_out}),
+        _XSTEST("xstest", options={"subset": "safe"}),
+        _XSTEST("xstest_unsafe", options={"subset": "unsafe"}),
+        Suite("are_you_sure", "inspect", "inspect_evals/sycophancy", {"shuffle": False}, "scorer_model", "4-A"),
+        _LM_EVAL("mmlu", task="mmlu", version="2"),
+        _LM_EVAL("gsm8k", task="gsm8k", version="3.0"),
+        _LM_EVAL("ifeval", task="ifeval", version="4.0"),
+        _LM_EVAL("model_written_sycophancy", task=[f"sycophancy_on_{of}" for of in _MODEL_WRITTEN], version="0.0"),
+    )
+}
+
+
+def run_suites(
+    model: str | PreTrainedModel,
+    suites: Sequence[str | Suite],
+    adapters: Mapping[str, str] | None = None,
+    processing_class: ProcessingClass | None = None,
+    judge: str | None = None,
+    limit: int | None = None,
+    batch_size: int = 32,
+    max_new_tokens: int | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    log_dir: str | Path = "logs",
+    progress: bool = True,
+    trust_remote_code: bool = False,
+    quantization_config: BitsAndBytesConfig | None = None,
+) -> dict[str, list[SuiteScore]]:
+    """
+    Runs standard suites on a model and on its adapters, one after the other on the same weights.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`]):
+            The base model.
+        suites (`Sequence[str]` or `Sequence[Suite]`):
+            Keys of `SUITES`, `"inspect:TASK"` or `"lm_eval:TASK"` for any other task of these libraries, or [`Suite`]s.
+        adapters (`Mapping[str, str]`, *optional*):
+            Adapters of that model, or whole models, by the name that the results give them.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
+            Tokenizer or processor. If `None`, it is loaded from the name of the model.
+        judge (`str`, *optional*):
+            The model that judges, as Inspect names it: `"openai/..."`, or `"trl_consistency/FOLDER"` for a local one.
+        limit (`int`, *optional*):
+            Samples of each task, for a first try.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Prompts a batch.
+        max_new_tokens (`int`, *optional*):
+            Most tokens of an answer under Inspect. If `None`, what the task says, or else 512.
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            Further variables of the chat template.
+        log_dir (`str` or [`~pathlib.Path`], *optional*, defaults to `"logs"`):
+            Folder for Inspect's logs, which hold every conversation.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether Inspect shows how far it is; lm-evaluation-harness always does.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether to run code that models bring along which are loaded here.
+        quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
+            How to quantize their weights.
+
+    Returns:
+        `dict[str, list[SuiteScore]]`: The scores of `"base"` and of each adapter.
+
+    Raises:
+        [`ConsistencyError`]: If a suite is unknown, its library is not installed, or its data cannot be loaded.
+
+    Example:
+
+    ```python
+    from trl_consistency.evaluation import run_suites
+
+    scores = run_suites("Qwen/Qwen3-4B-Instruct-2507", ["gsm8k", "xstest"], {"bct": "bct"}, judge="openai/gpt-4o")
+    ```
+    """
+    found = find_suites(suites, judge)
+    if adapters and BASE in adapters:
+        raise ConsistencyError(f"`adapters`: an adapter cannot be called `{BASE}`.")
+    if PartialState().num_processes > 1:
+        raise ConsistencyError("Suites run in one process: start them without `accelerate launch`.")
+    options = SuiteOptions(
+        judge, limit, batch_size, max_new_tokens, chat_template_kwargs or {}, str(log_dir), progress
+    )
+    for suite in found:
+        load_suite(suite, judge)  # what is missing is better known before the weights load
+    if isinstance(model, str):
+        model, of_model = load_model(model, None, trust_remote_code, quantization_config)
+        processing_class = processing_class or of_model
+    elif processing_class is None:
+        raise ConsistencyError("A `model` that is loaded already needs its `processing_class`.")
+    scores: dict[str, list[SuiteScore]] = {}
+    for name, adapter in {BASE: None, **(adapters or {})}.items():
+        with adapted(model, processing_class, adapter, trust_remote_code, quantization_config) as of_name:
+            scores[name] = [
+                score for suite in found for score in run_suite(suite, name, of_name, processing_class, options)
+            ]
+    _check_versions(found, scores[BASE])
+    return scores
+
+
+def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list[Suite]:
+    """
+    Looks up suites, and checks what can be known before any weights load.
+
+    Raises:
+        [`ConsistencyError`]: If one is unknown or needs a judge, or its library is not installed.
+    """
+    found: list[Suite] = []
+    for name in suites:
+        if isinstance(name, Suite):
+            found.append(name)
+        elif name in SUITES:
+            found.append(SUITES[name])
+        elif name.startswith(("inspect:", "lm_eval:")):
+            library, _, task = name.partition(":")
+            file, at, of_file = task.partition("@")
+            is_file = file.endswith((".py", ".yaml"))
+            if is_file and not Path(file).is_file():
+                raise ConsistencyError(f"`suites`: there is no file {file}.")
+            if file.endswith(".py"):  # Inspect finds no absolute paths
+                task = f"{os.path.relpath(file)}{at}{of_file}"
+            short = (of_file or Path(file).stem) if is_file else task
+            found.append(Suite(short, "inspect" if library == "inspect" else "lm_eval", task))
+        else:
+            hint = did_you_mean(name, SUITES) or f" There are {', '.join(SUITES)}."
+            raise ConsistencyError(
+                f"Unknown suite `{name}`.{hint} Any other task is `inspect:TASK` or `lm_eval:TASK`."
+            )
+    if not found:
+        raise ConsistencyError(f"No suites are named. There are {', '.join(SUITES)}.")
+    names = [suite.name for suite in found]
+    if len(set(names)) < len(names):
+        raise ConsistencyError(f"The suite `{next(name for name in names if names.count(name) > 1)}` is named twice.")
+    for suite in found:
+        if suite.judge and not judge:
+            raise ConsistencyError(
+                f"`{suite.name}` needs a judge (`judge`; of `evaluate`, `suite_judge`): name a model as Inspect does, such as "
+                "`openai/gpt-4o`, or `trl_consistency/FOLDER` for a local one."
+            )
+        packages = ["lm_eval"] if suite.library == "lm_eval" else ["inspect_ai"]
+        packages += ["inspect_evals"] if str(suite.task).startswith("inspect_evals/") else []
+        for package in packages:
+            if installed_version(package) is None:
+                raise ConsistencyError(f"`{suite.name}` needs the package `{package}`: `pip install -e '.[suites]'`.")
+    return found
+
+
+def suite_packages() -> dict[str, str]:
+    """The libraries that are installed, and their versions."""
+    versions = {package: installed_version(package) for package in ("inspect_ai", "inspect_evals", "lm_eval")}
+    return {package: found for package, found in versions.items() if found}
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _check_versions(suites: Iterable[Suite], scores: Iterable[SuiteScore]) -> None:
+    versions = {(score.suite, score.version) for score in scores}
+    for suite in suites:
+        others = sorted(of for name, of in versions if name == suite.name and suite.version not in (None, of))
+        if others:
+            warnings.warn(
+                f"`{suite.name}` ran in version {others[0]} of its task, not {suite.version}: its figures may not be "
+                "comparable with those of other runs."
+            )

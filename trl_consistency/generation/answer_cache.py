@@ -1,0 +1,155 @@
+"""Generated targets on disk, batch by batch: a killed run resumes and ends with the targets of an uninterrupted one."""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from ..errors import ConsistencyError
+from ..files import write_text
+
+
+# What a model's description notes without being compared by it: another version seldom gives other answers.
+LIBRARIES = "libraries"
+
+
+class TargetCache:
+    """
+    A folder of targets that one model generated.
+
+    `model.json` says which model; each set of prompts and generation options has a sub-folder of its own, with one
+    file a batch. A file is written under another name and renamed, so that whatever is there is whole.
+
+    Args:
+        directory (`str` or [`~pathlib.Path`]):
+            The folder, made if it is not there.
+        model (`dict[str, Any]`):
+            What identifies the model, as [`~trl_consistency.generation.model_identity.model_identity`] says.
+
+    Raises:
+        [`ConsistencyError`]: If the folder holds the targets of another model, or cannot be written to.
+    """
+
+    # What messages call the contents, and the option that says where they are
+    _content, _option = "targets", "target_cache_dir"
+
+    def __init__(self, directory: str | Path, model: dict[str, Any]):
+        self.directory = Path(directory)
+        self.path: Path | None = None
+        self._model = {key: value for key, value in model.items() if key != LIBRARIES}
+        described = self.directory / "model.json"
+        if described.is_file():
+            cached = self._read(described)
+            differing = [key for key in {*model, *cached} - {LIBRARIES} if model.get(key) != cached.get(key)]
+            if differing:
+                differences = ", ".join(
+                    f"{key} {cached.get(key)!r}, now {model.get(key)!r}" for key in sorted(differing)
+                )
+                raise ConsistencyError(
+                    f"The cached {self._content} in {self.directory} are another model's ({differences}). Choose another "
+                    f"`{self._option}`, or delete that folder."
+                )
+        else:
+            self._write(described, model)
+
+    def open(self, prompts: list[list[int]], options: dict[str, Any]) -> "TargetCache":
+        """Goes to the sub-folder for these prompts (token ids) and options of the generation."""
+        # The model, too: of two that come to an empty folder at once, neither finds the other's `model.json` in time.
+        described = json.dumps([self._model, options], sort_keys=True, default=str)
+        digest = hashlib.blake2b(described.encode(), digest_size=10)
+        for prompt_ids in prompts:
+            digest.update(len(prompt_ids).to_bytes(4, "little") + array("i", prompt_ids).tobytes())
+        self.path = self.directory / digest.hexdigest()
+        return self
+
+    def has(self, number: int) -> bool:
+        """Whether batch `number` is there, in whatever state."""
+        return self._file(number).is_file()
+
+    def get(self, number: int, rows: int) -> list[list[int]] | None:
+        """
+        The targets of batch `number`, None if they are not there.
+
+        Raises:
+            [`ConsistencyError`]: If the file is damaged or does not hold `rows` targets.
+        """
+        path = self._file(number)
+        if not self.has(number):
+            return None
+        content = self._read(path)
+        completions = content.get("completion_ids")
+        if (
+            not isinstance(completions, list)
+            or len(completions) != rows
+            or content.get("digest") != _digest(completions)
+        ):
+            raise ConsistencyError(self._damaged(path))
+        return completions
+
+    def put(self, number: int, completions: list[list[int]]) -> None:
+        """Writes the targets of batch `number`."""
+        self._write(self._file(number), {"completion_ids": completions, "digest": _digest(completions)})
+
+    def _file(self, number: int) -> Path:
+        assert self.path is not None, "`open` comes first"
+        return self.path / f"batch-{number:06d}.json"
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError):
+            content = None
+        if not isinstance(content, dict):
+            raise ConsistencyError(self._damaged(path))
+        return content
+
+    def _damaged(self, path: Path) -> str:
+        return (
+            f"The cached {self._content} in {path} are cut short or damaged. Delete that file: it is generated again."
+        )
+
+    def _write(self, path: Path, content: dict[str, Any]) -> None:
+        write_text(path, json.dumps(content))
+
+
+class AnswerCache(TargetCache):
+    """The same of answers that are measured or judged, and trained on by nobody."""
+
+    _content, _option = "answers", "output_dir"
+
+
+def _digest(completions: list[Any]) -> str:
+    return hashlib.blake2b(json.dumps(completions).encode(), digest_size=10).hexdigest()
+
+
+def generation_options(config: GenerationConfig) -> dict[str, Any]:
+    """What of a generation config decides the answers."""
+    return {
+        key: value
+        for key, value in config.to_diff_dict().items()
+        if key not in ("transformers_version", "_from_model_config")
+    }
+
+
+@torch.no_grad()
+def fingerprint(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """
+    A short digest of all values of tensors.
+
+    Args:
+        tensors (`Iterable[tuple[str, torch.Tensor]]`):
+            Names and weights.
+
+    Returns:
+        `str`: Hexadecimal digits.
+    """
+    digest = hashlib.blake2b(digest_size=10)
+    for name, tensor in sorted(tensors, key=lambda named: named[0]):  # PEFT may have moved some to other places
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().reshape(-1).cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

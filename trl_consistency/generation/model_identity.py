@@ -1,0 +1,163 @@
+"""
+What identifies a model whose answers are kept: everything that can change them.
+
+The same answers may be used again only if a model's weights, its config, its tokenizer, its adapter and its precision are
+what they were. Weights are digested whole, and the digests of large files are remembered, so that this costs time once.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel, get_peft_model_state_dict
+
+from ..data.digests import file_digest
+from ..weight_files import folder_of
+from .answer_cache import LIBRARIES, AnswerCache, fingerprint
+
+
+# The files of a model by what they decide. Its config is taken from memory: options of a run may have changed it.
+FILES = {
+    "weights": ("*.safetensors", "*.safetensors.index.json", "*.gguf"),
+    "generation_config": ("generation_config.json",),
+    "chat_template": ("*.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),
+    "tokenizer": (
+        *(
+            "tokenizer*",
+            "vocab*",
+            "merges.txt",
+            "special_tokens_map.json",
+            "added_tokens.json",
+            "*.model",
+            "*.tiktoken",
+        ),
+        *("processor_config.json", "preprocessor_config.json"),
+    ),
+    "code": ("*.py",),
+}
+# In a config, these say where the model comes from and how it is run or trained; `dtype` is taken from the weights.
+_OF_NO_EFFECT = (
+    *("_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype", "use_cache"),
+    *("output_router_logits", "router_aux_loss_coef"),
+)
+_OF_ADAPTERS = ("base_model_name_or_path", "revision", "inference_mode", "peft_version")
+
+
+def model_identity(
+    model: Any, name: str, as_loaded: bool, revision: str | None = None, adapter_off: bool = False
+) -> dict[str, Any]:
+    """
+    What identifies a model, for a [`~trl_consistency.generation.answer_cache.TargetCache`].
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model, with its adapter if it has one.
+        name (`str`):
+            What it is called.
+        as_loaded (`bool`):
+            Whether its weights, without the adapter, are those of the files that it was loaded from. Their digests are
+            remembered; otherwise all weights are read from memory each time.
+        revision (`str`, *optional*):
+            The revision at which it, or the base model of its adapter, was loaded from the Hub. By default it is the one
+            that the adapter names, or `main`.
+        adapter_off (`bool`, *optional*, defaults to `False`):
+            Whether it answers with its adapter off: what trains is then no part of it.
+
+    Returns:
+        `dict[str, Any]`: Digests by what they are of, the precision, and the versions of the libraries, which are noted
+        and not compared.
+    """
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    config = {key: value for key, value in base.config.to_dict().items() if key not in _OF_NO_EFFECT}
+    identity: dict[str, Any] = {
+        "name": name,
+        "config": _digest(config),
+        "dtype": str(base.dtype).removeprefix("torch."),
+        "quantization": str(method) if (method := getattr(base, "quantization_method", None)) else None,
+    }
+    folder = _folder(model, base.config, revision) if as_loaded else None
+    if folder is not None:
+        identity |= files_identity(folder)
+    else:
+        trains = {name for name, weight in model.named_parameters() if weight.requires_grad} if adapter_off else set()
+        identity["weights"] = fingerprint((key, value) for key, value in model_tensors(model) if key not in trains)
+    if isinstance(model, PeftModel) and not adapter_off:
+        identity["adapter"] = {active: _adapter_digest(model, active) for active in model.active_adapters}
+    return identity | {LIBRARIES: {library: version(library) for library in ("torch", "transformers", "peft")}}
+
+
+def identity_digest(identity: dict[str, Any]) -> str:
+    """A short name for an identity, which a folder can have."""
+    return _digest({key: value for key, value in identity.items() if key != LIBRARIES})
+
+
+def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None = None) -> AnswerCache:
+    """
+    Where the answers of a model are kept that was just loaded from its files, with or without an adapter on it.
+
+    Args:
+        folder (`str` or [`~pathlib.Path`]):
+            Holds a folder for each model.
+        name (`str`):
+            What the model is called.
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model.
+        revision (`str`, *optional*):
+            As of [`model_identity`].
+
+    Raises:
+        [`ConsistencyError`]: If the folder cannot be written to, or is damaged.
+    """
+    identity = model_identity(model, name, as_loaded=True, revision=revision)
+    return AnswerCache(Path(folder) / identity_digest(identity), identity)
+
+
+def files_identity(folder: str | Path) -> dict[str, str]:
+    """Digests of the files in a model's folder that can change its output, by what they decide (`FILES`)."""
+    folder = Path(folder)
+    identity = {}
+    for kind, patterns in FILES.items():
+        paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+        if paths:
+            identity[kind] = _digest({str(path.relative_to(folder)): file_digest(path) for path in paths})
+    return identity
+
+
+def _folder(model: Any, config: Any, revision: str | None) -> Path | None:
+    """The folder that a model was loaded from: its own, or its commit's in the cache of the Hub."""
+    name = getattr(config, "_name_or_path", "")
+    if not name:
+        return None
+    if revision is None and isinstance(model, PeftModel):
+        revision = model.peft_config[model.active_adapters[0]].revision
+    return folder_of(name, revision)
+
+
+def model_tensors(model: Any) -> Iterator[tuple[str, Any]]:
+    """All that a model's answers depend on; of quantized weights, their scales too. Tied weights come once."""
+    seen = set()
+    for name, tensor in model.state_dict().items():
+        if not hasattr(tensor, "data_ptr"):
+            continue
+        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.dtype, tensor.device)
+        if tensor.numel() == 0 or place not in seen:
+            seen.add(place)
+            yield name, tensor
+
+
+def _adapter_digest(model: PeftModel, adapter: str) -> str:
+    config = {key: value for key, value in model.peft_config[adapter].to_dict().items() if key not in _OF_ADAPTERS}
+    weights = get_peft_model_state_dict(model, adapter_name=adapter)
+    return _digest({"config": config, "weights": fingerprint(weights.items())})
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, default=_plain)
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, set | frozenset) else str(value)

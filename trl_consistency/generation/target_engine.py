@@ -1,0 +1,132 @@
+"""Generates targets with vLLM, which loads the initial checkpoint itself, instead of `model.generate`."""
+
+import gc
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import is_peft_model
+from transformers import GenerationConfig, PreTrainedModel
+
+from ..data.rendering import ProcessingClass
+from ..errors import ConsistencyError
+from ..upstream import load_vllm_generation, vllm_options
+
+
+if TYPE_CHECKING:
+    from ..config.consistency_config import ConsistencyConfig
+
+
+class TargetEngine:
+    """
+    Answers prompts with a vLLM engine in this process, which loads the checkpoint under the model's name.
+
+    Weights are never sent to the engine. TRL's `sync_weights` would merge the adapter into them, so the engine would
+    hold the policy in training instead of the reference, and quantized weights would be corrupted.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The reference policy. The engine uses only its name and its quantization.
+        accelerator ([`~accelerate.Accelerator`]):
+            The trainer's accelerator.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            The trainer's tokenizer or processor.
+        args ([`ConsistencyConfig`]):
+            Options of sampling and of the engine.
+        generation_config ([`~transformers.GenerationConfig`]):
+            The config for `model.generate`, which holds the tokens that end an answer.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        accelerator: Accelerator,
+        processing_class: ProcessingClass,
+        args: "ConsistencyConfig",
+        generation_config: GenerationConfig,
+    ):
+        self._model, self._accelerator, self._processing_class = model, accelerator, processing_class
+        self._args, self._ends = args, generation_config.eos_token_id
+        self._generation: Any = None
+        self.options = {
+            "engine": "vllm",
+            "model_impl": args.vllm_model_impl,
+            "generation_kwargs": args.generation_kwargs or {},
+        }
+
+    def start(self) -> None:
+        """Loads the checkpoint. All processes must call this, because each waits for the others."""
+        self._generation = load_vllm_generation()(
+            self._model,
+            self._accelerator,
+            self._processing_class,
+            **vllm_options(self._args),  # Temperature 0 means greedy decoding in vLLM too.
+        )
+
+    def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
+        """Returns the completion ids of prompts (token ids), sampled with `seed`."""
+        self._generation.generation_kwargs = {
+            # The same tokens end an answer as in transformers. vLLM keeps the end token.
+            "stop_token_ids": self._ends,
+            **cast(dict[str, Any], self._args.generation_kwargs or {}),
+            # A batch gets the same answers whenever it is sampled. vLLM uses the seed for each prompt, so all prompts
+            # of a batch share their random numbers.
+            "seed": seed,
+        }
+        _, completions, *_ = self._generation.generate(prompts, None, num_generations=1)
+        return [list(completion_ids) for completion_ids in completions]
+
+    def close(self) -> None:
+        """Frees the engine's memory, as far as vLLM can."""
+        if self._generation is None:
+            return
+        # In the same process, vLLM frees its weights and cache only when the engine core shuts down.
+        core = getattr(getattr(getattr(self._generation, "llm", None), "llm_engine", None), "engine_core", None)
+        shutdown = getattr(core, "shutdown", None)
+        if shutdown is not None:
+            shutdown()
+        del core, shutdown
+        self._generation = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def check_vllm(args: "ConsistencyConfig", model: Any, quantization_config: Any) -> None:
+    """
+    Raises [`ConsistencyError`] if the checkpoint under the model's name is not the reference policy.
+
+    Args:
+        args ([`ConsistencyConfig`]):
+            Options of the run.
+        model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The trainer's `model` argument, or the model that it loaded.
+        quantization_config (`Any`):
+            The trainer's `quantization_config` argument.
+    """
+    if not args.use_vllm:
+        return
+    is_name = isinstance(model, str)
+    name = model if is_name else model.name_or_path
+    if not name:
+        raise ConsistencyError(
+            "`use_vllm` loads the model from its name, and this one has none (`model.name_or_path` is empty). Save it "
+            "and give the trainer the folder, or leave `use_vllm` out."
+        )
+    has_adapter = (not is_name and is_peft_model(model)) or getattr(model, "_hf_peft_config_loaded", False)
+    if has_adapter or os.path.isfile(os.path.join(name, "adapter_config.json")):
+        raise ConsistencyError(
+            "`use_vllm` cannot answer for a model that comes with an adapter: the engine would load the base model "
+            "alone. Merge the adapter and save the model first, or leave `use_vllm` out."
+        )
+    revision = (args.model_init_kwargs or {}).get("revision")
+    if revision not in (None, "main"):
+        raise ConsistencyError(
+            f"`use_vllm` loads the main revision of a model, and the model's is `{revision}`. Download that revision "
+            "and give its folder as the model, or leave `use_vllm` out."
+        )
+    if getattr(quantization_config, "load_in_8bit", False):
+        raise ConsistencyError(
+            "`use_vllm` cannot load a model in 8 bits. Load it in 4 (`load_in_4bit`), or leave `use_vllm` out."
+        )

@@ -1,0 +1,151 @@
+"""Targets: the reference policy's own answers to the clean prompts, kept as the token ids that were sampled."""
+
+import hashlib
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from tqdm.auto import tqdm
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+
+from ..errors import ConsistencyError
+from ..finite import NaNWatch, explained_sampling
+from .answer_cache import TargetCache, generation_options
+from .options import own_options, without_router_loss
+
+
+class Engine(Protocol):
+    """
+    Answers prompts in place of `model.generate`.
+
+    Attributes:
+        options (`dict[str, Any]`):
+            What of it decides the answers, beside the generation config.
+    """
+
+    options: dict[str, Any]
+
+    def start(self) -> None:
+        """Makes it ready; called by all processes at once, and only if answers are wanted."""
+
+    def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
+        """Completion ids of prompts (token ids), sampled under `seed`."""
+        ...
+
+
+def generate_targets(
+    model: PreTrainedModel | None,
+    prompts: list[list[int]],
+    generation_config: GenerationConfig,
+    batch_size: int,
+    seed: int,
+    progress: bool = True,
+    cache: TargetCache | None = None,
+    desc: str = "Generating targets",
+    engine: Engine | None = None,
+) -> list[list[int]]:
+    """
+    Answers prompts in length-sorted batches, shared out over the processes.
+
+    The batches are fixed before they are shared out and each is sampled under a seed of its own, so that the answers
+    depend neither on the number of processes nor on what was sampled before. The caller's random state is kept.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or `None`):
+            The reference policy, on its device and unwrapped. `None` takes all answers from the cache.
+        prompts (`list[list[int]]`):
+            Token ids of distinct prompts.
+        generation_config ([`~transformers.GenerationConfig`]):
+            Must hold `pad_token_id` and `eos_token_id`. What it leaves open is neutral: the model's own is not heeded.
+        batch_size (`int`):
+            Prompts a batch.
+        seed (`int`):
+            Base of the batches' seeds.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show a progress bar.
+        cache ([`TargetCache`], *optional*):
+            Where each batch is written as soon as it is there, and read from if it was.
+        desc (`str`, *optional*, defaults to `"Generating targets"`):
+            What the progress bar is called.
+        engine ([`Engine`], *optional*):
+            What answers in place of `model.generate`.
+
+    Raises:
+        [`ConsistencyError`]: If there is no model and the cache lacks answers, or the cache is damaged or not writable.
+
+    Returns:
+        `list[list[int]]`: The sampled token ids of each prompt's answer, in the order of `prompts`, each ending with
+        an end-of-turn token unless `max_new_tokens` came first.
+    """
+    state = PartialState()
+    if cache:
+        options = {**generation_options(generation_config), **(engine.options if engine else {})}
+        cache.open(prompts, {**options, "seed": seed, "batch_size": batch_size})
+    order = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    answers: list[tuple[int, list[int]]] = []
+    mine = list(range(state.process_index, len(batches), state.num_processes))
+    with (
+        tqdm(total=len(prompts), desc=desc, unit="prompt", disable=not progress) as bar,
+        torch.random.fork_rng(devices=[model.device] if model is not None and model.device.type == "cuda" else []),
+        nullcontext() if model is None or engine else own_options(model, generation_config),
+    ):
+        if engine and any(gather_object([any(not (cache and cache.has(number)) for number in mine)])):
+            engine.start()
+        for number in mine:
+            batch = batches[number]
+            completions = cache.get(number, len(batch)) if cache else None
+            if completions is None:
+                if model is None:
+                    where = cache.path if cache else "the cache"
+                    raise ConsistencyError(f"Targets that this run needs are no longer in {where}: batch {number}.")
+                batch_prompts, batch_seed = [prompts[index] for index in batch], _batch_seed(seed, number)
+                if engine:
+                    answered = engine(batch_prompts, batch_seed)
+                else:
+                    torch.manual_seed(batch_seed)
+                    answered = _generate(model, batch_prompts, generation_config)
+                completions = [cut_after_end(ids, generation_config.eos_token_id) for ids in answered]
+                if cache:
+                    cache.put(number, completions)
+            answers += zip(batch, completions, strict=True)
+            # The other processes are about as far along as this one.
+            bar.update(min(len(batch) * state.num_processes, len(prompts) - bar.n))
+    by_index = dict(gather_object(answers))
+    return [by_index[index] for index in range(len(prompts))]
+
+
+def _batch_seed(seed: int, number: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=6).digest(), "little")
+
+
+@torch.no_grad()
+def _generate(model: PreTrainedModel, prompts: list[list[int]], config: GenerationConfig) -> list[list[int]]:
+    width = max(len(ids) for ids in prompts)
+    input_ids = torch.full((len(prompts), width), config.pad_token_id, device=model.device)  # left-padded, [B, width]
+    attention_mask = torch.zeros_like(input_ids)
+    for row, ids in enumerate(prompts):
+        input_ids[row, width - len(ids) :] = torch.tensor(ids, device=model.device)
+        attention_mask[row, width - len(ids) :] = 1
+    watch = NaNWatch()
+    # Each process has the whole weights and batches of its own: none may wait for another, as it does under ZeRO-3.
+    with explained_sampling("the model"):
+        output = model.generate(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            generation_config=config,
+            logits_processor=LogitsProcessorList([watch]),
+            synced_gpus=False,
+            **without_router_loss(model),
+        )
+    watch.check()
+    return output[:, width:].tolist()
+
+
+def cut_after_end(ids: list[int], eos_token_ids: int | list[int]) -> list[int]:
+    """Token ids up to and including the first end-of-turn token, all of them if there is none."""
+    ends = {eos_token_ids} if isinstance(eos_token_ids, int) else set(eos_token_ids)
+    length = next((position + 1 for position, token in enumerate(ids) if token in ends), len(ids))
+    return ids[:length]

@@ -1,0 +1,444 @@
+"""What a model's folder, its config and the adapter that it is to get can tell: checked before any weights load."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import constants
+from peft import PeftConfig, PeftMixedModel, PeftModel, PromptLearningConfig, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
+
+from ..config.types import check_keys
+from ..errors import ConsistencyError, one_line
+from ..json_files import fault_in
+from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
+from .architecture import check_adapter_fits, check_architecture
+
+
+# What adapters need that a trainer does not give: task ids, experts, states of another model, or calls in each step.
+NEED_MORE = ("ADALORA", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
+NEED_DATA = ("eva", "lora_ga")  # to be initialised
+CHANGE_BASE = ("pissa_niter", "corda", "loftq")  # when they are initialised, at random or by data
+
+DTYPES = (None, "auto", "bfloat16", "float16", "float32")
+
+# What `from_pretrained` takes beside the keys of the config
+LOADING = frozenset(
+    [
+        "adapter_kwargs",
+        "adapter_name",
+        "allow_all_kernels",
+        "attn_implementation",
+        "cache_dir",
+        "code_revision",
+        "config",
+        "device_map",
+        "device_mesh",
+        "distributed_config",
+        "dtype",
+        "experts_implementation",
+        "force_download",
+        "fusion_config",
+        "generation_config",
+        "gguf_file",
+        "ignore_mismatched_sizes",
+        "kernel_config",
+        "key_mapping",
+        "local_files_only",
+        "low_cpu_mem_usage",
+        "max_memory",
+        "offload_buffers",
+        "offload_folder",
+        "proxies",
+        "quantization_config",
+        "revision",
+        "state_dict",
+        "subfolder",
+        "token",
+        "torch_dtype",
+        "tp_plan",
+        "tp_size",
+        "trust_remote_code",
+        "use_cache",
+        "use_kernels",
+        "use_safetensors",
+        "variant",
+        "weights_only",
+    ]
+)
+
+
+def check_model(model: Any, args: Any, peft_config: Any = None, quantization_config: Any = None) -> int | None:
+    """
+    Checks a model that is still to be loaded, and the adapter that it is to get.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`]):
+            What the trainer was given. A model that is loaded already is left to those who loaded it.
+        args ([`ConsistencyConfig`] or [`OnPolicyConsistencyConfig`]):
+            Options of the run. Its `model_init_kwargs` come to refuse pickled weights.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            What the trainer was given.
+        quantization_config (`Any`, *optional*):
+            What the trainer was given.
+
+    Returns:
+        `int`: Size of the vocabulary, None if the config does not say.
+
+    Raises:
+        [`ConsistencyError`]: If it cannot be loaded, its weights are pickled, it writes no text, or the adapter does not
+            fit.
+    """
+    if isinstance(peft_config, PromptLearningConfig) and getattr(args, "compares_states", False):
+        raise no_states(peft_config)
+    if peft_config is not None:
+        _check_new_adapter(peft_config)
+    if not isinstance(model, str):
+        _check_own_adapters(model, peft_config)
+        _check_routers(model.config, args)
+        return getattr(model.config.get_text_config(), "vocab_size", None)
+    options = args.model_init_kwargs or {}
+    if not isinstance(dtype := options.get("dtype"), torch.dtype) and dtype not in DTYPES:
+        raise ConsistencyError(f"`dtype` is {dtype}: it can be auto, bfloat16, float16 or float32.")
+    if options.get("use_safetensors") is False:
+        raise ConsistencyError(
+            "`model_init_kwargs` sets `use_safetensors: false`: pickled weights are not loaded, since they could run code."
+        )
+    args.model_init_kwargs = {**options, "use_safetensors": True}
+    if quantization_config is not None and peft_config is None:
+        raise ConsistencyError(
+            "`quantization_config` needs a `peft_config`: quantized weights cannot be trained themselves."
+        )
+    check_model_folder(model, options.get("revision"))
+    config = load_config(model, options.get("revision"), args.trust_remote_code)
+    check_keys("model_init_kwargs", options, {*LOADING, *config.to_dict()})
+    _check_routers(config, args)
+    check_architecture(model, config, options.get("attn_implementation"), peft_config)
+    return getattr(config.get_text_config(), "vocab_size", None)
+
+
+def _check_routers(config: PreTrainedConfig, args: Any) -> None:
+    coefficient = getattr(args, "router_aux_loss_coef", None)
+    if coefficient and not hasattr(config.get_text_config(), "output_router_logits"):
+        raise ConsistencyError(
+            f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no routers whose logits it "
+            "could give: it is for mixtures of experts. Leave it out."
+        )
+
+
+def load_config(model: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """
+    The config of a model, or a [`ConsistencyError`] that says why it cannot be loaded: it is damaged, its code would have to
+    be trusted, or it asks for more than the weights are.
+    """
+    _check_layers(model)
+    try:
+        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+    except Exception as error:  # each kind of fault in the file has an error of its own
+        if not trust_remote_code and "trust_remote_code" in str(error):
+            raise ConsistencyError(
+                f"{model} brings Python code along (`auto_map` in config.json), which is not run. If you trust it, set "
+                "`trust_remote_code: true`."
+            ) from None
+        reason = fault_in(Path(model) / CONFIG_NAME) or one_line(error)
+        raise ConsistencyError(f"{model} cannot be loaded: {reason}") from None
+    if not trust_remote_code:
+        _check_kernels(model, config)
+    return config
+
+
+def _check_kernels(model: str, config: PreTrainedConfig) -> None:
+    """Raises [`ConsistencyError`] if a config names code of the Hub in the place of an implementation."""
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        for option in ("attn_implementation", "experts_implementation"):
+            kernel = getattr(part, f"_{option}", None)
+            if "/" in str(kernel or ""):
+                raise ConsistencyError(
+                    f"{model}: `{option}` in config.json is {kernel}, code of the Hub, which is not run. Take it out of the "
+                    "file and name the one that you want in `attn_implementation`, or set `trust_remote_code: true` if you "
+                    "trust it."
+                )
+
+
+def _check_layers(folder: str) -> None:
+    """
+    Raises [`ConsistencyError`] if the config in a folder asks for layers that the weights do not have. The file is read as it
+    is: what transformers makes of it grows with the number.
+    """
+    files = sorted(Path(folder).glob("*.safetensors")) if os.path.isdir(folder) else []
+    names = [name for file in files for name in shapes_in(file)]
+    try:
+        content = json.loads((Path(folder) / CONFIG_NAME).read_text(encoding="utf-8")) if names else None
+    except (OSError, ValueError, RecursionError):
+        return  # transformers says what is wrong with it
+    there = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
+    parts = [content] if isinstance(content, dict) else []
+    for part in parts:  # which grows: models that see or hear have a config within the config
+        parts += [value for value in part.values() if isinstance(value, dict)]
+        for key in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
+            if isinstance(layers := part.get(key), int) and layers > there:
+                raise ConsistencyError(
+                    f"{folder}: config.json asks for {layers} layers (`{key}`), and the weights have {there}. Download or copy "
+                    "both again."
+                )
+
+
+def _check_new_adapter(config: Any) -> None:
+    """Raises [`ConsistencyError`] for a `peft_config` that could not be trained, or of which the adapter would be another."""
+    if not isinstance(config, PeftConfig):
+        raise ConsistencyError(
+            f"`peft_config` must be a config of PEFT, such as `LoraConfig`, got `{type(config).__name__}`."
+        )
+    check_adapter_config("`peft_config`", config)
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    if kind in NEED_MORE:
+        raise ConsistencyError(
+            f"`peft_config` is of the type {kind}, which needs more of a trainer than the gradients of a loss. Use LoRA."
+        )
+    refused = {name: getattr(config, name, None) for name in ("alora_invocation_tokens", "arrow_config")}
+    refused["init_lora_weights"] = init if (init := getattr(config, "init_lora_weights", None)) in NEED_DATA else None
+    for name, value in refused.items():
+        if value:
+            raise ConsistencyError(
+                f"`peft_config` sets `{name}`, for which PEFT needs prompts or data that no trainer gives it. Leave it out."
+            )
+
+
+def _check_own_adapters(model: Any, peft_config: Any) -> None:
+    """Raises [`ConsistencyError`] for a loaded model that trains or saves other adapters than it seems to."""
+    faults = {"is a `PeftMixedModel`, which cannot be saved": isinstance(model, PeftMixedModel)}
+    if peft_config is not None:
+        has_one = isinstance(model, PeftModel) or getattr(model, "_hf_peft_config_loaded", False)
+        faults["has an adapter already, and `peft_config` would make another"] = has_one
+    if isinstance(model, PeftModel):
+        check_adapter_config("The adapter of the model", model.active_peft_config)
+        faults["has several adapters, and not `default` alone is active"] = len(
+            model.peft_config
+        ) > 1 and model.active_adapters != ["default"]
+        faults["has its adapter merged into the base weights"] = any(
+            isinstance(module, BaseTunerLayer) and module.merged for module in model.modules()
+        )
+    for fault, is_there in faults.items():
+        if is_there:
+            raise ConsistencyError(
+                f"The model {fault}. Give the trainer a model with one adapter, or `merge_and_unload` it and give a new "
+                "`peft_config`."
+            )
+    if peft_config is not None:
+        check_adapter_fits(model, peft_config)
+
+
+def check_adapter_config(whose: str, config: PeftConfig) -> None:
+    """
+    Raises [`ConsistencyError`] if the config of an adapter (`whose` says where it is) is damaged, would have PEFT import a
+    package that it names, or change the base model, so that neither the base alone nor the saved adapter is what it seems.
+    """
+    switches = [name for name in ("use_rslora", "use_dora", "fan_in_fan_out") if hasattr(config, name)]
+    faults = [
+        f"`{name}` must be true or false, got {getattr(config, name)!r}"
+        for name in switches
+        if not isinstance(getattr(config, name), bool)
+    ]
+    for name, lowest in (("r", 1), ("lora_alpha", -math.inf), ("lora_dropout", 0)):
+        value = getattr(config, name, lowest)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not (math.isfinite(value) or value == lowest)
+        ):
+            faults.append(f"`{name}` must be a number, got {value!r}")
+        elif value < lowest:
+            faults.append(f"`{name}` must be at least {lowest}, got {value!r}")
+    if config.task_type not in (None, "CAUSAL_LM"):
+        faults.append(f"`task_type` is {config.task_type}, of an adapter that writes no text")
+    if faults:
+        raise ConsistencyError(f"{whose} is wrong: {faults[0]}.")
+    if getattr(config, "megatron_config", None):
+        raise ConsistencyError(
+            f"{whose}: `megatron_config` and `megatron_core` would have a package imported, which is not done. Take them out "
+            "if the adapter does without."
+        )
+    init = str(getattr(config, "init_lora_weights", None)).lower()
+    changes = "layer_replication" if getattr(config, "layer_replication", None) else "init_lora_weights"
+    if changes == "layer_replication" or init.startswith(CHANGE_BASE):
+        raise ConsistencyError(
+            f"{whose}: `{changes}` changes the base model itself, in a way that loading the adapter again does not repeat. "
+            "Leave it out for a new adapter, and merge a trained one into its base model (`merge_and_unload`)."
+        )
+
+
+def context_length(model: Any, args: Any) -> int | None:
+    """
+    The most tokens that a model can read and write together, None if its config does not say.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`]):
+            What the trainer was given.
+        args ([`ConsistencyConfig`] or [`OnPolicyConsistencyConfig`]):
+            Options of the run.
+    """
+    if isinstance(model, str):
+        config = load_config(model, (args.model_init_kwargs or {}).get("revision"), args.trust_remote_code)
+    else:
+        config = model.config
+    return context_of(config)
+
+
+def context_of(config: PreTrainedConfig) -> int | None:
+    """The most tokens that a model of this config can read and write together, None if that is not known."""
+    config = config.get_text_config()
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit <= 0:
+        return None
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Either one set of parameters, or one for each type of layer
+    for part in (rope, *(part for part in rope.values() if isinstance(part, dict))):
+        scaled = (part.get("factor") or 1) * (part.get("original_max_position_embeddings") or 0)
+        limit = max(limit, int(scaled))
+    return limit
+
+
+def check_model_folder(name: str, revision: str | None = None) -> None:
+    """Raises [`ConsistencyError`] if a folder, or the cache where the Hub cannot be asked, holds no whole model."""
+    folder = folder_of(name, revision)
+    if folder is None:
+        return
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise ConsistencyError(
+            f"{name} is an adapter, and a model is asked for. Load it on its base model with "
+            f"`PeftModel.from_pretrained(base_model, {name!r}, is_trainable=True)` and give the trainer that, or merge "
+            "it into its base model (`merge_and_unload`), save the whole and name that folder."
+        )
+    if not os.path.isdir(name) and not constants.HF_HUB_OFFLINE:
+        return  # what is not there yet is downloaded
+    check_weights(folder)
+    _check_generation_config(folder / GENERATION_CONFIG_NAME)
+
+
+def _check_generation_config(file: Path) -> None:
+    """Raises [`ConsistencyError`] for a damaged file: it says which tokens end an answer, and is passed over in silence."""
+    if not file.exists():
+        return
+    try:
+        ends = GenerationConfig.from_pretrained(file.parent).eos_token_id
+    except Exception as error:  # each kind of fault in the file has an error of its own
+        reason = fault_in(file) or one_line(error)
+        raise ConsistencyError(f"{file} cannot be read: {reason} Mend it, or delete it.") from None
+    if not all(
+        isinstance(end, int) for end in (ends if isinstance(ends, list) else [ends] if ends is not None else [])
+    ):
+        raise ConsistencyError(
+            f"{file}: `eos_token_id` must be the number of a token, or a list of them, got {ends!r}."
+        )
+
+
+def check_reference_files(ref_model: str, trust_remote_code: bool) -> None:
+    """Raises [`ConsistencyError`] for a reference whose files cannot be right."""
+    check_model_folder(ref_model)
+    check_architecture(ref_model, load_config(ref_model, None, trust_remote_code))
+
+
+def check_weights(folder: str | Path) -> None:
+    """Raises [`ConsistencyError`] if the weights in a folder are missing, pickled, or not whole."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    pickles = sorted(Path(folder).glob("*model*.bin"))
+    if pickles and not files:
+        name = pickles[0].name
+        kind, convert = ("weights", "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)")
+        if name.startswith("adapter"):
+            kind, convert = "adapter", "PeftModel.from_pretrained(base_model, folder).save_pretrained(new_folder)"
+        raise ConsistencyError(
+            f"{folder} holds its {kind} as a pickle ({name}), which is not loaded: it could run code. If you trust it, "
+            f"convert it to safetensors: `{convert}`."
+        )
+    index = Path(folder) / SAFE_WEIGHTS_INDEX_NAME
+    if not files and not index.is_file():
+        for gguf in sorted(Path(folder).glob("*.gguf")):
+            raise ConsistencyError(
+                f"{folder} holds its weights as a GGUF file ({gguf.name}), which cannot be trained. Write a checkpoint of it, "
+                "dequantised, and name that: `from trl_consistency.smollm2.checkpoint import convert_gguf; "
+                "convert_gguf(file, new_folder)`."
+            )
+        raise ConsistencyError(f"{folder} holds no weights: there is no model.safetensors.")
+    if index.is_file():
+        _check_index(index)
+    for file in files:
+        shapes_in(file)
+
+
+def check_checkpoint(folder: str, model: Any) -> None:
+    """
+    Checks the weights of a checkpoint before they are loaded into a model.
+
+    Args:
+        folder (`str`):
+            The checkpoint.
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model that is to go on from it.
+
+    Raises:
+        [`ConsistencyError`]: If they are missing, pickled, not whole, or another model's.
+    """
+    is_adapter = isinstance(model, PeftModel)
+    if is_adapter and model.active_adapters[0] != "default":  # PEFT saves it in a folder of its own
+        folder = str(Path(folder) / model.active_adapters[0])
+    check_weights(folder)
+    there: dict[str, list[int]] = {}
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        there |= shapes_in(file)
+    state = (
+        get_peft_model_state_dict(model, adapter_name=model.active_adapters[0]) if is_adapter else model.state_dict()
+    )
+    here = {name: list(weight.shape) for name, weight in state.items()}
+    differences = [
+        f"{name} is {there[name]} there and {here[name]} here"
+        for name in here
+        if name in there and there[name] != here[name]
+    ]
+    if (
+        is_adapter or not here.keys() & there.keys()
+    ):  # a whole model may be saved under other names, and tied weights once
+        differences += [f"{name} is not here" for name in there if name not in here]
+        differences += [f"{name} is not there" for name in here if name not in there]
+    if differences:
+        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+        raise ConsistencyError(
+            f"`resume_from_checkpoint`: {folder} is of another model or adapter: {differences[0]}{more}. Resume with the "
+            "options of the run that saved it."
+        )
+
+
+def _check_index(index: Path) -> None:
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"))
+        names = set(content["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        names = set()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConsistencyError(f"{index} is cut short or damaged. Download or copy it again.")
+    for name in sorted(names):
+        if Path(name).name != name:
+            raise ConsistencyError(
+                f"{index} names {name}, which is outside the folder: it is not read. Copy the file into the folder."
+            )
+        if not (index.parent / name).is_file():
+            raise ConsistencyError(
+                f"{index.parent} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} names. Download or copy it again."
+            )
+    if not isinstance(content.get("metadata"), dict):
+        raise ConsistencyError(f"{index} has no `metadata`, which it is not read without. Download or copy it again.")
+
+
+def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
+    """Returns the error for comparing states inside the blocks with a learned prompt."""
+    kind = getattr(peft_config.peft_type, "value", peft_config.peft_type)
+    return ConsistencyError(
+        f"What is compared inside the blocks cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
+        "forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` "
+        "bct or kl, without `log_consistency_metrics`)."
+    )

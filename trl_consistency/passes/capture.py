@@ -1,0 +1,405 @@
+"""
+Captures a model's intermediate states at chosen positions: the residual stream, MLP states, attention maps.
+
+`output_hidden_states=True` would be simpler, but it is wrong here. Its last entry is *after* the final norm, it keeps
+every block at every position, and the plain forward computes logits at every position. This module runs only the text
+backbone, stops after the last block needed, and keeps only the chosen positions.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from accelerate.utils import is_peft_model
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from ..errors import ConsistencyError
+from ..models.checks import no_states
+from ..upstream import maybe_gather_lm_head_ctx
+from .learned_prompt import has_learned_prompt, run_after_learned_prompt
+from .load_balancing import Routing, routing_of
+
+
+# Most entries of a quadratic attention mask: one row of 8192 tokens, 64 MB with SDPA, four times that with eager.
+MAX_MASK_ENTRIES = 1 << 26
+
+# Names of the MLP's last linear layer: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi, LFM2, GPT-J.
+DOWN_PROJECTIONS = ("down_proj", "dense_4h_to_h", "c_proj", "fc2", "w2", "fc_out")
+
+
+@dataclass
+class Blocks:
+    """
+    The transformer blocks of a model; [`find_blocks`] finds them.
+
+    Attributes:
+        backbone (`torch.nn.Module`):
+            The text model that runs the blocks, called with `input_ids`, `attention_mask` and `position_ids`.
+        name (`str`):
+            The attribute of `backbone` that holds the blocks.
+    """
+
+    backbone: nn.Module
+    name: str
+
+    @property
+    def modules(self) -> nn.ModuleList:
+        return getattr(self.backbone, self.name)
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    @contextmanager
+    def shortened(self, depth: int) -> Iterator[None]:
+        """
+        Limits the backbone to its first `depth` blocks.
+
+        Some architectures loop over all their blocks, others over the first `config.num_hidden_layers`: a shorter list
+        works for both. Raising an exception to leave the forward would silently desynchronise DDP.
+        """
+        whole = self.modules
+        if depth < len(whole):
+            setattr(self.backbone, self.name, whole[:depth])
+        try:
+            yield
+        finally:
+            setattr(self.backbone, self.name, whole)
+
+
+@dataclass
+class States:
+    """
+    States that [`capture_states`] kept at N positions: one tensor per chosen block, in ascending order of the blocks.
+
+    Attributes:
+        residual (`list[torch.Tensor]`):
+            The residual stream after the block, `[N, hidden]`.
+        mlp (`list[torch.Tensor]`):
+            The MLP's post-activation state, which is the input of its down projection, `[N, intermediate]`.
+        attention (`list[torch.Tensor]`):
+            The position's row of each attention map, `[N, heads, T]`, over all T columns of the batch, with padding.
+        last_hidden (`torch.Tensor`, *optional*):
+            The head's input: the residual stream after the final norm, at every position, `[B, T, hidden]`.
+        routing ([`Routing`], *optional*):
+            Router logits of the blocks that ran, for every token.
+    """
+
+    residual: list[Tensor] = field(default_factory=list)
+    mlp: list[Tensor] = field(default_factory=list)
+    attention: list[Tensor] = field(default_factory=list)
+    last_hidden: Tensor | None = None
+    routing: Routing | None = None
+
+
+@dataclass
+class Head:
+    """
+    The language modelling head. Its logits are `z = scale * (hidden @ weightᵀ + bias)`, or with a `softcap`
+    `softcap * tanh(z / softcap)`.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    scale: float
+    softcap: float | None
+
+    def detached(self) -> "Head":
+        """Returns a head that keeps its weights when the model's are swapped for others."""
+        if hasattr(self.weight, "ds_id"):
+            return self  # Weights are not swapped under ZeRO-3, which can gather only the parameter itself.
+        bias = None if self.bias is None else self.bias.detach()
+        return Head(self.weight.detach(), bias, self.scale, self.softcap)
+
+    def gathered(self) -> AbstractContextManager:
+        """Gathers the head's shards under ZeRO-3, inside the context. (TRL's divergence gathers them by itself.)"""
+        return maybe_gather_lm_head_ctx(self.weight, self.bias)
+
+
+def find_blocks(model: nn.Module) -> Blocks:
+    """
+    Finds the transformer blocks of a causal language model, or of the text part of a multimodal one.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model, not wrapped for distributed training.
+
+    Returns:
+        [`Blocks`]: Where the blocks are.
+
+    Raises:
+        ConsistencyError: If the model is not a decoder with one list of blocks, or has a learned prompt.
+    """
+    if has_learned_prompt(model):
+        raise no_states(cast(Any, model).active_peft_config)
+    base: Any = _base_model(model)
+    config = base.config.get_text_config()
+    if not config.is_encoder_decoder:
+        backbone = base.get_decoder()
+        names = [
+            name
+            for name, child in backbone.named_children()
+            if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers
+        ]
+        if len(names) == 1:
+            return Blocks(backbone, names[0])
+    raise ConsistencyError(
+        f"Cannot find the transformer blocks of `{type(base).__name__}`: objectives on hidden states need a decoder-only "
+        "model whose text backbone holds its blocks in one list."
+    )
+
+
+def resolve_layers(layers: list[int] | None, num_layers: int) -> list[int]:
+    """
+    Turns the blocks that a user names into indices.
+
+    Args:
+        layers (`list[int]`, *optional*):
+            Blocks, counted from 0, or from the end if negative. `None` means all blocks.
+        num_layers (`int`):
+            How many blocks the model has.
+
+    Returns:
+        `list[int]`: The indices, ascending and not negative.
+
+    Raises:
+        ConsistencyError: If a block does not exist or is named twice, or if the list is empty.
+    """
+    if layers is None:
+        return list(range(num_layers))
+    if not layers:
+        raise ConsistencyError("`layers` is empty. Name at least one block, or leave it out for all.")
+    for layer in layers:
+        if not -num_layers <= layer < num_layers:
+            raise ConsistencyError(
+                f"`layers` names block {layer}, and the model has {num_layers}: 0 to {num_layers - 1}, or from the end "
+                f"-1 to -{num_layers}."
+            )
+    resolved = sorted(layer % num_layers for layer in layers)
+    twice = [layer for layer, following in pairwise(resolved) if layer == following]
+    if twice:
+        raise ConsistencyError(f"`layers` names block {twice[0]} more than once: {layers}.")
+    return resolved
+
+
+def capture_states(
+    model: nn.Module,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    layers: list[int] | None = None,
+    *,
+    residual: bool = True,
+    mlp: bool = False,
+    attention: bool = False,
+    need_last_hidden: bool = False,
+    need_routing: bool = False,
+) -> States:
+    """
+    Runs the text backbone and keeps the states of some blocks at some positions.
+
+    The backbone runs up to the last block of `layers`, or completely if `need_last_hidden`. Without gradients, only
+    the chosen positions are kept. With gradients, autograd keeps what it needs. Rows may be padded on either side:
+    position ids follow `attention_mask`, so a row has the same states alone and in any batch.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model, not wrapped. For a wrapped model, call this inside the wrapper's forward.
+        input_ids (`torch.Tensor`):
+            Token ids, `[B, T]`.
+        attention_mask (`torch.Tensor`):
+            1 for tokens and 0 for padding, `[B, T]`.
+        rows (`torch.Tensor`), positions (`torch.Tensor`):
+            The chosen positions: position `positions[n]` of row `rows[n]`, both `[N]`.
+        layers (`list[int]`, *optional*):
+            The chosen blocks, in the form that [`resolve_layers`] takes. `None` means all blocks.
+        residual (`bool`, *optional*, defaults to `True`):
+            Whether to keep the residual stream after each block.
+        mlp (`bool`, *optional*, defaults to `False`):
+            Whether to keep the input of each MLP's down projection.
+        attention (`bool`, *optional*, defaults to `False`):
+            Whether to keep attention rows. In training mode they include the model's attention dropout.
+        need_last_hidden (`bool`, *optional*, defaults to `False`):
+            Whether to run the whole backbone and keep the head's input.
+        need_routing (`bool`, *optional*, defaults to `False`):
+            Whether to keep the router logits of a mixture of experts.
+
+    Returns:
+        [`States`]: The states.
+
+    Raises:
+        ConsistencyError: If the model does not have the requested states.
+    """
+    options = {"output_router_logits": True} if need_routing else {}
+    if has_learned_prompt(model) and not (residual or mlp or attention):
+        backbone = find_blocks(cast(Any, model).get_base_model()).backbone
+        hidden, routing = run_after_learned_prompt(model, backbone, input_ids, attention_mask, options)
+        return States(last_hidden=hidden, routing=routing if need_routing else None)
+    blocks = find_blocks(model)
+    layers = resolve_layers(layers, len(blocks))
+    depth = len(blocks) if need_last_hidden else layers[-1] + 1
+    with_grad = torch.is_grad_enabled()
+    if with_grad:
+        _refuse_reentrant_checkpointing(blocks.modules[:depth])
+
+    def select(state: Tensor) -> Tensor:
+        # [B, T, hidden] -> [N, hidden]; attention maps [B, heads, T, T] -> [N, heads, T]
+        return state[rows, positions] if state.dim() == 3 else state[rows, :, positions]
+
+    def into(states: list[Tensor], index: int = 0, dim: int = 3) -> Callable[..., None]:
+        def hook(module: nn.Module, *seen: Any) -> None:
+            # A pre-hook gets the module's inputs last, a forward hook its output: a tensor, or a tuple of them.
+            state = seen[-1] if isinstance(seen[-1], Tensor) else seen[-1][index]
+            if state is None or state.dim() != dim:
+                raise ConsistencyError(f"`{type(module).__name__}` has no state of a known shape to compare.")
+            # Under gradient checkpointing, this hook may run inside the checkpoint, and the backward pass recomputes
+            # the block without it. So with gradients it must not compute anything.
+            states.append(state if with_grad else select(state))
+
+        return hook
+
+    states = States()
+    with ExitStack() as hooks:
+        for layer in layers:
+            block = blocks.modules[layer]
+            if residual:
+                hooks.callback(block.register_forward_hook(into(states.residual)).remove)
+            if mlp:
+                hooks.callback(_down_projection(block).register_forward_pre_hook(into(states.mlp)).remove)
+            if attention:
+                maps = _attention(block, blocks.backbone)
+                hooks.callback(maps.register_forward_hook(into(states.attention, index=1, dim=4)).remove)
+        mask = needed_mask(blocks.backbone, attention_mask)
+        with blocks.shortened(depth):
+            output = blocks.backbone(
+                input_ids=input_ids,
+                attention_mask=mask,
+                # The default position ids would count left padding.
+                position_ids=None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0),
+                use_cache=False,
+                **options,
+            )
+
+    for wanted, seen in ((residual, states.residual), (mlp, states.mlp), (attention, states.attention)):
+        if wanted and len(seen) != len(layers):
+            raise ConsistencyError(
+                f"{len(layers)} blocks have {len(seen)} states to compare: a kernel computes them without calling the "
+                "modules. Leave `use_kernels` and `use_liger_kernel` out, or compare something else."
+            )
+    if with_grad:
+        for seen in (states.residual, states.mlp, states.attention):
+            seen[:] = map(select, seen)
+    if need_last_hidden:
+        states.last_hidden = output.last_hidden_state
+    if need_routing:
+        states.routing = routing_of(output, attention_mask)
+    return states
+
+
+def needed_mask(model: Any, attention_mask: Tensor) -> Tensor | None:
+    """
+    Returns the mask of a batch, or `None` if SDPA's quadratic form of it would be large and all padding is on the
+    right, where causal attention never reaches it.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model that gets the batch.
+        attention_mask (`torch.Tensor`):
+            1 for tokens and 0 for padding, `[B, T]`.
+    """
+    rows, length = attention_mask.shape
+    if rows * length**2 <= MAX_MASK_ENTRIES or model.config.get_text_config()._attn_implementation != "sdpa":
+        return attention_mask
+    is_on_the_right = bool((attention_mask[:, 1:] <= attention_mask[:, :-1]).all())
+    return None if is_on_the_right else attention_mask
+
+
+def head_of(model: nn.Module) -> Head:
+    """
+    Returns the head of a model. If the adapter has a trained copy of the head, this is the copy that is active now.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            The model, not wrapped for distributed training.
+
+    Returns:
+        [`Head`]: The head.
+
+    Raises:
+        ConsistencyError: If the model has no head.
+    """
+    base: Any = _base_model(model)
+    projection = base.get_output_embeddings()
+    if projection is None:
+        raise ConsistencyError(f"`{type(base).__name__}` has no language modelling head.")
+    if isinstance(projection, FSDPModule):
+        projection.unshard()  # FSDP gathers a module when it is called, and the head's weights are only read.
+    config = base.config.get_text_config()
+    # The factor has several names. Granite and MiniCPM3 divide by `logits_scaling`; HyperCLOVA X multiplies by it.
+    factors = [getattr(config, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier")]
+    divisor = getattr(config, "logits_scaling", None)
+    if divisor is not None:
+        factors.append(divisor if config.model_type == "hyperclovax" else 1 / divisor)
+    return Head(
+        weight=projection.weight,
+        bias=getattr(projection, "bias", None),
+        scale=next((factor for factor in factors if factor is not None), 1.0),
+        softcap=getattr(config, "final_logit_softcapping", None),
+    )
+
+
+def _base_model(model: Any) -> Any:
+    return model.get_base_model() if is_peft_model(model) else model
+
+
+def _down_projection(block: nn.Module) -> nn.Module:
+    # Only direct children of the MLP: deeper down are the projections of experts, which only some tokens reach.
+    found = [
+        getattr(child, name)
+        for child in block.children()
+        for name in DOWN_PROJECTIONS
+        if "Attention" not in type(child).__name__ and isinstance(getattr(child, name, None), nn.Module)
+    ]
+    if len(found) != 1:
+        name = type(block).__name__
+        why = f"`{name}` has {len(found)} parts with a layer called {', '.join(DOWN_PROJECTIONS[:-1])} or {DOWN_PROJECTIONS[-1]}"
+        if any("expert" in name for name, _ in block.named_modules()):
+            why = f"`{name}` has none (a mixture of experts has no state that all tokens share)"
+        raise ConsistencyError(
+            f"`mlpct` needs blocks with one dense MLP, and {why}. Leave `mlpct` out, or name in `layers` the blocks that do "
+            "have one."
+        )
+    return found[0]
+
+
+def _attention(block: nn.Module, backbone: Any) -> nn.Module:
+    implementation = backbone.config._attn_implementation
+    if implementation != "eager":
+        raise ConsistencyError(
+            f"`attct` compares attention maps, which `{implementation}` attention never forms. Set "
+            "`attn_implementation: eager`."
+        )
+    found = [child for child in block.children() if "Attention" in type(child).__name__]
+    if len(found) != 1:
+        raise ConsistencyError(
+            f"`attct` needs blocks with one attention, and `{type(block).__name__}` has {len(found)}. Leave `attct` "
+            "out, or name in `layers` the blocks that do have one."
+        )
+    return found[0]
+
+
+def _refuse_reentrant_checkpointing(blocks: nn.ModuleList) -> None:
+    for block in blocks:
+        checkpoint = getattr(block, "_gradient_checkpointing_func", None)
+        is_on = getattr(block, "gradient_checkpointing", False) and block.training
+        # torch's own default is reentrant
+        if is_on and isinstance(checkpoint, partial) and checkpoint.keywords.get("use_reentrant", True) is not False:
+            raise ConsistencyError(
+                "Reentrant gradient checkpointing runs the blocks without gradients, so that no objective on their "
+                'states can train them. Set `gradient_checkpointing_kwargs={"use_reentrant": false}`.'
+            )

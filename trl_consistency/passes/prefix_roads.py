@@ -1,0 +1,170 @@
+"""
+The three roads of [`~trl_consistency.passes.prefix_sharing.PrefixSharing`], from a batch to the states [B, C, hidden] and the
+routing, and which of them a model can take. `options` go to the backbone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from .capture import Blocks, needed_mask
+from .load_balancing import Routing, joined, routing_of
+from .packing import Batch, Packing
+
+
+# Attention implementations that take a mask [B, 1, T, T]
+TAKES_MASK = ("sdpa", "eager")
+
+
+def run_plain(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
+    input_ids = torch.cat([batch.prompt_ids[batch.rows], batch.completion_ids[:, :-1]], 1)
+    mask = torch.cat([batch.prompt_mask[batch.rows], batch.completion_mask[:, :-1]], 1)
+    # All padding goes to the right: long rows then need no mask.
+    order = mask.argsort(dim=1, descending=True, stable=True)
+    input_ids, mask = input_ids.gather(1, order), mask.gather(1, order)
+    output = backbone(input_ids=input_ids, attention_mask=needed_mask(backbone, mask), use_cache=False, **options)
+    last = batch.prompt_mask.sum(1)[batch.rows, None] - 1  # of the prompt
+    states = last + torch.arange(batch.completion_ids.shape[1], device=last.device)
+    return output.last_hidden_state.take_along_dim(states[..., None], 1), routing_of(output, mask)
+
+
+def run_prompts(
+    backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, options: dict[str, Any]
+) -> tuple[DynamicCache, Any]:
+    """Keys and values of all but the last tokens, and the backbone's output."""
+    cache = DynamicCache(config=backbone.config)
+    output = backbone(
+        input_ids=prompt_ids[:, :-1],
+        attention_mask=prompt_mask[:, :-1],
+        position_ids=_positions(prompt_mask)[:, :-1],
+        past_key_values=cache,
+        use_cache=True,
+        **options,
+    )
+    return cache, output
+
+
+def run_cache(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
+    # A prompt's last token runs with the completions: then nothing reads what leaves the last block for the prompts,
+    # and the backward pass leaves most of that block out.
+    cache, of_prompts = run_prompts(backbone, batch.prompt_ids, batch.prompt_mask, options)
+    cache.batch_select_indices(batch.rows)
+    last_ids, last_mask, last_position = (
+        part[batch.rows, -1:] for part in (batch.prompt_ids, batch.prompt_mask, _positions(batch.prompt_mask))
+    )
+    mask = torch.cat([last_mask, batch.completion_mask[:, :-1]], 1)
+    output = backbone(
+        input_ids=torch.cat([last_ids, batch.completion_ids[:, :-1]], 1),
+        attention_mask=torch.cat([batch.prompt_mask[batch.rows, :-1], mask], 1),
+        position_ids=last_position + mask.cumsum(-1) - 1,
+        past_key_values=cache,
+        use_cache=True,
+        **options,
+    )
+    in_prompts = batch.prompt_mask[:, :-1] * batch.rollouts[:, None]
+    routing = joined([routing_of(of_prompts, in_prompts), routing_of(output, mask)])
+    return output.last_hidden_state, routing
+
+
+def run_packed(
+    backbone: Any, batch: Batch, packing: Packing, options: dict[str, Any]
+) -> tuple[Tensor, Routing | None]:
+    tokens = torch.cat([batch.prompt_ids.flatten(), batch.completion_ids.flatten()])
+    windows = _windows(backbone.config)
+    masks = {window: packing.mask(window) for window in set(windows)}
+    if backbone.config._attn_implementation == "eager":
+        # It adds the mask.
+        dtype = backbone.get_input_embeddings().weight.dtype
+        lowest = torch.finfo(dtype).min
+        masks = {
+            window: torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, lowest) for window, seen in masks.items()
+        }
+    # Where all blocks see equally far, some architectures take a mask by type and all take one mask.
+    mask: Any = masks[windows[0]]
+    if len(masks) > 1:
+        mask = {kind: masks[window] for kind, window in zip(backbone.config.layer_types, windows, strict=False)}
+    output = backbone(
+        input_ids=tokens[packing.source],
+        attention_mask=mask,
+        position_ids=packing.position,
+        use_cache=False,
+        **options,
+    )
+    in_prompt = torch.where(packing.branch == 0, batch.rollouts[packing.prompt], 1)
+    routing = routing_of(output, torch.where(packing.prompt < 0, 0, in_prompt))
+    return output.last_hidden_state.flatten(0, 1)[packing.states], routing
+
+
+def _positions(mask: Tensor) -> Tensor:
+    # By default left padding would be counted as text.
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def _windows(config: Any) -> list[int | None]:
+    """How far the blocks see, `None` for those that see everything."""
+    return [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
+
+
+@contextmanager
+def _dropout_off(backbone: nn.Module) -> Iterator[None]:
+    # Not `eval()`: in evaluation mode bitsandbytes repacks 4-bit weights in place on some CPUs, and training goes on
+    # with something else.
+    modules = [
+        module
+        for module in backbone.modules()
+        if module.training and not type(module).__module__.startswith("bitsandbytes")
+    ]
+    for module in modules:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.training = True
+
+
+def refused_roads(blocks: Blocks) -> dict[str, str]:
+    """The roads on which the model does not give the states of the plain one, or could not, and why."""
+    backbone: Any = blocks.backbone
+    name, attention = type(backbone).__name__, backbone.config._attn_implementation
+    kinds = {type(layer) for layer in DynamicCache(config=backbone.config).layers}
+    if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
+        reason = f"`{name}` has layers that are no plain attention over keys and values"
+        return {"cache": reason, "packed": reason}
+
+    device = next(backbone.parameters()).device
+    # Long enough that a wrong position shows in half precision too
+    lengths = torch.tensor([[16, 20], [9, 11], [16, 1], [16, 20]], device=device)  # of prompt and completion
+    columns = torch.arange(20, device=device)
+    prompt_mask = (columns[:16] >= 16 - lengths[:, :1]).long()
+    completion_mask = (columns < lengths[:, 1:]).long()
+    completion_ids = 1 + torch.arange(80, device=device).view(4, 20)
+    vocabulary = backbone.config.get_text_config().vocab_size
+    prompt_ids = (81 + columns[:16]).expand(4, -1)
+    batch = Batch.of(prompt_ids % vocabulary, prompt_mask, completion_ids % vocabulary, completion_mask)
+    refused: dict[str, str] = {}
+    with torch.no_grad(), _dropout_off(backbone):
+        expected = run_plain(backbone, batch, {})[0][completion_mask.bool()].float()
+        half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
+        for road in ("cache", "packed"):
+            if road == "packed" and attention not in TAKES_MASK:
+                refused[road] = f"`{attention}` attention takes no mask of a tree"
+                continue
+            try:
+                hidden, _ = (
+                    run_cache(backbone, batch, {})
+                    if road == "cache"
+                    else run_packed(backbone, batch, Packing.of(batch), {})
+                )
+            except Exception as error:  # whatever an unknown architecture makes of it
+                refused[road] = f"`{name}` does not run on the {road} road ({type(error).__name__}: {error})"
+                continue
+            difference = (hidden[completion_mask.bool()].float() - expected).norm() / expected.norm()
+            if not difference <= (5e-2 if half else 1e-3):
+                refused[road] = f"`{name}` gives other states on the {road} road (off by {difference:.0%})"
+    return refused

@@ -1,0 +1,241 @@
+"""
+One prompt, many rollouts: the states that predict the rollouts' tokens, with each distinct prompt computed once.
+
+G rollouts of r tokens of a prompt of w tokens cost G·(w + r) tokens row by row and w + G·r here. There are two roads:
+
+- *cache*: the prompts run once, their keys and values are repeated for the rollouts (with gradients), and the
+  completions run after them. It is the faster one. Gradient checkpointing drops the cache.
+- *packed*: each prompt and all its completions stand in one row. The attention mask is a tree: a completion sees its
+  prompt and itself, and its positions count on from the prompt's end. The mask is dense, hence quadratic.
+
+Where neither serves, the rows run one by one, and the reason is given.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from ..generation.options import without_router_loss
+from .capture import MAX_MASK_ENTRIES, Blocks, find_blocks
+from .load_balancing import Routing
+from .packing import Batch, Packing, distinct_rows
+from .prefix_roads import TAKES_MASK, refused_roads, run_cache, run_packed, run_plain, run_prompts
+
+
+@dataclass
+class CompletionStates:
+    """
+    What [`PrefixSharing`] computed.
+
+    Attributes:
+        hidden (`torch.Tensor`):
+            What the head reads to predict each completion token, `[B, C, hidden]`. At padding it is finite and
+            without meaning: no loss may read it.
+        road (`str`):
+            How it was computed: `"cache"`, `"packed"` or `"plain"`, the fastest first.
+        reason (`str`, *optional*):
+            Why no faster road was taken.
+        routing ([`Routing`], *optional*):
+            What the routers said of the tokens that ran, if that was asked for.
+    """
+
+    hidden: Tensor
+    road: str
+    reason: str | None
+    routing: Routing | None = None
+
+
+class PrefixSharing:
+    """
+    Computes last hidden states of completions, each distinct prompt once.
+
+    The first call tries both roads on a few tokens: an architecture that gives other states on a road than row by
+    row does not take it.
+
+    Args:
+        share (`bool`, *optional*, defaults to `True`):
+            Whether to share prompts at all. `False` runs the rows one by one.
+        use_cache (`bool`, *optional*, defaults to `True`):
+            Whether the cache may be used. It runs the backbone twice a call where the other roads run it once: with
+            sharded parameters every process must run it equally often, whatever its rows.
+        max_mask_entries (`int`, *optional*, defaults to `2**26`):
+            The largest mask of packed or padded rows, the tokens of a row squared, times the rows.
+
+    Attributes:
+        refused (`dict[str, str]`):
+            The roads that the model cannot take, and why; known after the first call.
+    """
+
+    def __init__(self, share: bool = True, use_cache: bool = True, max_mask_entries: int = MAX_MASK_ENTRIES):
+        self.share, self.use_cache, self.max_mask_entries = share, use_cache, max_mask_entries
+        self.refused: dict[str, str] | None = None
+
+    def __call__(
+        self,
+        model: nn.Module,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        completion_ids: Tensor,
+        completion_mask: Tensor,
+        need_routing: bool = False,
+    ) -> CompletionStates:
+        """
+        Computes the states that predict the completion tokens.
+
+        Args:
+            model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+                The student or the reference, not wrapped for distributed training; what is wrapped calls this inside
+                the wrapper's forward. It must be the same from call to call, but for its adapter.
+            prompt_ids (`torch.Tensor`), prompt_mask (`torch.Tensor`):
+                Prompts, padded on the left, `[B, P]`, none of them empty. Equal ones may stand anywhere.
+            completion_ids (`torch.Tensor`), completion_mask (`torch.Tensor`):
+                Completions, padded on the right, `[B, C]`.
+            need_routing (`bool`, *optional*, defaults to `False`):
+                Whether to keep what the routers of a mixture of experts said. A shared prompt counts as often as it
+                would without sharing.
+
+        Returns:
+            [`CompletionStates`]: The states, and how they were computed.
+
+        Raises:
+            ConsistencyError: If the model is no decoder with one list of blocks, or has a learned prompt.
+        """
+        blocks = find_blocks(model)
+        if self.share and self.refused is None:
+            self.refused = refused_roads(blocks)
+        batch = Batch.of(prompt_ids, prompt_mask, completion_ids, completion_mask)
+        with ExitStack() as stack:
+            if not torch.is_grad_enabled():
+                stack.enter_context(_checkpointing_off(blocks))
+            reasons: list[str] = []
+            options = {"output_router_logits": True} if need_routing else {}
+            if self._takes_cache(blocks, batch, reasons):
+                (hidden, routing), road = run_cache(blocks.backbone, batch, options), "cache"
+            elif packing := self._packing(blocks, batch, reasons):
+                (hidden, routing), road = run_packed(blocks.backbone, batch, packing, options), "packed"
+            else:
+                (hidden, routing), road = run_plain(blocks.backbone, batch, options), "plain"
+        # The batch was cut to its longest completion.
+        hidden = F.pad(hidden, (0, 0, 0, completion_ids.shape[1] - hidden.shape[1]))
+        reason = "; ".join(dict.fromkeys(reasons)) or None
+        return CompletionStates(hidden, road, reason, routing if need_routing else None)
+
+    @contextmanager
+    def in_generation(self, model: Any) -> Iterator[None]:
+        """
+        Within it, `model.generate` computes each distinct prompt once, where the model allows it.
+
+        Args:
+            model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+                The student, in evaluation mode.
+        """
+        generate, overridden = model.generate, "generate" in vars(model)
+
+        def generate_from_cache(
+            input_ids: Tensor, attention_mask: Tensor, generation_config: Any, **inputs: Any
+        ) -> Tensor:
+            if generation_config.use_cache is not False and generation_config.cache_implementation is None:
+                inputs["past_key_values"] = self._prefill(model, input_ids, attention_mask)
+            return generate(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                generation_config=generation_config,
+                **without_router_loss(model),
+                **inputs,
+            )
+
+        model.generate = generate_from_cache
+        try:
+            yield
+        finally:
+            if overridden:
+                model.generate = generate
+            else:
+                del model.generate
+
+    @torch.no_grad()
+    def _prefill(self, model: nn.Module, prompt_ids: Tensor, prompt_mask: Tensor) -> DynamicCache | None:
+        """Keys and values of all but the last tokens, which `generate` runs itself."""
+        prompts, mask, rows = distinct_rows(prompt_ids, prompt_mask)
+        if not self.share or not self.use_cache or len(prompts) == len(rows) or prompts.shape[1] == 1:
+            return None
+        blocks = find_blocks(model)
+        if self.refused is None:
+            self.refused = refused_roads(blocks)
+        if "cache" in self.refused:
+            return None
+        cache, _ = run_prompts(blocks.backbone, prompts, mask, {})
+        cache.batch_select_indices(rows)
+        return cache
+
+    def _takes_cache(self, blocks: Blocks, batch: Batch, reasons: list[str]) -> bool:
+        backbone: Any = blocks.backbone
+        if not self.share:
+            reasons.append("sharing is switched off")
+        elif not batch.shares:
+            reasons.append("no prompt of several tokens repeats among these rows")
+        elif not self.use_cache:
+            reasons.append("the key/value cache is switched off")
+        elif self.refused and "cache" in self.refused:
+            reasons.append(self.refused["cache"])
+        elif any(_checkpoints(module) and module.training for module in (backbone, *blocks.modules)):
+            reasons.append("gradient checkpointing drops the key/value cache")
+        elif batch.mask_entries > self.max_mask_entries and backbone.config._attn_implementation in TAKES_MASK:
+            reasons.append(
+                f"the mask of {len(batch.prompt_ids)} prompts of unequal lengths has {batch.mask_entries:,} entries, more "
+                f"than {self.max_mask_entries:,}"
+            )
+        else:
+            return True
+        return False
+
+    def _packing(self, blocks: Blocks, batch: Batch, reasons: list[str]) -> Packing | None:
+        if not self.share or not batch.shares:
+            return None
+        if self.refused and "packed" in self.refused:
+            reasons.append(self.refused["packed"])
+            return None
+        packing = Packing.of(batch)
+        rows, length = packing.source.shape
+        entries = rows * length**2
+        if entries > self.max_mask_entries:
+            reasons.append(
+                f"the mask of {rows} packed rows of {length} tokens has {entries:,} entries, more than "
+                f"{self.max_mask_entries:,}"
+            )
+            return None
+        # Multiply-adds of a block, over twice its width: about 12 h² a token and 2 h an entry of the attention map
+        # (half of them are skipped below a causal mask, and none below a tree).
+        backbone: Any = blocks.backbone
+        width = backbone.config.get_text_config().hidden_size
+        plain_length = batch.prompt_ids.shape[1] + batch.completion_ids.shape[1] - 1
+        plain = len(batch.rows) * (6 * width * plain_length + plain_length**2 // 2)
+        if 6 * width * rows * length + entries >= plain:
+            reasons.append(
+                "packed rows would cost more than they save: the prompts are short beside their completions"
+            )
+            return None
+        return packing
+
+
+def _checkpoints(module: nn.Module) -> bool:
+    return bool(getattr(module, "gradient_checkpointing", False))
+
+
+@contextmanager
+def _checkpointing_off(blocks: Blocks) -> Iterator[None]:
+    """Without gradients checkpointing saves nothing, and would still drop the cache."""
+    modules: list[Any] = [module for module in (blocks.backbone, *blocks.modules) if _checkpoints(module)]
+    for module in modules:
+        module.gradient_checkpointing = False
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.gradient_checkpointing = True

@@ -1,0 +1,211 @@
+"""Computes the objective on a batch of rollouts from one pass of the reference and one of the student."""
+
+from typing import Any
+
+import torch
+from accelerate.logging import get_logger
+from torch import Tensor, nn
+
+from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
+from ..losses.paired import AnswerStates
+from ..losses.row_losses import RowLosses, of_batch
+from ..objectives.divergence import generalized_divergence, shared_head_divergence
+from ..passes.capture import Head, head_of
+from ..passes.load_balancing import Routing, load_balancing_loss
+from ..passes.prefix_sharing import PrefixSharing
+from ..passes.reference import GivenReference, Reference
+
+
+logger = get_logger(__name__)
+
+
+Rollouts = dict[str, Any]
+
+
+class RolloutLoss:
+    """
+    Compares the student with the reference on rollouts of the student.
+
+    Args:
+        args ([`OnPolicyConsistencyConfig`]):
+            The objective and its options.
+        reference ([`Reference`]):
+            The frozen policy.
+        use_cache (`bool`, *optional*, defaults to `True`):
+            Whether prompts may be shared through the key/value cache; see [`PrefixSharing`].
+        balances_routers (`bool`, *optional*, defaults to `False`):
+            Whether to compute the load-balancing loss of the student's routers as well.
+
+    Attributes:
+        sharing ([`PrefixSharing`]):
+            Runs the student so that rollouts share their prompt's computation.
+    """
+
+    def __init__(
+        self,
+        args: OnPolicyConsistencyConfig,
+        reference: Reference,
+        use_cache: bool = True,
+        balances_routers: bool = False,
+    ):
+        self.args, self.reference, self.balances_routers = args, reference, balances_routers
+        self.sharing = PrefixSharing(args.share_prefix, use_cache)
+        self._reference_sharing = (
+            PrefixSharing(args.share_prefix, use_cache) if isinstance(reference, GivenReference) else self.sharing
+        )
+        # Divergence at the last batch's compared tokens, (M,), for the table of rollouts
+        self.divergence = torch.empty(0)
+        # log(policy / sampling engine) at the last batch's compared tokens, (M,)
+        self.log_ratio = torch.empty(0)
+
+    def __call__(self, model: nn.Module, rollouts: Rollouts) -> dict[str, RowLosses]:
+        """
+        Args:
+            model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+                The student, not wrapped. For a wrapped model, call this inside the wrapper's forward.
+            rollouts (`dict[str, torch.Tensor]`):
+                Left-padded `prompt_ids` and `clean_ids` with `prompt_mask` and `clean_mask`, (B, P) and (B, C);
+                right-padded `completion_ids` with `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the compared
+                tokens. Optional: `sampling_log_probs`, (B, T), under the policy that sampled the completions, and
+                `engine_log_probs`, (B, T), the same as computed by the sampling engine, NaN where unknown.
+
+        Returns:
+            `dict[str, RowLosses]`: By row, `"loss"`, the logged quantities, and in training the routers' `"aux_loss"`.
+        """
+        with self.reference.active(model) as frozen:
+            reference, _ = self.reference.run(self._answers, frozen, "clean", rollouts)
+            # Outside this context, the model may hold other weights.
+            reference.head = reference.head.detached()
+        student, routing = self._answers(model, "prompt", rollouts, self.balances_routers and torch.is_grad_enabled())
+
+        if self.args.loss_type == "divergence":
+            values = self._divergence(student, reference)
+            if "engine_log_probs" in rollouts:
+                with torch.no_grad():
+                    log_probs = student.log_probs(_compared(rollouts, "completion_ids"), self.args.temperature)
+                self.log_ratio = log_probs - _compared(rollouts, "engine_log_probs")
+        else:
+            values = self._policy_gradient(student, reference, rollouts)
+        self.divergence = values["divergence"]
+        counts = rollouts["loss_mask"].sum(1)
+        rows = rollouts["loss_mask"].nonzero()[:, 0]
+        losses = {
+            name: RowLosses(value.new_zeros(len(counts)).index_add(0, rows, value), counts)
+            for name, value in values.items()
+        }
+        if routing is not None:
+            losses["aux_loss"] = of_batch(load_balancing_loss(model, routing), len(counts))
+        return losses
+
+    def log_probs(self, model: nn.Module, rollouts: Rollouts) -> Tensor:
+        """Returns log-probabilities (B, T) of the compared tokens, 0 at all others, without gradients."""
+        with torch.no_grad():
+            log_probs = self._log_probs(self._answers(model, "prompt", rollouts)[0], rollouts)
+        mask = rollouts["loss_mask"].bool()
+        return log_probs.new_zeros(mask.shape).masked_scatter(mask, log_probs)
+
+    def _answers(
+        self, model: nn.Module, side: str, rollouts: Rollouts, need_routing: bool = False
+    ) -> tuple[AnswerStates, Routing | None]:
+        """Returns hidden states at the compared tokens, after the clean or the student's own prompts."""
+        sharing = self._reference_sharing if side == "clean" else self.sharing
+        states = sharing(
+            model,
+            rollouts[f"{side}_ids"],
+            rollouts[f"{side}_mask"],
+            rollouts["completion_ids"],
+            rollouts["completion_mask"],
+            need_routing,
+        )
+        # Not in evaluation, whose last batch may hold a single row.
+        if (
+            self.args.share_prefix
+            and self.args.num_generations > 1
+            and states.road == "plain"
+            and torch.is_grad_enabled()
+        ):
+            logger.warning_once(f"Prompts are computed once a rollout, which is slow: {states.reason}.")
+        # [B, T, H] -> [M, H]
+        return AnswerStates(states.hidden[rollouts["loss_mask"].bool()], head_of(model)), states.routing
+
+    def _divergence(self, student: AnswerStates, reference: AnswerStates) -> dict[str, Tensor]:
+        """`D(π_θ(·|p, y_<t), π_0(·|c, y_<t))`, over the whole vocabulary."""
+        ours, theirs, options = student.head, reference.head, (self.args.beta, self.args.loss_temperature)
+        if _is_frozen_and_shared(ours, theirs):
+            divergence, entropy = shared_head_divergence(student.hidden, reference.hidden, ours.weight, *options)
+        else:
+            divergence, entropy = generalized_divergence(
+                student.hidden,
+                ours.weight,
+                ours.bias,
+                reference.hidden,
+                theirs.weight,
+                theirs.bias,
+                *options,
+                student_scale=ours.scale,
+                student_softcap=ours.softcap,
+                reference_scale=theirs.scale,
+                reference_softcap=theirs.softcap,
+            )
+        return {"loss": divergence, "divergence": divergence.detach(), "entropy": entropy}
+
+    def _policy_gradient(
+        self, student: AnswerStates, reference: AnswerStates, rollouts: Rollouts
+    ) -> dict[str, Tensor]:
+        """
+        `-ratio · A_t`. The advantage `A_t = -(log π_old(y_t|p, y_<t) - log π_0(y_t|c, y_<t))` uses the policy that
+        sampled the rollouts, and is constant over all optimizer steps on them.
+        """
+        log_probs, entropy = student.log_probs_and_entropy(
+            _compared(rollouts, "completion_ids"), self.args.loss_temperature
+        )
+        if "sampling_log_probs" in rollouts:
+            sampling_log_probs = _compared(rollouts, "sampling_log_probs")
+        else:
+            sampling_log_probs = log_probs.detach()
+        advantages = self._log_probs(reference, rollouts) - sampling_log_probs
+        ratio = (log_probs - sampling_log_probs).exp()
+        loss = -ratio * advantages
+        watched = {"divergence": -advantages, "entropy": entropy, "importance_ratio": ratio.detach()}
+        if self.args.clip_range is not None:
+            clipped = ratio.clamp(1 - self.args.clip_range, 1 + self.args.clip_range)
+            watched["clipped"] = (-clipped * advantages > loss).float()
+            loss = torch.maximum(loss, -clipped * advantages)
+        if "engine_log_probs" in rollouts:
+            self.log_ratio = sampling_log_probs - _compared(rollouts, "engine_log_probs")
+            loss = loss * importance_weights(self.log_ratio, self.args)
+        return {"loss": loss, **watched}
+
+    def _log_probs(self, answers: AnswerStates, rollouts: Rollouts) -> Tensor:
+        """Returns the log-probabilities of the compared tokens, (M,), at `loss_temperature`."""
+        return answers.log_probs(_compared(rollouts, "completion_ids"), self.args.loss_temperature)
+
+
+def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Tensor:
+    """
+    Truncated importance weights `min(π / μ, c)` of tokens that the engine `μ` sampled for the policy `π`, where `c` is
+    `vllm_importance_sampling_clip_max`. The weight is 1 where `μ` is unknown.
+
+    Args:
+        log_ratio (`torch.Tensor`):
+            `log π - log μ`, NaN where unknown.
+        args ([`OnPolicyConsistencyConfig`]):
+            Options of the run.
+    """
+    weights = log_ratio.nan_to_num(nan=0.0).exp()
+    limit = args.vllm_importance_sampling_clip_max
+    return weights if limit is None else weights.clamp(max=limit)
+
+
+def _compared(rollouts: Rollouts, name: str) -> Tensor:
+    """A part of the rollouts, (B, T), at the compared tokens, (M,)."""
+    return rollouts[name][rollouts["loss_mask"].bool()]
+
+
+def _is_frozen_and_shared(ours: Head, theirs: Head) -> bool:
+    """Whether to use [`shared_head_divergence`], which TRL's fused kernel replaces on GPUs."""
+    plain = ours.bias is None and ours.softcap is None and ours.scale == 1
+    # Under ZeRO-3, sharded weights all have the same data pointer.
+    is_whole = not hasattr(ours.weight, "ds_id")
+    one = is_whole and ours.weight.data_ptr() == theirs.weight.data_ptr()
+    return plain and one and not ours.weight.requires_grad and ours.weight.device.type == "cpu"

@@ -1,0 +1,248 @@
+"""Rates on held-out pairs while training goes on: logged, chosen by, and a reason to stop."""
+
+from typing import Any
+
+from accelerate.logging import get_logger
+from datasets import Dataset
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from ...errors import ConsistencyError
+from ...evaluation.held_out import (
+    CONTROL_ACCURACY,
+    draw_sample,
+    fallen,
+    measure_sample,
+    prepare_sample,
+    selection_score,
+)
+from ...evaluation.rates.estimates import Estimate
+from ...models.checks import context_of
+from ...upstream import DistributedBackend, unwrap_model_for_generation
+
+
+logger = get_logger(__name__)
+
+PREFIX = "consistency/"
+WHAT_FELL = {
+    "clean_accuracy": "accuracy on clean prompts",
+    "clean_refusal": "refusals of bare harmful requests",
+    "benign_answered": "answers to benign requests",
+    CONTROL_ACCURACY: "accuracy on control questions",
+}
+
+
+class ConsistencyEvalCallback(TrainerCallback, ExportableState):
+    """
+    Has the model in training answer a small, fixed sample of held-out pairs and control questions, greedily, and logs the
+    rates as `eval_consistency/...`.
+
+    Before the first step, and then at each of the trainer's evaluations or every `eval_every` steps, it logs as far as the
+    data allow `sycophancy`, `perturbed_accuracy`, `clean_accuracy`, `attack_success`, `perturbed_refusal`, `clean_refusal`,
+    `benign_answered`, `clean_unread`, `perturbed_unread` and `clean_accuracy/control` (of the control questions), each of all
+    rows, with the number of answers (`.../count`) and of those that could not be read (`.../unread`). The scores by which the
+    papers choose checkpoints are `sycophancy_score` (harmonic mean of clean accuracy and of the share that resists the
+    suggestion), `jailbreak_score` (of benign answers and of harmful requests refused) and `score`, the harmonic mean
+    of both. An unread answer is a bad one in all of them. They are among the metrics of the evaluation, so that `metric_for_best_model="consistency/score"` with
+    `load_best_model_at_end=True` keeps the best checkpoint.
+
+    The training goes as it would without.
+
+    Example:
+
+    ```python
+    >>> from trl_consistency import ConsistencyEvalCallback
+
+    >>> guard = ConsistencyEvalCallback(trainer, held_out_pairs, control_questions, eval_every=50, max_drop=0.05)
+    >>> trainer.add_callback(guard)
+    >>> trainer.train()
+    ```
+
+    Args:
+        trainer ([`ConsistencyTrainer`] or [`OnPolicyConsistencyTrainer`]):
+            The trainer that the callback is added to.
+        eval_dataset ([`~datasets.Dataset`]):
+            Pairs to measure on, best with held-out wordings: `clean_prompt`, `perturbed_prompt`, and for questions `answer`
+            and `biased_answer`, for requests the `category` `"harmful"` or `"benign"`.
+        control_dataset ([`~datasets.Dataset`], *optional*):
+            Questions of a task that the pairs do not mention, with the columns `prompt` and `answer`. They must not be
+            anchors of the training.
+        eval_every (`int`, *optional*):
+            Steps between measurements. If `None`, the trainer's own evaluations say when.
+        max_drop (`float`, *optional*):
+            Stops the training when the share of right answers to clean prompts, of bare harmful requests refused, of benign
+            requests answered, or of control questions answered right is lower than before the first step by more than this
+            (0.05 is five points). An answer that cannot be read counts as a bad one. If `None`, nothing stops it.
+        num_rows (`int`, *optional*, defaults to `64`):
+            Most rows of each kind: questions, harmful requests, benign requests, control questions.
+        max_new_tokens (`int`, *optional*):
+            Most tokens of an answer. If `None`, the trainer's `max_completion_length`.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Prompts a batch.
+        seed (`int`, *optional*, defaults to `42`):
+            Seed of the choice of rows.
+
+    Attributes:
+        stopped (`str`, *optional*):
+            Why the training was stopped; None if it was not.
+
+    Raises:
+        [`ConsistencyError`]: For options that contradict each other or the data, and under FSDP, where no process has the
+            whole model.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        eval_dataset: Dataset,
+        control_dataset: Dataset | None = None,
+        eval_every: int | None = None,
+        max_drop: float | None = None,
+        num_rows: int = 64,
+        max_new_tokens: int | None = None,
+        batch_size: int = 32,
+        seed: int = 42,
+    ):
+        args: Any = trainer.args
+        check_options(args, eval_every, max_drop, num_rows)
+        if DistributedBackend(trainer.accelerator).is_fsdp:
+            raise ConsistencyError(
+                "`ConsistencyEvalCallback` is not available where FSDP shards the model, which then cannot answer. Use DDP "
+                "or DeepSpeed, or measure the checkpoints afterwards."
+            )
+        sample = draw_sample(eval_dataset, control_dataset, num_rows, seed)
+        self.trainer: Any = trainer
+        self.max_new_tokens = max_new_tokens or args.max_completion_length
+        self.sample = prepare_sample(
+            sample,
+            trainer.processing_class,
+            args.chat_template_kwargs,
+            context_of(trainer.model.config),
+        )
+        self.eval_every = eval_every
+        self.max_drop = max_drop
+        self.batch_size = batch_size
+        self.stopped: str | None = None
+        self._start: dict[str, Estimate] | None = None
+        self._measured: tuple[int, dict[str, float]] | None = None  # step and metrics
+
+    def state(self) -> dict[str, Any]:
+        start = {name: rate.to_dict() for name, rate in (self._start or {}).items()}
+        return {"args": {}, "attributes": {"start": start}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._measured = self._start = self.stopped = None
+        if state.global_step > 0:
+            saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {}).get("start")
+            if saved and all(isinstance(figures, dict) for figures in saved.values()):  # not of an earlier version
+                self._start = {name: Estimate.from_dict(figures) for name, figures in saved.items()}
+                return
+            logger.warning("What the model did before the first step is not known: drops count from here on.")
+        self._measure(state, control)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.eval_every and state.global_step % self.eval_every == 0:
+            self._measure(state, control)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        if not self.eval_every or chooses_best(args):
+            # In place: these are the metrics in which Trainer looks for that of the best model.
+            metrics.update(self._measure(state, control))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._measured = None  # The best model may have been loaded since.
+
+    def _measure(self, state: TrainerState, control: TrainerControl) -> dict[str, float]:
+        """Metrics of the model as it is; once a step, however many data sets the trainer evaluates on."""
+        if self._measured and self._measured[0] == state.global_step:
+            return self._measured[1]
+        trainer, args = self.trainer, self.trainer.args
+        was_training = trainer.model.training
+        trainer.model.eval()
+        should_log = control.should_log
+        try:
+            with (
+                unwrap_model_for_generation(
+                    trainer.model_wrapped,
+                    trainer.accelerator,
+                    gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+                ) as model,
+                trainer.compute_loss_context_manager(),
+            ):
+                rates = measure_sample(
+                    model,
+                    trainer.processing_class,
+                    self.sample,
+                    self.max_new_tokens,
+                    self.batch_size,
+                    progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
+                    thinking_markers=tuple(args.thinking_markers),
+                )
+            metrics = {f"eval_{PREFIX}{name}": value for name, value in _figures(rates).items()}
+            trainer.log(dict(metrics))  # as an evaluation: in training mode it would take the step's own means along
+        finally:
+            control.should_log = should_log  # `log` has taken this log for that of the step
+            trainer.model.train(was_training)
+        if trainer.is_in_train:
+            self._measured = state.global_step, metrics
+            self._compare(rates, state, control)
+        return metrics
+
+    def _compare(self, rates: dict[str, Estimate], state: TrainerState, control: TrainerControl) -> None:
+        if self._start is None:
+            self._start = rates
+        if self.max_drop is None or self.stopped:
+            return
+        found = fallen(self._start, rates, self.max_drop)
+        if found:
+            drops = "; ".join(f"{WHAT_FELL[name]}, from {self._start[name]} to {rates[name]}" for name in found)
+            self.stopped = f"Step {state.global_step}: more than `max_drop={self.max_drop}` was lost of {drops}."
+            control.should_training_stop = True
+            then = (
+                "The best checkpoint is loaded."
+                if self.trainer.args.load_best_model_at_end and state.best_model_checkpoint
+                else "The model is as it is after this step."
+            )
+            logger.warning(
+                f"Training is stopped. {self.stopped} {then} Anchors (`anchor_ratio`) or a lower learning rate keep what "
+                "the pairs do not mention."
+            )
+
+
+def check_options(args: Any, eval_every: int | None, max_drop: float | None, num_rows: int) -> None:
+    """Raises [`ConsistencyError`] for options that contradict each other."""
+    if eval_every is None and args.eval_strategy == "no":
+        raise ConsistencyError("Nothing says when to measure: set `eval_every`, or `eval_strategy` of the trainer.")
+    if eval_every is not None and eval_every < 1:
+        raise ConsistencyError(f"`eval_every` must be at least 1, got {eval_every}.")
+    if max_drop is not None and not 0 <= max_drop < 1:
+        raise ConsistencyError(f"`max_drop` is a share, from 0 to below 1 (0.05 is five points), got {max_drop}.")
+    if num_rows < 1:
+        raise ConsistencyError(f"`num_rows` must be at least 1, got {num_rows}.")
+
+
+def chooses_best(args: Any) -> bool:
+    """Whether the best model is chosen by one of the callback's metrics."""
+    return (args.metric_for_best_model or "").removeprefix("eval_").startswith(PREFIX)
+
+
+def _figures(rates: dict[str, Estimate]) -> dict[str, float]:
+    """What goes to the trackers."""
+    figures: dict[str, float] = {}
+    for name, rate in rates.items():
+        figures |= {name: rate.value, f"{name}/count": rate.total, f"{name}/unread": rate.unread_total}
+    score = selection_score(rates)
+    return figures if score is None else {**figures, "score": score}

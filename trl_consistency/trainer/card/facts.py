@@ -1,0 +1,341 @@
+"""The model card: what was trained, from what, on what, and how to use it. It names no local path and no token."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import is_peft_model
+from datasets import Dataset
+from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
+
+from ...data.alignment import AlignmentReport
+from ...data.prepare import needs_targets
+from ...data.repeats import first_rows
+from ...models.sharding import shape_of
+from ...passes.capture import find_blocks
+from ...smollm2.checkpoint import HUB_NAME, origin_of
+from ...upstream import get_config_model_id
+from ..run.interruption import rows_per_step
+from ..run.resumption import describe_history, past_methods
+from .papers import cite, in_words, name_methods, name_without_paper
+
+
+LIBRARIES = ("trl-consistency", "trl", "transformers", "peft", "torch", "datasets")
+MAX_PERTURBATIONS, MAX_WORDINGS = 10, 40
+# Evaluation results that the card shows, by the end of their name
+EVALUATED = ("_loss", "_divergence", "_response_cross_entropy", "_activation_distance", "_reference_kl")
+
+
+def describe_data(dataset: Any) -> dict[str, str]:
+    """Facts about a table of pairs that the card states: rows, distinct clean prompts, how they were perturbed."""
+    if not isinstance(dataset, Dataset):
+        return {"Pairs": "streamed"}
+    facts = {"Pairs": f"{len(dataset):,} ({len(first_rows(dataset['clean_prompt'])):,} distinct clean prompts)"}
+    if "perturbation" in dataset.column_names:
+        # "suggested_answer/train-03" is wording 3 of a perturbation, "authority/train-03+typos/train-00" two in a row
+        kinds = Counter(
+            "+".join(step.split("/")[0] for step in str(perturbation).split("+"))
+            for perturbation in dataset["perturbation"]
+        )
+        wordings = len(set(dataset["perturbation"]))
+        shown = ", ".join(f"{_safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
+        more = f", {len(kinds) - MAX_PERTURBATIONS} more kinds" if len(kinds) > MAX_PERTURBATIONS else ""
+        facts["Perturbations"] = f"{shown}{more} ({wordings} wordings)"
+        if named := _name_wordings(dataset["perturbation"]):
+            facts["Wordings"] = named
+    return facts
+
+
+def _name_wordings(perturbations: Iterable[Any]) -> str:
+    """Which wordings of each perturbation occur, by the numbers that the card of the pairs gives them."""
+    numbers: dict[str, set[str]] = {}
+    for step in {step for perturbation in perturbations for step in str(perturbation).split("+")}:
+        kind, _, number = step.partition("/")
+        if number:
+            numbers.setdefault(_safe(kind), set()).add(_safe(number))
+    named = [
+        f"{kind} {', '.join(sorted(found)[:MAX_WORDINGS])}{' and more' if len(found) > MAX_WORDINGS else ''}"
+        for kind, found in sorted(numbers.items())
+    ]
+    more = f"; {len(named) - MAX_PERTURBATIONS} more kinds" if len(named) > MAX_PERTURBATIONS else ""
+    return "; ".join(named[:MAX_PERTURBATIONS]) + more
+
+
+def build_card(
+    trainer: Any, facts: dict[str, str], model_name: str | None, dataset_name: str | None, tags: Any
+) -> ModelCard:
+    """
+    Builds the card of a trainer's model.
+
+    Args:
+        trainer ([`PairTrainer`]):
+            The trainer.
+        facts (`dict[str, str]`):
+            What the card says of the training: [`paired_facts`] or [`rollout_facts`].
+        model_name (`str`, *optional*):
+            Title. `None` takes the hub id or the last part of the output folder.
+        dataset_name (`str`, *optional*):
+            Hub name of the data set, left out if it is anything else.
+        tags (`str` or `list[str]`, *optional*):
+            Further tags.
+
+    Returns:
+        [`~huggingface_hub.ModelCard`]: The card.
+    """
+    methods = ["opct"] if trainer.args.rolls_out else trainer.args.method
+    args, model = trainer.args, trainer.model
+    methods = list(dict.fromkeys([*past_methods(trainer), *methods]))
+    is_adapter = is_peft_model(model)
+    base_path = get_config_model_id((model.get_base_model() if is_adapter else model).config)
+    origin = origin_of(base_path)
+    base_model = HUB_NAME if origin else _hub_name(base_path)
+    model_name = model_name or (args.hub_model_id or os.path.abspath(args.output_dir)).rstrip("/").split("/")[-1]
+    tags = [tags] if isinstance(tags, str) else list(tags or [])
+    revision = _revision(base_model, args.model_init_kwargs) if base_model and not origin else None
+    card_data = ModelCardData(
+        base_model=base_model,
+        base_model_revision=revision,
+        datasets=_hub_name(dataset_name),
+        library_name="peft" if is_adapter else "transformers",
+        model_name=model_name,
+        pipeline_tag="text-generation",
+        tags=sorted({"generated_from_trainer", *trainer._tag_names, *methods, *tags}),
+    )
+    return ModelCard.from_template(
+        card_data,
+        template_path=str(resources.files("trl_consistency") / "templates" / "model_card.md"),
+        model_name=model_name,
+        base_model_link=f"[{origin or base_model}](https://huggingface.co/{base_model})"
+        if base_model
+        else "a local model",
+        revision=revision,
+        method=name_methods(methods),
+        is_adapter=is_adapter,
+        quantization=_four_bits(model),
+        is_chat=trainer.is_chat,
+        repo=trainer.hub_model_id or "path/to/this/folder",
+        example="I think the answer is Lyon. What is the capital of France?",
+        results=_eval_results(trainer),
+        facts=facts,
+        citation=cite(methods),
+        without_paper=name_without_paper(methods),
+        versions=", ".join(f"{library} {version(library)}" for library in LIBRARIES),
+    )
+
+
+def _revision(base_model: str, init_kwargs: dict[str, Any] | None) -> str | None:
+    """The commit that a model of the Hub was loaded at, as the cache has it; else the branch or tag that was asked for."""
+    options = init_kwargs or {}
+    revision = options.get("revision")
+    config = try_to_load_from_cache(base_model, "config.json", options.get("cache_dir"), revision)
+    if not isinstance(config, str):
+        return revision
+    snapshot = Path(config).parent
+    if init_kwargs is None and len(list(snapshot.parent.iterdir())) > 1:
+        return None  # The model was loaded elsewhere, and does not say at which of the commits.
+    return snapshot.name
+
+
+def _four_bits(model: Any) -> str | None:
+    """How a model was loaded in 4 bits, as arguments of `BitsAndBytesConfig`."""
+    if not getattr(model, "is_loaded_in_4bit", False):
+        return None
+    config = model.config.quantization_config
+    dtype = str(config.bnb_4bit_compute_dtype).removeprefix("torch.")
+    return (
+        f'load_in_4bit=True, bnb_4bit_quant_type="{config.bnb_4bit_quant_type}", '
+        f'bnb_4bit_use_double_quant={config.bnb_4bit_use_double_quant}, bnb_4bit_compute_dtype="{dtype}"'
+    )
+
+
+def paired_facts(trainer: Any) -> dict[str, str]:
+    """What the card of a [`ConsistencyTrainer`] says."""
+    args = trainer.args
+    weights = ", ".join(f"{method} (weight {weight:g})" for method, weight in args.weights.items())
+    facts = {
+        "Objective": weights,
+        **_comparison_facts(trainer),
+        **_reference_facts(trainer),
+        **trainer.data_facts,
+    }
+    if "train_dataset" in trainer.alignment:
+        shared = "content" if args.compares_content else "end of the two prompts"
+        facts["Shared tokens"] = f"{shared}: {_describe_alignment(trainer.alignment['train_dataset'])}"
+    if args.anchor_ratio:
+        facts["Anchors"] = f"{args.anchor_ratio:.0%} of an epoch, from {trainer.anchor_description}"
+    if args.needs_completions:
+        facts["Targets"] = _target_description(trainer)
+    return facts | _optimisation_facts(trainer, "rows")
+
+
+def rollout_facts(trainer: Any) -> dict[str, str]:
+    """What the card of an [`OnPolicyConsistencyTrainer`] says."""
+    args = trainer.args
+    names = {0.0: "forward KL", 1.0: "reverse KL"}
+    if args.loss_type == "divergence":
+        name = names.get(args.beta, f"generalized Jensen-Shannon divergence (beta {args.beta:g})")
+        objective = f"{name} from the reference, exact over the vocabulary"
+        if args.loss_temperature != 1:
+            objective += f", at temperature {args.loss_temperature:g}"
+    else:
+        clip = f", clipped to 1 ± {args.clip_range:g}" if args.clip_range is not None else ""
+        objective = f"policy gradient, with the sampled tokens' log-ratio to the reference as the penalty{clip}"
+    facts = {
+        "Objective": objective,
+        **_reference_facts(trainer),
+        **trainer.data_facts,
+    }
+    if args.anchor_ratio:
+        facts["Anchors"] = f"{args.anchor_ratio:.0%} of an epoch, from {trainer.anchor_description}"
+    sampling = {
+        name: getattr(args, name)
+        for name, off in (("top_p", 1), ("top_k", 0), ("min_p", None))
+        if getattr(args, name) != off
+    }
+    options = "".join(f", {name} {value:g}" for name, value in sampling.items())
+    facts["Rollouts"] = (
+        f"{args.num_generations} a prompt (temperature {args.temperature:g}{options}, at most "
+        f"{args.max_completion_length} tokens{', by vLLM' if args.use_vllm else ''})"
+    )
+    masked = {
+        "truncated rollouts": args.mask_truncated_completions,
+        "thoughts": not args.train_on_thinking,
+    }
+    if any(masked.values()):
+        facts["Not compared"] = in_words([what for what, is_masked in masked.items() if is_masked])
+    return facts | _optimisation_facts(trainer, "rollouts")
+
+
+def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
+    """How long, on batches of how many `what`, and which weights."""
+    args, state, facts = trainer.args, trainer.state, {}
+    is_whole = state.global_step == state.max_steps  # both are 0 before training
+    steps = f"{state.global_step:,} {'steps' if is_whole else f'of {state.max_steps:,} planned steps'}"
+    epochs = f" ({state.epoch:.4g} epochs)" if args.max_steps <= 0 and state.epoch else ""
+    optim = getattr(args.optim, "value", args.optim)
+    schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    facts["Optimisation"] = (
+        f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {optim}, learning rate {args.learning_rate:g} ({schedule}), "
+        f"seed {args.seed}"
+    )
+    if history := describe_history(trainer):
+        facts["History"] = history
+    for callback in trainer.callback_handler.callbacks:  # of guards
+        if stopped := getattr(callback, "stopped", None):
+            facts["Stopped"] = stopped
+    if best_step := _best_step(trainer):
+        facts["Kept"] = f"the weights of step {best_step:,}, the best by `{args.metric_for_best_model}`"
+    if is_peft_model(trainer.model):
+        config = trainer.model.peft_config[trainer.model.active_adapters[0]]
+        numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
+        shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
+        kind = str(getattr(config.peft_type, "value", config.peft_type))
+        quantised = ", on weights in 4 bits" if getattr(trainer.model, "is_loaded_in_4bit", False) else ""
+        facts["Adapter"] = f"{'LoRA' if kind == 'LORA' else kind}{shape}{quantised}"
+    else:
+        sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]
+        trained = sum(size for size, is_trained in sizes if is_trained)
+        facts["Trained weights"] = f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"
+    return facts
+
+
+def _best_step(trainer: Any) -> int | None:
+    """The step whose weights were loaded at the end of training, if any were."""
+    checkpoint = trainer.state.best_model_checkpoint
+    if trainer.is_in_train or not trainer.args.load_best_model_at_end or checkpoint is None:
+        return None
+    return int(checkpoint.rsplit("-", 1)[1])
+
+
+def _comparison_facts(trainer: Any) -> dict[str, str]:
+    """What is compared inside the blocks: which of them, where and how."""
+    args, facts = trainer.args, {}
+    if trainer.paired_loss is not None and {"act", "attct", "mlpct"} & set(args.method):
+        num_blocks, layers = len(find_blocks(trainer.model)), trainer.paired_loss.layers
+        some = f"{in_words(list(map(str, layers)))} (of {num_blocks}, counted from 0)"
+        facts["Compared blocks"] = f"all {num_blocks}" if len(layers) == num_blocks else some
+    if "act" in args.method:
+        facts["ACT compares"] = {
+            "prompt": "the tokens that both prompts end with",
+            "completion": "the tokens of the clean answer (where the paper has those of the prompt)",
+            "all": "the tokens that both prompts end with, and those of the clean answer (which the paper does not)",
+        }[args.act_tokens]
+    if "mlpct" in args.method:
+        facts["MLPCT distance"] = args.mlp_distance
+    return facts
+
+
+def _describe_alignment(report: AlignmentReport) -> str:
+    tokens, fraction = report.shared_tokens, report.shared_fraction
+    rows = {
+        "at most one token before the generation header": len(report.header_only),
+        "nothing (left out)": len(report.no_shared_span),
+    }
+    weak = "".join(f"; {count:,} of {report.rows:,} share {what}" for what, count in rows.items() if count)
+    return (
+        f"{tokens.min:g} to {tokens.max:g} (median {tokens.median:g}), {fraction.min:.0%} to {fraction.max:.0%} of the "
+        f"clean prompt (median {fraction.median:.0%}){weak}"
+    )
+
+
+def _reference_facts(trainer: Any) -> dict[str, str]:
+    facts = {"Reference": _reference_description(trainer)}
+    if trainer._reference is not None:  # plain BCT keeps none: it has answered before training
+        facts["Reference checksum"] = f"{trainer._reference.checksum:x}"
+    return facts
+
+
+def _reference_description(trainer: Any) -> str:
+    """What the reference policy is, in words."""
+    if getattr(trainer, "ref_model", None) is not None:
+        return "another model"
+    if trainer._adapter_off:
+        return "the base model, without the adapter"
+    adapter = ""
+    if is_peft_model(trainer.model):
+        adapter = ", with its adapter" if trainer._peft_config is None else ", with the adapter as it was initialised"
+    copy = " (a frozen copy)" if trainer._reference is not None else ""
+    return f"the model as it was before training{adapter}{copy}"
+
+
+def _target_description(trainer: Any) -> str:
+    """Where the targets come from, in words."""
+    trained = {"bct", "kl"} & set(trainer.args.method) or trainer.args.act_tokens != "prompt"
+    use = "" if trained else "; for the logged metrics alone"
+    if not any(needs_targets(dataset) for dataset in trainer.target_maker.sources[:1]):
+        return f"given with the pairs (`completion` column){use}"
+    config = trainer.target_maker.generation_config()
+    names = ("temperature", "top_p", "top_k", "min_p") if config.do_sample else ()
+    options = [f"{name} {getattr(config, name):g}" for name in names if getattr(config, name) is not None]
+    sampled = ", ".join(options) or "greedy"
+    engine = ", by vLLM" if trainer.args.use_vllm else ""
+    how = f"{sampled}, at most {config.max_new_tokens} tokens{engine}"
+    return f"the reference's own answers to the clean prompts ({how}){use}"
+
+
+def _eval_results(trainer: Any) -> str:
+    last_step = _best_step(trainer) or trainer.state.global_step
+    last = {
+        key: (value, entry["step"])
+        for entry in trainer.state.log_history
+        if entry["step"] <= last_step
+        for key, value in entry.items()
+        if key.startswith("eval_") and key.endswith(EVALUATED)
+    }
+    return "\n".join(f"- `{key}` {value:.4g} at step {step}" for key, (value, step) in last.items())
+
+
+def _hub_name(name: str | None) -> str | None:
+    """A name that can be one on the Hub; None for a path or anything else that is of this machine only."""
+    if not name or os.path.exists(name) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        return None
+    return name
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^\w .+-]", "", text)[:60]

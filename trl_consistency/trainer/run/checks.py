@@ -1,0 +1,357 @@
+"""What the options alone can tell: checked before any weights load."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from accelerate.logging import get_logger
+from accelerate.utils import is_peft_model
+from datasets import Dataset, IterableDataset
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from transformers import PreTrainedTokenizerBase, ProcessorMixin, Trainer, TrainingArguments, get_scheduler
+from transformers.integrations import get_available_reporting_integrations
+
+from ...config.consistency_config import ConsistencyConfig
+from ...data.anchors import count_anchors
+from ...data.pairs import AnyDataset, check_anchors
+from ...data.prepare import columns_of
+from ...data.rendering import ProcessingClass, get_tokenizer, render_text
+from ...errors import ConsistencyError, InvalidPairsError, one_line
+from ...models.checks import check_checkpoint, load_config
+from ...models.sharding import is_sharded
+from ...passes.capture import resolve_layers
+from ...upstream import DistributedBackend
+from .interruption import check_unchanged, find_checkpoint
+
+
+logger = get_logger(__name__)
+
+Config = TypeVar("Config", bound=TrainingArguments)
+
+
+def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
+    """Raises [`ConsistencyError`] if nothing can be written to the folder `output_dir`, which `option` names."""
+    if not output_dir:
+        raise ConsistencyError(f"`{option}` is empty: name a folder.")
+    try:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output_dir):
+            pass
+    except OSError as error:
+        raise ConsistencyError(
+            f"`{option}` `{output_dir}` is not writable ({error.strerror or error}). Choose another one."
+        ) from None
+
+
+def check_apart(output_dir: str, *models: Any) -> None:
+    """Raises [`ConsistencyError`] if a run would write over one of the models that it is made with."""
+    for model in models:
+        if isinstance(model, str) and os.path.isdir(model) and os.path.samefile(model, output_dir):
+            raise ConsistencyError(
+                f"`output_dir` {output_dir} is the folder of a model that the run is made with, which it would write over. "
+                "Choose another one."
+            )
+
+
+def as_config(args: TrainingArguments, kind: type[Config]) -> Config:
+    """A trainer's config, of one that it extends; raises [`ConsistencyError`] for those of other trainers."""
+    if isinstance(args, kind):
+        return args
+    if not isinstance(args, TrainingArguments) or not issubclass(kind, type(args)):
+        raise ConsistencyError(f"`args` must be of the class `{kind.__name__}`, got `{type(args).__name__}`.")
+    # Not `to_dict`, which masks whatever ends in `_token`.
+    return kind(**{field.name: getattr(args, field.name) for field in fields(args) if field.init})
+
+
+def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> None:
+    """Raises [`ConsistencyError`] if the options need a package that is not installed, naming what to install."""
+    if "BitsAndBytes" in type(quantization_config).__name__:
+        check_bitsandbytes("`quantization_config`")
+    optim = str(getattr(args.optim, "value", args.optim))
+    if "8bit" in optim or "paged" in optim:
+        check_bitsandbytes(f"`optim` {optim}")
+    wanted = {
+        "`use_liger_kernel`": (args.use_liger_kernel, "liger_kernel", "liger-kernel"),
+        "`use_kernels`": ((args.model_init_kwargs or {}).get("use_kernels"), "kernels", "kernels"),
+        "`use_vllm`": (args.use_vllm, "vllm", "'trl[vllm]'"),
+        "`attn_implementation` flash_attention_2": (
+            (args.model_init_kwargs or {}).get("attn_implementation") == "flash_attention_2",
+            "flash_attn",
+            "flash-attn",
+        ),
+    }
+    for option, (is_wanted, module, package) in wanted.items():
+        if is_wanted and find_spec(module) is None:
+            raise ConsistencyError(f"{option} needs the package `{module}`: `pip install {package}`.")
+    if args.use_liger_kernel:
+        config = args.liger_kernel_config or {}
+        if config.get("fused_linear_cross_entropy"):
+            raise ConsistencyError(
+                "`liger_kernel_config` sets `fused_linear_cross_entropy`, a loss that consistency training does not have. "
+                "Leave it out: the kernels of the layers serve."
+            )
+        # By default it would replace the model's forward.
+        args.liger_kernel_config = {**config, "fused_linear_cross_entropy": False}
+    if args.hub_model_id is not None:
+        try:
+            validate_repo_id(args.hub_model_id)
+        except HFValidationError as error:
+            raise ConsistencyError(f"`hub_model_id` {args.hub_model_id!r}: {one_line(error)}") from None
+    available = get_available_reporting_integrations()
+    for tracker in args.report_to or []:
+        if tracker not in available:
+            raise ConsistencyError(
+                f"`report_to` names `{tracker}`, which is not installed (or not a tracker that transformers knows). "
+                f"Install it, or set `report_to: none`. Available here: {', '.join(available) or 'none'}."
+            )
+
+
+def check_bitsandbytes(option: str) -> None:
+    """Raises [`ConsistencyError`] if bitsandbytes, which `option` needs, is not installed."""
+    if find_spec("bitsandbytes") is None:
+        raise ConsistencyError(f"{option} needs the package `bitsandbytes`: `pip install bitsandbytes`.")
+
+
+def check_training_options(
+    trainer: Any, resume_from_checkpoint: str | bool | None, resume_changed: Sequence[str] = ()
+) -> str | None:
+    """
+    The checkpoint to resume from, if any. Raises [`ConsistencyError`] for what would otherwise come to light only after the
+    targets are made: a checkpoint that is not there or of another run, but for what `resume_changed` names; an optimizer or
+    schedule that cannot be built.
+    """
+    args = trainer.args
+    checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
+    if checkpoint is not None and not is_sharded(trainer.accelerator):
+        check_checkpoint(checkpoint, trainer.model)
+    if checkpoint is not None:
+        check_unchanged(checkpoint)
+    trainer.run_record.compare(checkpoint, resume_changed)
+    try:
+        if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
+            trainer.get_optimizer_cls_and_kwargs(args, trainer.model)
+    except (ImportError, TypeError, ValueError) as error:
+        raise ConsistencyError(f"`optim` {getattr(args.optim, 'value', args.optim)}: {error}") from None
+    try:
+        if trainer.lr_scheduler is None:
+            get_scheduler(
+                args.lr_scheduler_type,
+                optimizer=torch.optim.SGD([torch.zeros(1)], lr=1.0),
+                num_warmup_steps=0,
+                num_training_steps=10,
+                scheduler_specific_kwargs=dict(args.lr_scheduler_kwargs or {}),
+            )
+    except (TypeError, ValueError) as error:
+        kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
+    return checkpoint
+
+
+def check_evaluation(args: Any, eval_dataset: Any) -> None:
+    """Raises [`ConsistencyError`] if there is to be an evaluation with nothing to evaluate on, or the other way round."""
+    strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
+    wanted = f"`eval_strategy` is {strategy}" if strategy != "no" else "`eval_on_start` is set" * args.eval_on_start
+    if wanted and not eval_dataset:
+        way_out = "set `eval_strategy: 'no'`" if strategy != "no" else "leave it out"
+        raise ConsistencyError(f"{wanted}, but there is no `eval_dataset`: give one, or {way_out}.")
+    if isinstance(eval_dataset, dict) and not all(isinstance(name, str) for name in eval_dataset):
+        raise ConsistencyError(f"`eval_dataset` must have names that are text, got {list(eval_dataset)}.")
+    if args.do_eval and not wanted and not eval_dataset:  # with one, a script may call `evaluate` itself
+        raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")
+    if args.load_best_model_at_end and strategy == "no":
+        raise ConsistencyError(
+            "`load_best_model_at_end` needs evaluations to tell which is best: set `eval_strategy`."
+        )
+
+
+def read_template(path: str) -> str:
+    """The chat template in a file, or a [`ConsistencyError`] if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")  # a byte order mark would stand in each prompt
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConsistencyError(f"`chat_template_path` {path} cannot be read: {one_line(error)}") from None
+
+
+def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase:
+    """Raises [`ConsistencyError`] for a tokenizer whose answers could not end; returns it."""
+    if not isinstance(processing_class, PreTrainedTokenizerBase | ProcessorMixin):
+        raise ConsistencyError(
+            f"`processing_class` must be a tokenizer or a processor, got `{type(processing_class).__name__}`."
+        )
+    tokenizer = get_tokenizer(processing_class)
+    for option in ("eos_token", "pad_token"):
+        token = getattr(args, option, None)
+        if token is not None and token not in tokenizer.get_vocab():
+            raise ConsistencyError(f"`{option}` is {token!r}, which is no token of the tokenizer.")
+    if tokenizer.eos_token is None and getattr(args, "eos_token", None) is None:
+        raise ConsistencyError(
+            "The tokenizer has no `eos_token`, so that no answer could end. Set it (`tokenizer.eos_token = ...`) and save "
+            "the tokenizer."
+        )
+    return tokenizer
+
+
+def check_reference_options(trainer: Trainer) -> None:
+    """Raises [`ConsistencyError`] for what the reference's pass beside the student's cannot do."""
+    args = trainer.args
+    why = (
+        ""
+        if args.rolls_out
+        else f" (`method` {args.method}, `log_consistency_metrics` {args.log_consistency_metrics})"
+    )
+    way_out = "" if args.rolls_out else "; `method: [bct]` alone can have it"
+    refused = {
+        "`torch.nn.DataParallel` (several GPUs in one process; use `accelerate launch`)": args.n_gpu > 1,
+        "tensor, context or sequence parallelism": trainer.accelerator.parallelism_config is not None,
+        "`torch_compile`": args.torch_compile,
+        "`compute_metrics`": trainer.compute_metrics,
+    }
+    for option, is_set in refused.items():
+        if is_set:
+            raise ConsistencyError(
+                f"{option} is not available where the reference runs beside the student{why}. Leave it out{way_out}."
+            )
+
+
+def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
+    """Raises [`ConsistencyError`] where the reference, the student with its adapter off or not, cannot run in shards."""
+    backend, args = DistributedBackend(trainer.accelerator), trainer.args
+    if backend.fsdp_version == 1:
+        raise ConsistencyError(
+            "FSDP 1 is not available where the reference runs beside the student. Set `fsdp_version: 2`."
+        )
+    if not is_sharded(trainer.accelerator):
+        return
+    name = "FSDP" if backend.is_fsdp else "DeepSpeed ZeRO-3"
+    if is_peft_model(trainer.model) and not adapter_off:
+        raise ConsistencyError(
+            f"Under {name} the reference must be the model with its adapter off, and here the initial policy needs an "
+            "adapter: one that the model came with, or one with `bias`. Merge it into "
+            "the model (`merge_and_unload`) and give a new `peft_config`, or use DDP or DeepSpeed ZeRO-2."
+        )
+    if args.rolls_out and args.log_consistency_metrics:
+        raise ConsistencyError(
+            f"`log_consistency_metrics` has the reference answer the clean prompts, each process other ones, and under {name} "
+            "no process holds the whole reference. Leave it out, or use DDP or DeepSpeed ZeRO-2."
+        )
+    if backend.is_zero3 and is_peft_model(trainer.model) and args.gradient_checkpointing and not args.rolls_out:
+        raise ConsistencyError(
+            f"Under {name} TRL trains an adapter with reentrant gradient checkpointing only, which runs the blocks "
+            f"without gradients: `method` {args.method} cannot train there. Set `gradient_checkpointing: false`, or use "
+            "FSDP2 or DeepSpeed ZeRO-2."
+        )
+
+
+def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> None:
+    """
+    Raises [`ConsistencyError`] if the model does not have the `layers` or the attention that objectives need. A model
+    that is still to be loaded gets eager attention for `attct`, unless another one is asked for.
+    """
+    if "attct" in args.method:
+        if isinstance(model, str):
+            options = args.model_init_kwargs or {}
+            asked = options.get("attn_implementation")
+            args.model_init_kwargs = {**options, "attn_implementation": asked or "eager"}
+        else:
+            asked = model.config._attn_implementation
+        if asked not in (None, "eager"):
+            raise ConsistencyError(
+                f"`attct` compares attention maps, which `{asked}` attention never forms. Set `attn_implementation: eager`."
+            )
+    if args.layers is not None:
+        if isinstance(model, str):
+            options = args.model_init_kwargs or {}
+            config = load_config(model_id, options.get("revision"), args.trust_remote_code)
+        else:
+            config = model.config
+        resolve_layers(args.layers, config.get_text_config().num_hidden_layers)
+
+
+def refuse_arguments(**arguments: tuple[Any, str]) -> None:
+    """Raises [`ConsistencyError`] for an argument that is given (value, reason why it cannot be) though it has no use."""
+    for name, (value, reason) in arguments.items():
+        if value is not None:
+            raise ConsistencyError(f"`{name}` is not available in consistency training: {reason}. Leave it out.")
+
+
+def check_stream(dataset: AnyDataset, name: str) -> None:
+    """Raises [`InvalidPairsError`] for a stream without completions."""
+    if isinstance(dataset, IterableDataset) and not {"completion", "completion_ids"} & set(columns_of(dataset)):
+        raise InvalidPairsError(
+            f"`{name}` is streamed and has no `completion` column, and a stream's clean prompts cannot be answered before "
+            "training. Load it without streaming, or add the column."
+        )
+
+
+def check_steps(dataset: AnyDataset, max_steps: int) -> None:
+    """Raises [`ConsistencyError`] for a stream that is to be trained on for epochs."""
+    if isinstance(dataset, IterableDataset) and max_steps <= 0:
+        raise ConsistencyError(
+            "`train_dataset` is streamed, and the steps of an epoch are not known before its end. Set `max_steps`: the "
+            "stream begins anew as often as they need. Or load it without streaming."
+        )
+
+
+def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
+    """
+    Raises [`InvalidPairsError`] if `dataloader_drop_last` leaves nothing to train on, and warns of what it leaves out of an
+    epoch otherwise.
+    """
+    if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
+        return
+    rows = len(dataset) + count_anchors(len(dataset), args.anchor_ratio)
+    batch = args.per_device_train_batch_size * args.world_size
+    if rows < batch:
+        raise InvalidPairsError(
+            f"`train_dataset` has {rows} row(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "
+            "out what fills none: nothing would be trained. Use smaller batches, or leave the option out."
+        )
+    if rows % batch:
+        logger.warning(f"Each epoch leaves out {rows % batch} of {rows} rows (`dataloader_drop_last`).")
+
+
+def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:
+    """Raises [`ConsistencyError`] for anchors that are faulty, or that would not be used."""
+    if anchor_ratio == 0:
+        raise ConsistencyError(
+            "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: say which share it is to "
+            "have, or leave the data set out."
+        )
+    if isinstance(anchor_dataset, IterableDataset) and isinstance(train_dataset, Dataset):
+        raise ConsistencyError("`anchor_dataset` is streamed and the pairs are not: load it without streaming.")
+    check_anchors(anchor_dataset)
+
+
+def check_chat_template(
+    processing_class: ProcessingClass,
+    datasets: dict[str, AnyDataset],
+    ways_out: str = "Set `chat_template_path`, use",
+) -> None:
+    """
+    Raises [`InvalidPairsError`] for chat messages where there is no template to render them, or one that renders the same
+    messages differently each time: the two sides would differ in more than the cue.
+    """
+    for name, dataset in datasets.items():
+        prompt = next(iter(dataset))["clean_prompt"]
+        if not isinstance(prompt, list):
+            continue
+        if processing_class.chat_template is None:
+            raise InvalidPairsError(
+                f"`{name}` holds chat messages, but the tokenizer has no chat template. {ways_out} the "
+                "chat (instruct) version of the model, or give the prompts as strings."
+            )
+        texts: set[str] = set()
+        with suppress(Exception):  # what it refuses is told with the rows
+            texts = {render_text(processing_class, prompt) for _ in range(3)}
+        if len(texts) > 1:
+            raise InvalidPairsError(
+                f"`{name}`: the chat template renders the same messages differently each time, so that the two sides would "
+                "differ in more than the cue. Take the time or the chance out of it."
+            )

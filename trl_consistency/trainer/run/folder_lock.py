@@ -1,0 +1,42 @@
+"""Locks a folder for all processes of one command."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from accelerate import Accelerator, PartialState
+from accelerate.utils import broadcast_object_list
+
+from ...errors import ConsistencyError
+from ...folder_lock import let_go, take
+
+
+@contextmanager
+def all_alone_in(folder: str | Path, state: Accelerator | PartialState, does: str = "trains") -> Iterator[None]:
+    """
+    Keeps other commands out of a folder.
+
+    Args:
+        folder (`str` or [`~pathlib.Path`]):
+            The `output_dir` of a command.
+        state ([`~accelerate.Accelerator`] or [`~accelerate.PartialState`]):
+            State that connects the processes of this command.
+        does (`str`, *optional*, defaults to `"trains"`):
+            The command's activity, for the error of another command.
+
+    Raises:
+        [`ConsistencyError`]: In all processes, if another command uses the folder.
+    """
+    lock, refused = None, None
+    if state.is_main_process:
+        try:
+            lock = take(folder, does)
+        except ConsistencyError as error:
+            refused = str(error)
+    refused = broadcast_object_list([refused])[0]
+    if refused is not None:
+        raise ConsistencyError(refused)
+    try:
+        yield
+    finally:
+        let_go(lock)

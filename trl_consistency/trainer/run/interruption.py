@@ -1,0 +1,317 @@
+"""Runs that may be interrupted at any moment: only whole checkpoints are resumed from, and a signal ends with one."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.logging import get_logger
+from safetensors import SafetensorError
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+
+from ...errors import ConsistencyError
+
+
+logger = get_logger(__name__)
+
+
+# What a checkpoint holds, and who saved it, stands under this name in its last file, among the states of callbacks.
+MANIFEST = "manifest"
+LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that a run goes on with
+LARGEST_DIGEST = 1 << 28  # bytes; reading back larger files would slow every checkpoint of a fully trained model
+
+
+def rows_per_step(trainer: Any) -> int:
+    args = trainer.args
+    return args.per_device_train_batch_size * args.gradient_accumulation_steps * trainer.accelerator.num_processes
+
+
+def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
+    """
+    What its trainer noted of a checkpoint; empty if that was another kind of trainer.
+
+    Raises:
+        [`ConsistencyError`]: If the checkpoint is not whole.
+    """
+    checkpoint = Path(checkpoint)
+    try:
+        content = json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+        state = TrainerState(**content)
+        manifest = state.stateful_callbacks.get(MANIFEST, {})
+        files = list(manifest.get("files", {}).items())
+        is_well = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
+        is_well &= isinstance(manifest.get("run"), dict | None)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        is_well = False
+    if not is_well:
+        raise ConsistencyError(
+            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME}, its last file, is missing or cut short, or was changed."
+        )
+    number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+    steps = [manifest.get("step", state.global_step), *([int(number)] if number.isdigit() else [])]
+    if not isinstance(state.global_step, int) or any(step != state.global_step for step in steps):
+        raise ConsistencyError(
+            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME} says step {state.global_step!r}, which is another."
+        )
+    for name, size in files:
+        file = checkpoint / name
+        if not file.is_file() or file.stat().st_size < size:
+            raise ConsistencyError(f"{checkpoint} is no whole checkpoint: {name} is missing or cut short.")
+    return manifest
+
+
+def check_unchanged(checkpoint: str | Path) -> None:
+    """Raises [`ConsistencyError`] if the weights or states in a checkpoint are not those that were saved."""
+    for name, digest in read_manifest(checkpoint).get("digests", {}).items():
+        if _digest(Path(checkpoint) / name) != digest:
+            raise ConsistencyError(
+                f"`resume_from_checkpoint`: {name} in {checkpoint} is damaged, or was changed after it was saved. Delete that "
+                "checkpoint, and resume from an earlier one."
+            )
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
+    """
+    The checkpoint to resume from.
+
+    Args:
+        resume_from_checkpoint (`str` or `bool`, *optional*):
+            A checkpoint, or `True` for the last one that is whole.
+        output_dir (`str`):
+            Where checkpoints are.
+
+    Raises:
+        [`ConsistencyError`]: If there is none, or the one that is named is not there.
+    """
+    if not resume_from_checkpoint:
+        return None
+    if str(resume_from_checkpoint).lower() != "true":
+        resume_from_checkpoint = str(resume_from_checkpoint)
+        if not os.path.isdir(resume_from_checkpoint):
+            raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
+        return resume_from_checkpoint
+    checkpoints = _checkpoints(output_dir)
+    for checkpoint in reversed(checkpoints):
+        try:
+            read_manifest(checkpoint)
+        except ConsistencyError as error:
+            logger.warning_once(f"{error} It is passed over.")
+        else:
+            return str(checkpoint)
+    kind = "whole checkpoint" if checkpoints else "checkpoint"
+    raise ConsistencyError(f"`resume_from_checkpoint` is true, but there is no {kind} in {output_dir}.")
+
+
+def _checkpoints(directory: str | Path) -> list[Path]:
+    """In the order of their steps."""
+    numbers = {path: path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in Path(directory).glob("*")}
+    found = [path for path, number in numbers.items() if number.isdigit() and path.name != number and path.is_dir()]
+    return sorted(found, key=lambda path: int(numbers[path]))
+
+
+class StopOnSignal(TrainerCallback):
+    """
+    On SIGTERM or Ctrl-C in any process, ends all of them after the same step, with a checkpoint. The run's script ends
+    with them, by `SystemExit`: what it does after training is for a model that is trained.
+
+    Args:
+        accelerator ([`~accelerate.Accelerator`]):
+            What lets the processes agree.
+    """
+
+    def __init__(self, accelerator: Accelerator):
+        self.accelerator = accelerator
+        self.received: int | None = None  # by this process
+        self.is_stopping = self.has_said = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield  # Python lets no other thread listen.
+            return
+        # A shell has the processes that it starts in the background ignore Ctrl-C, which is not meant for them.
+        heard = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._receive) for number in heard}
+        try:
+            with _told_at_once(self._say):
+                yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.received is not None:  # after the last step
+            signal.raise_signal(self.received)
+
+    def _receive(self, number: int, frame: Any) -> None:
+        if number == self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def _say(self, number: int) -> None:
+        if number in (signal.SIGTERM, signal.SIGINT) and not self.has_said and self.accelerator.is_main_process:
+            self.has_said = True
+            # Not `print`, which the signal may have interrupted
+            os.write(2, f"\n{signal.Signals(number).name}: this step is finished and saved first.\n".encode())
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.received is not None:
+            self.accelerator.set_trigger()
+        if self.accelerator.check_trigger():
+            self.is_stopping = True
+            control.should_save = control.should_training_stop = True
+            control.should_evaluate = False  # There may not be the time.
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not self.is_stopping:
+            return
+        self.accelerator.wait_for_everyone()
+        logger.warning(
+            f"Stopped after step {state.global_step} of {state.max_steps}, which is saved in {args.output_dir}. To go on, "
+            "start again with `--resume_from_checkpoint true` (`trainer.train(resume_from_checkpoint=True)`)."
+        )
+        raise SystemExit(128 + (self.received or signal.SIGTERM))
+
+
+@contextmanager
+def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
+    """
+    Has a thread call `tell` with the number of each signal when it arrives. Python's own handlers wait until the main thread
+    comes back from what it computes, and the backward of a step is one call, of minutes for a large model on CPUs.
+    """
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while number := os.read(read_end, 1)[0]:
+            tell(number)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.write(write_end, bytes(1))  # No signal has the number 0. Processes that were forked keep the pipe open.
+        thread.join()
+        os.close(read_end)
+        os.close(write_end)
+
+
+@contextmanager
+def stopping_on_signals(trainer: Any) -> Iterator[None]:
+    """Lets a signal stop a trainer's training after a step, with a checkpoint."""
+    stop = StopOnSignal(trainer.accelerator)
+    trainer.add_callback(stop)
+    try:
+        with stop.listening():
+            yield
+    finally:
+        trainer.remove_callback(stop)
+
+
+class Checkpoints:
+    """
+    The checkpoints of a training, of which each is whole or not there.
+
+    Args:
+        trainer ([`PairTrainer`]):
+            The trainer.
+    """
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+
+    @contextmanager
+    def writing(self, trial: Any) -> Iterator[None]:
+        """
+        Surrounds the writing of a checkpoint.
+
+        Raises:
+            [`ConsistencyError`]: If it cannot be written. What was written of it is deleted.
+        """
+        trainer = self.trainer
+        run_dir = Path(trainer._get_output_dir(trial=trial))
+        directory = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
+        if trainer.args.should_save:
+            _make_way(run_dir, directory, will_rotate=bool(trainer.args.save_total_limit))
+        trainer.accelerator.wait_for_everyone()
+        try:
+            yield
+        except (OSError, RuntimeError, SafetensorError, ConsistencyError) as error:
+            reason = _why_not_written(error)
+            if reason is None:
+                raise
+            free = shutil.disk_usage(run_dir).free / 1e6
+            shutil.rmtree(directory, ignore_errors=True)
+            raise ConsistencyError(
+                f"{directory} cannot be written ({reason}; {free:.1f} MB are free). The checkpoints before it are kept: make "
+                "room, and start again with `--resume_from_checkpoint true`."
+            ) from error
+
+    def note_files(self, directory: str) -> None:
+        """Notes what a checkpoint holds for its last file, which says that all processes have written theirs."""
+        trainer = self.trainer
+        trainer.accelerator.wait_for_everyone()
+        files = [path for path in Path(directory).rglob("*") if path.is_file()]
+        trainer.state.stateful_callbacks[MANIFEST] = {
+            "processes": trainer.accelerator.num_processes,
+            "rows_per_step": rows_per_step(trainer),
+            **trainer.run_record.to_dict(),
+            "step": trainer.state.global_step,
+            "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(files)},
+            "digests": {
+                str(path.relative_to(directory)): _digest(path)
+                for path in files
+                if trainer.args.should_save and path.suffix in LOADED and path.stat().st_size <= LARGEST_DIGEST
+            },
+        }
+
+    def delete_surplus(self, resumed_from: str | None) -> None:
+        """A run that was killed after its last step did not come to this, and saves no further checkpoint when it resumes."""
+        args, state = self.trainer.args, self.trainer.state
+        if resumed_from is not None and args.should_save and args.save_total_limit:
+            _delete_damaged(Path(args.output_dir))
+            rotate_checkpoints(args.output_dir, args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
+
+
+def _make_way(run_dir: Path, directory: Path, will_rotate: bool) -> None:
+    """Deletes what would be mixed with the files of a new checkpoint, or kept in its place when checkpoints rotate."""
+    shutil.rmtree(directory, ignore_errors=True)
+    if will_rotate:
+        _delete_damaged(run_dir)
+
+
+def _delete_damaged(run_dir: Path) -> None:
+    for checkpoint in _checkpoints(run_dir):
+        try:
+            read_manifest(checkpoint)
+        except ConsistencyError:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _why_not_written(error: Exception) -> str | None:
+    """Why the write failed, or None if the failure is unrelated to the disk."""
+    if isinstance(error, ConsistencyError) and isinstance(error.__cause__, OSError):  # of our own files
+        error = error.__cause__
+    if isinstance(error, OSError):
+        return error.strerror
+    if re.search("inline_container|iostream error", str(error)):
+        return "torch could not finish a file"
+    return str(error) if isinstance(error, SafetensorError) else None

@@ -1,0 +1,155 @@
+"""What decides a run, noted in its checkpoints, so that a run that is resumed can be compared with the one that was saved."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from accelerate.utils import is_peft_model
+from datasets import Dataset, IterableDataset
+
+from ...data.anchors import PREPARED_COLUMNS
+from ...data.pairs import AnyDataset
+from ...data.prepare import columns_of
+from ...data.rendering import get_tokenizer
+from ...data.target_table import TargetTable
+
+
+# Rows of a stream that are compared: all of them would have to be read and rendered beforehand.
+STREAMED_ROWS = 32
+
+# Options that decide the weights. Those of the batches, the data and the targets are noted by what they lead to.
+OPTIMISATION = (
+    *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args"),
+    *("optim_target_modules", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
+)
+OPTIONS = (
+    *("method", "method_weights", "layers", "act_tokens", "mlp_distance", "loss_type", "regenerate_targets_every"),
+    *("num_generations", "num_iterations", "beta", "clip_range", "loss_temperature", "mask_truncated_completions"),
+    *("train_on_thinking", "disable_dropout", "vllm_importance_sampling_correction"),
+    *("vllm_importance_sampling_clip_max", "vllm_structured_outputs_regex"),
+    *("anchor_ratio", "seed", "data_seed", "shuffle_dataset", "train_sampling_strategy", "dataloader_drop_last"),
+    *OPTIMISATION,
+    *("neftune_noise_alpha", "label_smoothing_factor", "router_aux_loss_coef", "tf32", "ignore_data_skip"),
+    *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
+)
+# Where the trainer's model generates what is trained on.
+GENERATION = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "max_completion_length"),
+    *("use_vllm", "thinking_markers", "keep_thinking", "target_batch_size"),
+)
+
+# Of a config, what does not decide what the model computes; token ids are aligned with the tokenizer's.
+NOT_OF_THE_MODEL = (
+    *("_name_or_path", "transformers_version", "architectures", "use_cache", "dtype", "torch_dtype"),
+    *("quantization_config", "pad_token_id", "bos_token_id", "eos_token_id"),
+)
+NOT_OF_THE_ADAPTER = (
+    *("base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version", "runtime_config"),
+    "task_type",
+)
+
+
+def describe_options(args: Any, generates: bool) -> dict[str, Any]:
+    """The options that decide a run, by name, as JSON has them."""
+    names = [*OPTIONS, *(GENERATION if generates else ())]
+    options = {"method": ["opct"]} | {name: getattr(args, name) for name in names if hasattr(args, name)}
+    options["length"] = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    return {name: _as_json(value) for name, value in options.items()}
+
+
+def describe_model(model: Any, generates: bool) -> dict[str, Any]:
+    """The configuration of a model and of its adapter, part by part."""
+    config = model.config.to_dict()
+    quantization = getattr(model.config, "quantization_config", None)
+    facts = {f"config.{name}": value for name, value in config.items() if name not in NOT_OF_THE_MODEL}
+    facts |= {"dtype": model.dtype, "quantization": quantization and quantization.to_dict(), "adapter": None}
+    if generates:
+        generation = model.generation_config.to_diff_dict()
+        facts["generation_config"] = {k: v for k, v in generation.items() if k not in NOT_OF_THE_MODEL}
+    if is_peft_model(model):
+        adapter = model.peft_config[model.active_adapters[0]]
+        facts["adapter"] = adapter.peft_type
+        options = adapter.to_dict().items()
+        facts |= {f"adapter.{name}": value for name, value in options if name not in NOT_OF_THE_ADAPTER}
+    return {name: _as_json(value) for name, value in facts.items()}
+
+
+def describe_template(processing_class: Any) -> str:
+    """The digest of the chat template."""
+    template = get_tokenizer(processing_class).chat_template
+    return hashlib.blake2b(json.dumps(template, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def describe_rows(dataset: AnyDataset) -> str:
+    """How many rows a prepared data set has, and the digest of their token ids in order; of a stream, of its first rows."""
+    if isinstance(dataset, IterableDataset):
+        columns = _noted(dataset)
+        rows = [{column: row[column] for column in columns} for row in islice(dataset, STREAMED_ROWS)]
+        return f"streamed, the first {len(rows)} rows {_digest(Dataset.from_list(rows))}"
+    return f"{len(dataset):,} rows, {_digest(dataset)}"
+
+
+def describe_targets(dataset: AnyDataset, targets: TargetTable) -> str:
+    """The digest of the targets of a prepared data set's rows in order."""
+    digest = hashlib.blake2b(digest_size=8)
+    for prompt_ids in dataset["clean_ids"]:
+        digest.update(np.array([-1, *targets[prompt_ids]], dtype=np.int32).tobytes())
+    return digest.hexdigest()
+
+
+def find_differences(
+    saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
+) -> dict[str, tuple[Any, Any]]:
+    """
+    What two runs differ in, among what is noted of both: a version may note more than an earlier one.
+
+    A longer or shorter run is the same run as long as the learning rate of a step does not depend on its length.
+    """
+    differences = {
+        name: (saved[name], now[name])
+        for name in (now if names is None else names)
+        if name in saved and name in now and saved[name] != now[name]
+    }
+    warmup = now.get("warmup_steps") or 0
+    is_constant = now.get("lr_scheduler_type") == "constant"
+    is_constant |= (
+        now.get("lr_scheduler_type") == "constant_with_warmup" and not 0 < warmup < 1
+    )  # a share of all steps
+    return {name: both for name, both in differences.items() if name != "length" or not is_constant}
+
+
+def show(value: Any) -> str:
+    """A noted value in a message."""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        value = ", ".join(value)
+    text = value if isinstance(value, str) else "none" if value is None else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _noted(dataset: AnyDataset) -> list[str]:
+    columns = columns_of(dataset)
+    return [column for column in PREPARED_COLUMNS if column in columns and column != "length"]
+
+
+def _digest(dataset: Dataset) -> str:
+    digest, columns = hashlib.blake2b(digest_size=8), _noted(dataset)
+    for table in dataset.select_columns(columns).with_format("arrow").iter(batch_size=10_000):
+        for column in columns:
+            for part in (pc.list_value_length(table[column]), pc.list_flatten(table[column])):
+                digest.update(part.to_numpy().astype(np.int32).tobytes())
+    return digest.hexdigest()
+
+
+def _as_json(value: Any) -> Any:
+    value = getattr(value, "value", value)
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(part) for key, part in sorted(value.items(), key=lambda item: str(item[0]))}
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, list | tuple):
+        return [_as_json(part) for part in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,273 @@
+"""Resuming: what a run goes on with is compared with what its checkpoint was made with, and differences are told."""
+
+import os
+from collections.abc import Callable, Sequence
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from accelerate.logging import get_logger
+from accelerate.utils import DistributedType, broadcast_object_list
+from datasets import IterableDataset
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerState
+from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
+
+from ...data.pairs import AnyDataset
+from ...data.prepare import needs_targets
+from ...errors import ConsistencyError, one_line
+from ...passes.reference import GivenReference, StartReference
+from .interruption import read_manifest, rows_per_step
+from .manifest import (
+    OPTIMISATION,
+    describe_model,
+    describe_options,
+    describe_rows,
+    describe_targets,
+    describe_template,
+    find_differences,
+    show,
+)
+
+
+logger = get_logger(__name__)
+
+STREAM_WARNING = "Streamed data were compared with those of the checkpoint by their first rows alone."
+MAX_SHOWN = 20  # changes on the card
+
+
+class RunRecord:
+    """
+    What decides a run, noted in its checkpoints: a training resumes no other run than the one that its checkpoint is of,
+    unless that is asked for.
+
+    Args:
+        trainer ([`PairTrainer`]):
+            The trainer. It has `noted_data` (the prepared data sets that decide the run) and `base_checksum`.
+
+    Attributes:
+        run (`dict[str, Any]`, *optional*):
+            What decides this run, by name.
+        history (`list[dict[str, Any]]`):
+            Earlier parts of the run: their last step, and what decided them.
+        changes (`dict[str, tuple[Any, Any]]`):
+            What is other than in the checkpoint, and was allowed.
+    """
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.run: dict[str, Any] | None = None
+        self.history: list[dict[str, Any]] = []
+        self.changes: dict[str, tuple[Any, Any]] = {}
+        self._saved: dict[str, Any] | None = None
+        self._may_change: tuple[str, ...] = ()
+        self._of_trainer: dict[str, Any] | None = None
+
+    def _describe_run(self) -> dict[str, Any]:
+        """What decides this run, by name. Trainer changes the model's config later on: it is noted once."""
+        trainer = self.trainer
+        args = trainer.args
+        generates = args.rolls_out or bool(self._data_with_targets())
+        if self._of_trainer is None:
+            self._of_trainer = {
+                **{name: describe_rows(dataset) for name, dataset in trainer.noted_data.items()},
+                "chat_template": describe_template(trainer.processing_class),
+                "model": f"{trainer.base_checksum:x}",
+                "mixed_precision": trainer.accelerator.mixed_precision,  # of an option, or of the environment
+                **describe_model(trainer.model, generates),
+            }
+            if args.rolls_out and isinstance(trainer._reference, GivenReference):
+                self._of_trainer["reference"] = f"{trainer._reference.checksum:x}"
+        run = describe_options(args, generates) | self._of_trainer | {"rows_per_step": rows_per_step(trainer)}
+        if args.rolls_out:
+            per_process = args.per_device_train_batch_size * args.steps_per_generation
+            run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
+        return run
+
+    def _data_with_targets(self) -> dict[str, AnyDataset]:
+        """The data sets whose targets the reference generates."""
+        if not self.trainer.args.needs_completions:
+            return {}
+        return {name: dataset for name, dataset in self.trainer.noted_data.items() if needs_targets(dataset)}
+
+    def compare(self, checkpoint: str | None, resume_changed: Sequence[str] = ()) -> None:
+        """
+        Notes what decides this run, and compares it with the checkpoint that it is to go on from.
+
+        Args:
+            checkpoint (`str`, *optional*):
+                The checkpoint, None for a run that begins.
+            resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
+                What may differ, by name.
+
+        Raises:
+            [`ConsistencyError`]: If something else differs, or a name means nothing.
+        """
+        self.run, self.history, self.changes = self._describe_run(), [], {}
+        if checkpoint is None:
+            if resume_changed:
+                raise ConsistencyError("`resume_changed` needs `resume_from_checkpoint`: no run is resumed.")
+            return
+        manifest = read_manifest(checkpoint)
+        saved = manifest.get("run")
+        known = {*self.run, *(saved or {}), "targets"}
+        unknown = [name for name in resume_changed if name not in known]
+        if unknown:
+            raise ConsistencyError(
+                f"`resume_changed` names `{unknown[0]}`, which is nothing that a checkpoint notes. What differs is listed "
+                "when a run is resumed without it."
+            )
+        self.history = list(manifest.get("history", []))
+        self._saved, self._may_change = saved, tuple(resume_changed)
+        if saved is None:
+            logger.warning(
+                f"{checkpoint} does not say what it was trained on: another trainer saved it, or an earlier version. "
+                "Whether its data, model and options were these cannot be checked, and the model card says so."
+            )
+            return
+        self._check_differences(checkpoint, find_differences(saved, self.run))
+        if any(isinstance(dataset, IterableDataset) for dataset in self.trainer.noted_data.values()):
+            logger.warning(STREAM_WARNING)
+
+    def _check_differences(self, checkpoint: str, differences: dict[str, tuple[Any, Any]]) -> None:
+        differences = broadcast_object_list([differences])[0]  # Under FSDP the others may not have the weights yet.
+        if "model" in differences and self._rounds_weights():
+            logger.warning(
+                "The base model's weights are not those that the checkpoint was trained with, or were rounded on other "
+                "hardware."
+            )
+            del differences["model"]
+        refused = {name: both for name, both in differences.items() if name not in self._may_change}
+        if refused:
+            rows = "".join(
+                f"\n  `{name}`: {show(old)} there, {show(new)} here" for name, (old, new) in refused.items()
+            )
+            if "model" in refused:
+                rows += (
+                    "\n  The model is to be the one that the run began with, not the checkpoint's: "
+                    "`resume_from_checkpoint` loads what was trained since."
+                )
+            names = " ".join(refused)
+            raise ConsistencyError(
+                f"`resume_from_checkpoint`: {checkpoint} is of another run. Resume with what that run had, or, if "
+                f"the change is meant, with `--resume_changed {names}` (in Python "
+                f"`trainer.train(..., resume_changed={list(refused)})`), which the model card will say.{rows}"
+            )
+        self.changes |= differences
+
+    def _rounds_weights(self) -> bool:
+        is_quantized = getattr(self.trainer.model, "hf_quantizer", None) is not None
+        return is_quantized or self.trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
+
+    def begin(self, checkpoint: str | None) -> None:
+        """Notes the targets, which are made by now, and compares them too. `checkpoint` is what [`compare`] was given."""
+        run = self.run or {}
+        if sources := self._data_with_targets():
+            run["targets"] = [describe_targets(dataset, self.trainer.targets) for dataset in sources.values()]
+        if checkpoint is None:
+            return
+        if self._saved is not None:
+            self._check_differences(checkpoint, find_differences(self._saved, run, ["targets"]))
+        if self._saved is None or self.changes:
+            state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
+            self.history = [*self.history, {"until": state.global_step, "run": self._saved}]
+        for callback in self.trainer.callback_handler.callbacks:
+            if isinstance(callback, StartReference):
+                callback.may_differ = bool({"model", "reference"} & set(self._may_change))
+        self._compare_processes(checkpoint)
+
+    def _compare_processes(self, checkpoint: str) -> None:
+        manifest, now = read_manifest(checkpoint), self.trainer.accelerator.num_processes
+        if manifest.get("processes", now) == now:
+            return
+        then, rows = manifest["rows_per_step"], rows_per_step(self.trainer)
+        place = "where they were"
+        if then != rows:
+            place = f"elsewhere, since a step had {then} rows and has {rows} now (the batch size would mend that)"
+        logger.warning(
+            f"{checkpoint} was saved by {manifest['processes']} process(es) and is resumed by {now}: the data go on {place} "
+            "and cached targets are used again, but random states (dropout, sampling) cannot go on."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this run."""
+        return {"run": self.run, "history": self.history}
+
+    def load_optimizer(self, checkpoint: str | None, load: Callable[[str | None], None]) -> None:
+        """Has Trainer `load` the states of an optimizer and a schedule, with the settings that were allowed to change."""
+        trainer = self.trainer
+        changed = sorted(set(OPTIMISATION) & set(self.changes))
+        if checkpoint is None or not changed:
+            _load(checkpoint, load, trainer)
+            return
+        scheduler = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
+        if trainer.accelerator.distributed_type == DistributedType.DEEPSPEED or not isinstance(scheduler, LambdaLR):
+            raise ConsistencyError(
+                f"`resume_changed`: {', '.join(changed)} cannot change in a run that is resumed under DeepSpeed, or with a "
+                "schedule that keeps its own learning rates."
+            )
+        settings = [{**group, "params": None} for group in trainer.optimizer.param_groups]
+        base_lrs = list(scheduler.base_lrs)
+        if "optim" in self.changes:
+            logger.warning(
+                "`optim` is another one than in the checkpoint: its state (momentum and the like) begins anew."
+            )
+            scheduler.load_state_dict(torch.load(os.path.join(checkpoint, SCHEDULER_NAME), weights_only=True))
+        else:
+            _load(checkpoint, load, trainer)
+        scheduler.base_lrs = base_lrs
+        shares = [of_step(scheduler.last_epoch) for of_step in scheduler.lr_lambdas]
+        rates = [base_lr * share for base_lr, share in zip(base_lrs, shares, strict=True)]
+        scheduler._last_lr = rates  # which is logged
+        for group, setting, rate in zip(trainer.optimizer.param_groups, settings, rates, strict=True):
+            group.update({**setting, "params": group["params"], "lr": rate})
+
+
+def _load(checkpoint: str | None, load: Callable[[str | None], None], trainer: Any) -> None:
+    needed = {name for group in trainer.optimizer.param_groups for name in group}
+    try:
+        load(checkpoint)
+        if lacking := needed - {name for group in trainer.optimizer.param_groups for name in group}:
+            raise ValueError(f"it has no {', '.join(sorted(lacking))}, and is another optimizer's")
+    except (EOFError, KeyError, RuntimeError, TypeError, ValueError, UnpicklingError) as error:
+        raise ConsistencyError(
+            f"The optimizer's state in {checkpoint} cannot be loaded ({one_line(error)}). Delete that checkpoint and start "
+            "again with `--resume_from_checkpoint true`, or resume with the options of the run that saved it."
+        ) from error
+
+
+def describe_history(trainer: Any) -> str | None:
+    """The parts of a run that was resumed with other data, options or weights, in words; None if it was one run."""
+    history, run = trainer.run_record.history, trainer.run_record.run
+    if not history:
+        return None
+    starts = [0, *(part["until"] for part in history)]
+    ends = [*starts[1:], trainer.state.global_step]
+    runs = [*(part["run"] for part in history), run]
+    parts = [
+        f"{end - start:,} {'steps ' if not number else ''}of {_name(part)}"
+        for number, (start, end, part) in enumerate(zip(starts, ends, runs, strict=True))
+    ]
+    changes = [
+        f"after step {part['until']:,} {_changes(part['run'], after)}"
+        for part, after in zip(history, runs[1:], strict=True)
+    ]
+    return f"{', then '.join(parts)}: {'; '.join(changes)}".replace("|", "/")
+
+
+def past_methods(trainer: Any) -> list[str]:
+    """The methods of the earlier parts of a run."""
+    return [method for part in trainer.run_record.history for method in (part["run"] or {}).get("method", [])]
+
+
+def _name(run: dict[str, Any] | None) -> str:
+    return "a run that was not noted" if run is None else " and ".join(run["method"])
+
+
+def _changes(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+    if before is None or after is None:
+        return "nothing could be compared"
+    differences = find_differences(before, after)
+    shown = [f"`{name}` {show(old)} → {show(new)}" for name, (old, new) in list(differences.items())[:MAX_SHOWN]]
+    more = f" and {len(differences) - MAX_SHOWN} more" if len(differences) > MAX_SHOWN else ""
+    return f"{', '.join(shown)}{more}"

@@ -1,0 +1,38 @@
+"""Saves and loads, in checkpoints, the rollouts that still have optimizer steps to come."""
+
+import os
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from ...errors import ConsistencyError
+from ...rollouts.loss import Rollouts
+from .interruption import read_manifest
+
+
+def save_rollouts(batches: list[Rollouts] | None, checkpoint: str, accelerator: Accelerator) -> None:
+    """Saves the micro-batches of this process in a checkpoint."""
+    os.makedirs(checkpoint, exist_ok=True)  # The main process may not have made it yet.
+    torch.save(batches, _file(checkpoint, accelerator))
+
+
+def load_rollouts(checkpoint: str, accelerator: Accelerator) -> list[Rollouts]:
+    """
+    Loads the micro-batches of this process from a checkpoint.
+
+    Raises:
+        [`ConsistencyError`]: If the checkpoint has none for this process.
+    """
+    file, processes = _file(checkpoint, accelerator), accelerator.num_processes
+    if not file.is_file() or read_manifest(checkpoint).get("processes", processes) != processes:
+        raise ConsistencyError(
+            f"`resume_from_checkpoint`: {checkpoint} was saved between two generations of rollouts and has none for this "
+            "process: the number of processes or the batch options have changed."
+        )
+    # torch cannot load to "cpu:0", the device's name with several processes.
+    return torch.load(file, map_location=accelerator.device.type, weights_only=True)
+
+
+def _file(checkpoint: str, accelerator: Accelerator) -> Path:
+    return Path(checkpoint) / f"rollouts_{accelerator.process_index}.pt"

@@ -1,0 +1,71 @@
+"""The only imports of TRL names outside its documented API; `tests/test_upstream.py` checks each one."""
+
+import time
+from typing import Any
+
+import torch
+from accelerate.utils import fsdp2_prepare_model
+from trl.distributed import DistributedBackend
+from trl.models import prepare_deepspeed, unwrap_model_for_generation
+from trl.models.utils import _ForwardRedirection as ForwardRedirection
+from trl.trainer.utils import (
+    RepeatSampler,
+    create_model_from_path,
+    get_config_model_id,
+    global_then_local_main_first,
+    maybe_gather_lm_head_ctx,
+    pad,
+    repeat_iterable_dataset,
+    split_tensor_dict,
+    use_adapter,
+)
+
+
+__all__ = [
+    "DistributedBackend",
+    "ForwardRedirection",
+    "RepeatSampler",
+    "create_model_from_path",
+    "end_run",
+    "fsdp2_prepare_model",
+    "get_config_model_id",
+    "global_then_local_main_first",
+    "load_vllm_generation",
+    "maybe_gather_lm_head_ctx",
+    "pad",
+    "prepare_deepspeed",
+    "repeat_iterable_dataset",
+    "split_tensor_dict",
+    "unwrap_model_for_generation",
+    "use_adapter",
+    "vllm_options",
+]
+
+
+def load_vllm_generation() -> Any:
+    """Returns TRL's vLLM engine class, imported only when needed: vLLM is optional and slow to import."""
+    from trl.generation.vllm_generation import VLLMGeneration
+
+    return VLLMGeneration
+
+
+def vllm_options(args: Any) -> dict[str, Any]:
+    """The options of that engine which both trainers have."""
+    own = ("mode", "gpu_memory_utilization", "max_model_length", "model_impl")
+    same = ("trust_remote_code", "repetition_penalty", "temperature", "top_p", "top_k", "max_completion_length")
+    options = {name: getattr(args, f"vllm_{name}") for name in own} | {name: getattr(args, name) for name in same}
+    return options | {"min_p": args.min_p or 0.0}
+
+
+def end_run(trainer: Any) -> None:
+    """
+    Ends a script's last trainer with [`~transformers.Trainer.end`], after all processes have arrived.
+
+    With gloo, a process could otherwise deadlock (torch 2.13): its communication thread needs the interpreter's lock
+    to release the last collective, while the destructor of the process group holds that lock and waits for the thread.
+    The short sleep gives the thread the lock.
+    """
+    trainer.accelerator.wait_for_everyone()
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+        time.sleep(0.5)
+    trainer.end()
