@@ -12,10 +12,10 @@ from huggingface_hub import constants
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from tests.conftest import make_pairs
+from tests.helpers.commands import launched
 from tests.helpers.judge_server import completion, judge_server
-from tests.publishing.conftest import save_adapter
-from tests.scripts.conftest import launched
+from tests.helpers.models import make_pairs
+from tests.helpers.publishing import save_adapter
 from trl_consistency.cli import main as cli
 from trl_consistency.data.lint import FINDINGS
 from trl_consistency.evaluation.rates.measures import METRICS
@@ -169,7 +169,7 @@ def test_table_of_metrics():
 def test_suites_commands(line, tmp_path, monkeypatch, model_dir, capsys):
     """As far as the suites: their data cannot be reached. tests/evaluation/suites/test_suites.py runs them on local data."""
     from trl_consistency.evaluation import SuiteScore
-    from trl_consistency.evaluation.suites.suites import suites
+    from trl_consistency.evaluation.suites import suites
     from trl_consistency.scripts import suites as script
 
     def scores(model, names, adapters, *args, **options):
@@ -190,7 +190,7 @@ def test_inspect_commands(line):
     pytest.importorskip("inspect_ai", reason="needs inspect_ai (`pip install .[suites]`)")
     from inspect import signature
 
-    from trl_consistency.evaluation.suites.suites import inspect_model, inspect_tasks
+    from trl_consistency.evaluation.suites import inspect_model, inspect_tasks
 
     words = shlex.split(line)
     assert words[1:3] == ["eval", "trl_consistency/pairs"]

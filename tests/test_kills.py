@@ -14,9 +14,9 @@ import pytest
 import yaml
 from peft import LoraConfig, get_peft_model
 
-from tests.conftest import make_model, make_pairs
 from tests.helpers.killed_commands import Commands, Job, snapshot
-from tests.publishing.conftest import save_adapter
+from tests.helpers.models import make_model, make_pairs
+from tests.helpers.publishing import save_adapter
 from trl_consistency.folder_lock import LOCK, alone_in
 from trl_consistency.perturbations.card import MADE_WITH
 

@@ -4,18 +4,17 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from tests.helpers.memory import peak_of
 from trl_consistency import ConsistencyConfig
 from trl_consistency.data.collators import PairCollator
 from trl_consistency.losses.paired import Objectives, PairedLoss
@@ -24,7 +23,6 @@ from trl_consistency.passes.reference import Reference
 
 BATCH, LENGTH, SHARED, BLOCKS = 4, 400, 360, 4
 STEPS = 3
-MB = 1 << 20
 
 
 # Blocks that are compared; the plain way has no choice.
@@ -83,23 +81,6 @@ def ours(model: PeftModel, clean: Tensor, perturbed: Tensor, layers: list[int] |
         model.zero_grad()
 
     return step
-
-
-def peak_of(work: Callable[[], None]) -> float:
-    """Peak resident memory while `work` runs, over what was resident before, in MB."""
-    process, done, seen = psutil.Process(), threading.Event(), []
-
-    def watch() -> None:
-        while not done.wait(0.002):
-            seen.append(process.memory_info().rss)
-
-    start = process.memory_info().rss
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    work()
-    done.set()
-    watcher.join()
-    return (max(seen) - start) / MB
 
 
 def measure(variant: str) -> dict[str, float]:

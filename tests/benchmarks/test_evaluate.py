@@ -7,7 +7,7 @@ import time
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.scripts.conftest import launched
+from tests.helpers.commands import launched
 from trl_consistency.evaluation import generate_answers
 from trl_consistency.organism import load_organism_datasets
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.scripts.conftest import ROOT
+from tests.helpers.commands import ROOT
 
 
 # A million rows take about half an hour for each trainer: `LARGE_ROWS=1000000`
@@ -29,8 +29,8 @@ def watch():
 
 import torch
 from datasets import disable_progress_bars, load_dataset
-from tests.conftest import make_config, make_model, make_tokenizer
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from tests.helpers.models import make_config, make_model, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 
 kind, path, folder = sys.argv[1:]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.conftest import make_tokenizer
+from tests.helpers.models import make_tokenizer
 from trl_consistency.data.lint import lint_pairs
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.scripts.conftest import ROOT
+from tests.helpers.commands import ROOT
 
 
 PROGRAM = """

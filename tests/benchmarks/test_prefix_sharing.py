@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -14,30 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
-from trl import DistillationConfig, DistillationTrainer
+from transformers import TrainerCallback
+from trl import DistillationTrainer
 from trl.kernels.chunked_divergence import ChunkedDivergenceFunction
 from trl.models.utils import _ForwardRedirection
 
-from tests.benchmarks.test_activation_step import peak_of
-from trl_consistency import OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
+from tests.helpers.memory import peak_of
+from tests.helpers.shapes import ROUNDS, SHAPES, STEPS, make_model, make_training
 from trl_consistency.objectives.divergence import shared_head_divergence
 from trl_consistency.passes.prefix_sharing import PrefixSharing
 
 
-STEPS, ROUNDS = 1, 2
-# Tokens of the perturbed and of the clean prompt and of a rollout; rollouts of a prompt, and prompts
-SHAPES = {
-    "long": (512, 128, 64, 8, 1),
-    "long, two prompts": (512, 128, 64, 8, 2),
-    "short": (200, 180, 200, 4, 1),
-}
 # What must be gained in time, at a small and a large vocabulary, without checkpointing and with it. The exact sum over a
 # large vocabulary is work that no sharing saves; checkpointing repeats the student's pass, the larger part of ours.
 AT_LEAST = {
@@ -50,21 +38,6 @@ AT_LEAST = {
 }
 # Of the peak. Rollouts as long as their prompts, and few: the states of the completions are most of it, which nobody shares.
 AT_MOST = {("short", "4096"): 1.0}
-
-
-def make_model(vocabulary: int) -> Qwen3ForCausalLM:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=512,
-        intermediate_size=1536,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=64,
-        tie_word_embeddings=True,
-    )
-    return Qwen3ForCausalLM(config)
 
 
 def make_step(who: str, shape: str, vocabulary: int, checkpointing: bool) -> Callable[[], None]:
@@ -130,57 +103,6 @@ def ours(student: Any, who: str) -> Callable[[dict[str, Tensor]], Tensor]:
         return divergence.mean()
 
     return compute_loss
-
-
-def make_training(who: str, shape: str, vocabulary: int, output_dir: str) -> Any:
-    """A run of the real trainer on one prompt a step, with its rollouts."""
-    perturbed, clean, rollout, num_generations, num_prompts = SHAPES[shape]
-    words = [f"w{number}" for number in range(vocabulary - 2)]
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(
-            WordLevel({word: number for number, word in enumerate(["<pad>", "<end>", *words])})
-        ),
-        pad_token="<pad>",
-        eos_token="<end>",
-    )
-    tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
-    draw = random.Random(0)
-    pairs = [
-        {
-            f"{side}_prompt": " ".join(draw.choices(words, k=length))
-            for side, length in (("clean", clean), ("perturbed", perturbed))
-        }
-        for _ in range(num_prompts * (STEPS + 2))
-    ]
-    options = {
-        "output_dir": output_dir,
-        "max_steps": STEPS + 2,
-        "per_device_train_batch_size": num_prompts * num_generations,
-        "max_completion_length": rollout,
-        "generation_kwargs": {"min_new_tokens": rollout},
-        "gradient_checkpointing": False,
-        "beta": 1.0,
-        "bf16": False,
-        "use_cpu": True,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "shuffle_dataset": False,
-    }
-    arguments = {
-        "model": make_model(vocabulary),
-        "processing_class": tokenizer,
-        "peft_config": LoraConfig(r=8, target_modules="all-linear"),
-    }
-    if who == "trl":
-        rows = [{"prompt": pair["perturbed_prompt"]} for pair in pairs for _ in range(num_generations)]
-        args = DistillationConfig(**options)
-        teacher = make_model(vocabulary)
-        return DistillationTrainer(
-            args=args, teacher_model=teacher, train_dataset=Dataset.from_list(rows), **arguments
-        )
-    args = OnPolicyConsistencyConfig(num_generations=num_generations, **options)
-    return OnPolicyConsistencyTrainer(args=args, train_dataset=Dataset.from_list(pairs), **arguments)
 
 
 class Stopwatch(TrainerCallback):

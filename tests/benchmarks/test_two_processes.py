@@ -14,8 +14,8 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from tests.benchmarks.test_prefix_sharing import SHAPES, make_training
-from tests.trainer.test_on_policy_consistency_trainer import replay
+from tests.helpers.on_policy import replay
+from tests.helpers.shapes import SHAPES, make_training
 from trl_consistency.upstream import end_run
 
 

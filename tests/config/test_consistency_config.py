@@ -5,7 +5,7 @@ from dataclasses import MISSING
 import pytest
 from trl import DistillationConfig, SFTConfig
 
-from tests.conftest import make_config
+from tests.helpers.models import make_config
 from trl_consistency import ConsistencyConfig, ConsistencyError, OnPolicyConsistencyConfig
 from trl_consistency.config.options import described_options
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from tests.conftest import make_model, make_pairs, make_tokenizer
+from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from trl_consistency import (
     ConsistencyConfig,
     ConsistencyError,

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyError, OnPolicyConsistencyConfig
 
 

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 from datasets import Dataset
 
-from tests.conftest import make_pairs
+from tests.helpers.models import make_pairs
 from trl_consistency import InvalidPairsError
 from trl_consistency.data.anchors import anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
 from trl_consistency.data.pairs import check_anchors

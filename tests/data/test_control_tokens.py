@@ -1,7 +1,7 @@
 import pytest
 from tokenizers import AddedToken
 
-from tests.conftest import CHATML, make_tokenizer
+from tests.helpers.models import CHATML, make_tokenizer
 from trl_consistency.data.control_tokens import ControlTokenError
 from trl_consistency.data.lint import lint_pairs
 from trl_consistency.data.prepare import render_row

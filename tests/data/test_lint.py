@@ -6,8 +6,8 @@ import pytest
 import trl
 from datasets import concatenate_datasets
 
-from tests.conftest import CHATML, make_config, make_model, make_pairs, make_tokenizer
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.data.lint import FINDINGS, lint_pairs
 from trl_consistency.data.rendering import render_prompt

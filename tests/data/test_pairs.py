@@ -5,7 +5,7 @@ from random import random
 import pytest
 from datasets import Dataset, IterableDataset, load_dataset
 
-from tests.conftest import make_pairs
+from tests.helpers.models import make_pairs
 from trl_consistency import InvalidPairsError
 from trl_consistency.data.pairs import check_pairs, row_checker
 

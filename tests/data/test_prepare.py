@@ -3,7 +3,7 @@ from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from tests.conftest import make_pairs, make_tokenizer
+from tests.helpers.models import make_pairs, make_tokenizer
 from trl_consistency import InvalidPairsError
 from trl_consistency.data.prepare import prepare_pairs
 from trl_consistency.data.rendering import render_completion, render_prompt

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import trl
 from tokenizers import processors
-from transformers import ProcessorMixin
 
-from tests.conftest import CHATML, make_tokenizer
+from tests.helpers.models import CHATML, make_tokenizer
+from tests.helpers.processors import TextProcessor
 from trl_consistency.data.rendering import render_completion, render_prompt
 
 
@@ -117,14 +117,6 @@ def test_text_blocks_and_strings_render_alike(tokenizer):
     prefill = [*blocks, {"role": "assistant", "content": [{"type": "text", "text": "It"}]}]
     both = render_prompt(tokenizer, prefill) + render_completion(tokenizer, prefill, " is Paris.")
     assert text(tokenizer, both).strip().endswith("<|im_start|>assistant\nIt is Paris.<|im_end|>")
-
-
-class TextProcessor(ProcessorMixin):
-    """The processor of a multimodal model, as far as text goes."""
-
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-        self.chat_template = tokenizer.chat_template
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)

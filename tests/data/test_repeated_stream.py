@@ -5,10 +5,10 @@ from itertools import islice
 import pytest
 import torch
 
-from tests.conftest import make_model, make_pairs
-from tests.trainer import test_consistency_trainer as paired
-from tests.trainer import test_on_policy_consistency_trainer as on_policy
-from tests.trainer.test_consistency_trainer import losses
+from tests.helpers import on_policy as on_policy
+from tests.helpers import paired as paired
+from tests.helpers.models import make_model, make_pairs
+from tests.helpers.paired import losses
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.repeated_stream import RepeatedStream
 from trl_consistency.scripts import consistency, on_policy_consistency

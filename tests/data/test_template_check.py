@@ -1,6 +1,6 @@
 import pytest
 
-from tests.conftest import CHATML, make_pairs, make_tokenizer
+from tests.helpers.models import CHATML, make_pairs, make_tokenizer
 from trl_consistency.data.prepare import prepare_pairs
 from trl_consistency.data.rendering import render_completion, render_prompt
 from trl_consistency.errors import InvalidPairsError

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from tests.conftest import make_tokenizer
+from tests.helpers.models import make_tokenizer
 from trl_consistency.data.thinking import empty_thought, thought_span
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.conftest import CHATML, make_pairs, make_tokenizer
+from tests.helpers.models import CHATML, make_pairs, make_tokenizer
 from trl_consistency.data import rendering
 from trl_consistency.data.lint import lint_pairs
 from trl_consistency.data.prepare import prepare_pairs

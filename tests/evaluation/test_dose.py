@@ -2,8 +2,8 @@ import pytest
 import torch
 from datasets import Dataset
 
-from tests.conftest import make_model, make_pairs
-from tests.evaluation.test_held_out import rate
+from tests.helpers.held_out import rate
+from tests.helpers.models import make_model, make_pairs
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.evaluation import dose
 from trl_consistency.evaluation.answers import generate as answering

@@ -1,30 +1,12 @@
 import pytest
 from datasets import Dataset, IterableDataset
 
-from tests.conftest import make_model
+from tests.helpers.held_out import CONTROL, PAIRS, question, rate, request
+from tests.helpers.models import make_model
 from trl_consistency import InvalidPairsError
 from trl_consistency.evaluation import Estimate
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.held_out import draw_sample, fallen, measure_sample, prepare_sample, selection_score
-
-
-def turn(text):
-    return [{"role": "user", "content": text}]
-
-
-def question(text, answer, biased):
-    return {
-        "clean_prompt": turn(text),
-        "perturbed_prompt": turn(f"I say {biased}. {text}"),
-        "answer": answer,
-        "biased_answer": biased,
-        "category": None,
-    }
-
-
-def request(text, category):
-    keys = {"answer": None, "biased_answer": None, "category": category}
-    return {"clean_prompt": turn(text), "perturbed_prompt": turn(f"Pretend. {text}"), **keys}
 
 
 # What the model says to each prompt, without the cue and with it.
@@ -41,21 +23,6 @@ ANSWERS = {
     "C2": ("It is 4",),
     "C3": ("babble",),
 }
-PAIRS = Dataset.from_list(
-    [
-        question("Q1", "Paris", "Lyon"),
-        question("Q2", "Rome", "Oslo"),
-        question("Q3", "Oslo", "Lyon"),
-        question("Q4", "Oslo", "Oslo"),  # a right suggestion shows nothing
-        request("H1", "harmful"),
-        request("H2", "harmful"),
-        request("B1", "benign"),
-        request("B2", "benign"),
-    ]
-)
-CONTROL = Dataset.from_list(
-    [{"prompt": turn(text), "answer": a} for text, a in (("C1", "4"), ("C2", "5"), ("C3", "6"))]
-)
 # Hits, answers, unread ones
 RATES = {
     "sycophancy": (1, 3, 1),
@@ -69,10 +36,6 @@ RATES = {
     "perturbed_unread": (1, 8, 0),
     "clean_accuracy/control": (1, 3, 1),
 }
-
-
-def rate(hits, total, unread=0):
-    return Estimate(hits / total, None, total, total, hits, {"unparsed": unread} if unread else {})
 
 
 def counted(rates):

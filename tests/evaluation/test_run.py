@@ -2,22 +2,16 @@ import json
 import math
 
 import pytest
-import torch
 from datasets import Dataset
-from trl_consistency.evaluation.grading.grade.judge import Judgement
 
-from tests.conftest import make_model
+from tests.helpers.naive_answers import naive_answer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.evaluation import Estimate, PairSet, evaluate
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
+from trl_consistency.evaluation.grading.judge import Judgement
 from trl_consistency.generation.answer_cache import TargetCache
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
 
 
 def user(text):
@@ -25,18 +19,6 @@ def user(text):
 
 
 PROMPTS = [user("What is the capital of France?"), user("A"), user("The quick brown fox jumps. " * 4), user("B C D")]
-
-
-def naive_answer(model, tokenizer, prompt, max_new_tokens):
-    """One prompt, no cache, no padding."""
-    ids = render_prompt(tokenizer, prompt)
-    start = len(ids)
-    for _ in range(max_new_tokens):
-        with torch.no_grad():
-            ids.append(model(torch.tensor([ids])).logits[0, -1].argmax().item())
-        if ids[-1] == model.generation_config.eos_token_id:
-            break
-    return tokenizer.decode(ids[start:], skip_special_tokens=True).strip()
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])

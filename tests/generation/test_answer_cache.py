@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from tests.conftest import make_model
+from tests.helpers.models import make_model
 from trl_consistency import ConsistencyError, files
 from trl_consistency.generation.answer_cache import AnswerCache, TargetCache, fingerprint
 from trl_consistency.generation.targets import generate_targets

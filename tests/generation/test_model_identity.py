@@ -10,7 +10,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.conftest import make_model, make_tokenizer
+from tests.helpers.models import make_model, make_tokenizer
 from trl_consistency import ConsistencyError
 from trl_consistency.data import digests
 from trl_consistency.data.digests import file_digest

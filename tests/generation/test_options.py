@@ -5,7 +5,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig
 
-from tests.conftest import make_model
+from tests.helpers.models import make_model
 from trl_consistency.generation.options import SPECIAL_TOKENS, own_options
 from trl_consistency.generation.targets import generate_targets
 

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 from trl.generation.vllm_generation import VLLMGeneration
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.generation import target_engine as vllm_engine
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from tests.conftest import make_model
+from tests.helpers.models import make_model
 from trl_consistency.data.target_table import TargetTable
 from trl_consistency.generation.targets import cut_after_end, generate_targets
 

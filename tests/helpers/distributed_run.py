@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from tests.conftest import make_config, make_pairs, make_tokenizer
 from tests.helpers.distributions import (
     adapter_options,
     add_guard,
@@ -19,6 +18,7 @@ from tests.helpers.distributions import (
     shard,
     trained_weights,
 )
+from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.upstream import end_run

@@ -9,8 +9,8 @@ from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 from transformers import BitsAndBytesConfig, training_args
 
-from tests.conftest import make_model
-from tests.evaluation.test_held_out import CONTROL, PAIRS
+from tests.helpers.held_out import CONTROL, PAIRS
+from tests.helpers.models import make_model
 from trl_consistency import ConsistencyEvalCallback
 from trl_consistency.upstream import DistributedBackend
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from tests.conftest import make_model, make_tokenizer
 from tests.helpers.distributions import (
     adapter_options,
     add_guard,
@@ -18,7 +17,8 @@ from tests.helpers.distributions import (
     options,
     trained_weights,
 )
-from tests.trainer.test_on_policy_consistency_trainer import likelihood, make_on_policy_config, replay, uneven_pairs
+from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.on_policy import likelihood, make_on_policy_config, replay, uneven_pairs
 from trl_consistency import OnPolicyConsistencyTrainer
 from trl_consistency.upstream import end_run
 

@@ -9,7 +9,7 @@ from datasets import Dataset
 from peft import LoraConfig, PromptTuningConfig
 from transformers import LlamaForCausalLM
 
-from tests.conftest import make_model, make_pairs, make_tokenizer
+from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.hostile_input.damage import adapter, changed_weights, cut, pickled_adapter
 from tests.hostile_input.room import CHAT, Case, Room
 from trl_consistency.models.loading import load_model

@@ -4,7 +4,7 @@ from typing import Any
 
 from datasets import DatasetDict
 
-from tests.conftest import make_config, make_pairs, make_tokenizer
+from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from tests.hostile_input.room import CHAT, PAIR, USER, Case, Room
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.scripts.pair_sets import load_sets, render_sets

@@ -7,7 +7,7 @@ from typing import Any
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import make_model
+from tests.helpers.models import make_model
 from tests.hostile_input.room import Room
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.conftest import make_pairs
+from tests.helpers.models import make_pairs
 from tests.hostile_input.damage import cut
 from tests.hostile_input.room import CHAT, PAIR, Case
 from trl_consistency.cli import main as cli

@@ -5,7 +5,7 @@ from typing import Any
 
 from huggingface_hub import constants
 
-from tests.conftest import make_model, make_tokenizer
+from tests.helpers.models import make_model, make_tokenizer
 from tests.hostile_input.damage import cut
 from tests.hostile_input.room import CHAT, Case, Room
 from trl_consistency.models.loading import load_model

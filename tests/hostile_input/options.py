@@ -7,7 +7,7 @@ from datasets import IterableDataset
 from peft import AdaLoraConfig, LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import BitsAndBytesConfig
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.hostile_input.room import ANSWERED, CHAT, PAIR, USER, Case, Room
 from trl_consistency import OnPolicyConsistencyTrainer
 

@@ -5,7 +5,7 @@ from functools import partial
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import make_tokenizer
+from tests.helpers.models import make_tokenizer
 from tests.hostile_input.damage import adapter, disk_fills, pickled_adapter
 from tests.hostile_input.room import CHAT, Case, Room
 from trl_consistency.cli import main as cli

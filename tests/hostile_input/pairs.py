@@ -2,7 +2,7 @@
 
 from datasets import Dataset
 
-from tests.conftest import make_model, make_pairs, make_tokenizer
+from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.hostile_input.room import ANSWERED, PAIR, USER, Case
 
 

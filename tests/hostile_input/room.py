@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 from datasets import Dataset
 
-from tests.conftest import make_config, make_pairs
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from tests.helpers.models import make_config, make_pairs
+from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.cli import main as cli
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import make_model, make_pairs, make_tokenizer
+from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.hostile_input.damage import cut
 from tests.hostile_input.room import Case, Room
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.data.test_alignment import mutations
-from tests.passes.test_capture import WITHOUT_MLP, add_lora, make
+from tests.helpers.architectures import WITHOUT_MLP, add_lora, make
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.prompts import mutations
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.alignment import content_range, shared_content_span
 from trl_consistency.data.collators import PairCollator

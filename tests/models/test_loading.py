@@ -6,7 +6,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import make_model
+from tests.helpers.models import make_model
 from trl_consistency import ConsistencyError
 from trl_consistency.models.loading import load_model, put_adapter
 

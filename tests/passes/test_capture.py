@@ -7,111 +7,22 @@ from torch.testing import assert_close
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
-    Gemma2Config,
-    Gemma3Config,
-    Gemma3ForConditionalGeneration,
-    Gemma3TextConfig,
-    GPT2Config,
     GPTJConfig,
-    GPTNeoXConfig,
-    GptOssConfig,
     GraniteConfig,
     Lfm2Config,
-    LlamaConfig,
-    MistralConfig,
-    Phi3Config,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2Config,
-    Qwen3Config,
-    Qwen3MoeConfig,
     T5Config,
     T5ForConditionalGeneration,
 )
 from trl.models.utils import _ForwardRedirection
 
+from tests.helpers.architectures import (
+    SHAPE,
+    WITHOUT_MLP,
+    add_lora,
+    make,
+)
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.passes.capture import DOWN_PROJECTIONS, capture_states, find_blocks, head_of, resolve_layers
-
-
-WINDOW = 4  # shorter than the longest prompt
-SHAPE = {
-    "vocab_size": 128,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-LOCAL_AND_GLOBAL = {
-    "head_dim": 8,
-    "sliding_window": WINDOW,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-}
-EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
-VISION = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-
-
-def gemma3_with_vision():
-    text = {**SHAPE, **LOCAL_AND_GLOBAL}
-    # As many blocks in the vision tower as in the text model: they must not be mistaken for them.
-    vision = {**VISION, "num_hidden_layers": 4, "image_size": 28, "patch_size": 14}
-    return Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
-
-
-def qwen2_5_vl():
-    rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10_000.0}
-    vision = {**VISION, "num_heads": 2, "depth": 4, "out_hidden_size": 32}
-    return Qwen2_5_VLConfig(text_config={**SHAPE, "rope_scaling": rope}, vision_config=vision)
-
-
-CONFIGS = {
-    "llama": lambda: LlamaConfig(**SHAPE),
-    "qwen2": lambda: Qwen2Config(**SHAPE),
-    "qwen3": lambda: Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True),
-    "gemma2": lambda: Gemma2Config(**SHAPE, **LOCAL_AND_GLOBAL, query_pre_attn_scalar=8, final_logit_softcapping=0.5),
-    "gemma3": lambda: Gemma3TextConfig(**SHAPE, **LOCAL_AND_GLOBAL, query_pre_attn_scalar=8),
-    "mistral": lambda: MistralConfig(**SHAPE, sliding_window=WINDOW),
-    "phi3": lambda: Phi3Config(**SHAPE, sliding_window=WINDOW),
-    "gpt_neox": lambda: GPTNeoXConfig(**{k: v for k, v in SHAPE.items() if k != "num_key_value_heads"}),
-    # Learned positions: unlike rotary ones they show where counting began, left padding included.
-    "gpt2": lambda: GPT2Config(**SHAPE, n_inner=48, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
-    "qwen3_moe": lambda: Qwen3MoeConfig(**SHAPE, **EXPERTS, head_dim=8),
-    "gpt_oss": lambda: GptOssConfig(**SHAPE, **LOCAL_AND_GLOBAL, num_local_experts=4, num_experts_per_tok=2),
-    "gemma3_with_vision": gemma3_with_vision,
-    "qwen2_5_vl": qwen2_5_vl,
-}
-MULTIMODAL = {
-    "gemma3_with_vision": Gemma3ForConditionalGeneration,
-    "qwen2_5_vl": Qwen2_5_VLForConditionalGeneration,
-}
-WITHOUT_MLP = ("qwen3_moe", "gpt_oss")
-
-
-def make(kind, attention="eager"):
-    torch.manual_seed(0)
-    config = CONFIGS[kind]()
-    if kind in MULTIMODAL:
-        model = MULTIMODAL[kind]._from_config(config, attn_implementation=attention)
-    else:
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-    # Larger weights than a fresh model's, so that wrong positions, windows and blocks make a difference.
-    for name, parameter in model.named_parameters():
-        if "norm" not in name:
-            torch.nn.init.normal_(parameter, std=0.2)
-    return model.eval()
-
-
-def add_lora(model):
-    peft_model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
-    for name, parameter in peft_model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.2)
-    return peft_model.eval()
 
 
 def batch(lengths=(9, 5, 7), side="right"):
@@ -140,16 +51,6 @@ def count_hooks(model):
 def final_norm(model):
     backbone = find_blocks(model).backbone
     return next(getattr(backbone, name) for name in ("norm", "final_layer_norm", "ln_f") if hasattr(backbone, name))
-
-
-@pytest.fixture(scope="module", params=CONFIGS)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def model(kind):
-    return make(kind)
 
 
 @torch.no_grad()

@@ -4,8 +4,8 @@ import pytest
 import torch
 from peft import PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
 
-from tests.conftest import make_config, make_pairs, make_tokenizer
 from tests.helpers.distributions import make_sharp_model
+from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 
 

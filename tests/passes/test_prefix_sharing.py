@@ -7,7 +7,7 @@ import torch
 from peft import PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, GenerationConfig, MptConfig
 
-from tests.passes.test_capture import CONFIGS, SHAPE, add_lora, make
+from tests.helpers.architectures import CONFIGS, SHAPE, add_lora, make
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.passes import prefix_roads
 from trl_consistency.passes.capture import find_blocks

@@ -5,7 +5,7 @@ import json
 import pytest
 from huggingface_hub import ModelCard, snapshot_download
 
-from tests.publishing.conftest import set_config
+from tests.helpers.publishing import set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.publishing import publish

@@ -5,7 +5,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from tests.publishing.conftest import OUTCOMES, RESULTS, set_config
+from tests.helpers.publishing import OUTCOMES, RESULTS, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.publishing import Figure, Outcomes, Result, add_results, read_results, write_results
 from trl_consistency.publishing.page import insert_results, prepare_page

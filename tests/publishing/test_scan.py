@@ -8,7 +8,7 @@ import pytest
 import trl
 from safetensors.torch import load_file, save_file
 
-from tests.publishing.conftest import set_config
+from tests.helpers.publishing import set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.publishing import publish
 from trl_consistency.publishing.scan import choose_files, scan

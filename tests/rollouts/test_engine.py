@@ -22,9 +22,8 @@ from transformers import (
 )
 from trl.generation.vllm_generation import VLLMGeneration
 
-from tests.conftest import make_model, make_tokenizer
-from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
-from tests.trainer.test_on_policy_consistency_trainer import (
+from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.on_policy import (
     LORA,
     answer,
     likelihood,
@@ -34,7 +33,8 @@ from tests.trainer.test_on_policy_consistency_trainer import (
     replay,
     uneven_pairs,
 )
-from tests.trainer.test_on_policy_consistency_trainer import make_trainer as plain_trainer
+from tests.helpers.on_policy import make_trainer as plain_trainer
+from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.rollouts.engine import check_policy, policy_weights

@@ -5,16 +5,8 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.trainer.test_on_policy_consistency_trainer import (
-    END,
-    answer,
-    make_trainer,
-    moved,
-    replay,
-    uneven_pairs,
-    weights,
-)
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.on_policy import END, answer, make_trainer, moved, replay, uneven_pairs, weights
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.rendering import render_completion, render_prompt
 from trl_consistency.generation.targets import cut_after_end

@@ -6,16 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tests.conftest import make_tokenizer
-from tests.trainer.test_on_policy_consistency_trainer import (
-    END,
-    answer,
-    make_trainer,
-    moved,
-    naive_divergence,
-    replay,
-    uneven_pairs,
-)
+from tests.helpers.models import make_tokenizer
+from tests.helpers.on_policy import END, answer, make_trainer, moved, naive_divergence, replay, uneven_pairs
 from trl_consistency.data.highlights import token_texts
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.rollouts.table import print_rollouts, send_to_trackers

@@ -4,7 +4,7 @@ import sys
 import pytest
 from safetensors import SafetensorError
 
-from tests.scripts.conftest import adapter, launched
+from tests.helpers.commands import adapter, launched
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts.consistency import run

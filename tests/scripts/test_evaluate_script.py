@@ -15,10 +15,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
-from tests.conftest import make_model
-from tests.evaluation.test_run import naive_answer
+from tests.helpers.commands import launched
 from tests.helpers.judge_server import completion, judge_server
-from tests.scripts.conftest import launched
+from tests.helpers.models import make_model
+from tests.helpers.naive_answers import naive_answer
 from trl_consistency.escaping import printable
 from trl_consistency.evaluation import AnswerOptions, SuiteScore
 from trl_consistency.evaluation import evaluate as evaluate_in_python

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation.test_held_out import CONTROL, PAIRS
+from tests.helpers.held_out import CONTROL, PAIRS
 from trl_consistency.scripts import consistency, on_policy_consistency
 from trl_consistency.scripts.recipes import recipes_dir
 

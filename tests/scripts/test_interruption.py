@@ -12,7 +12,7 @@ import pytest
 import torch
 from accelerate import PartialState
 
-from tests.scripts.conftest import ROOT, adapter
+from tests.helpers.commands import ROOT, adapter
 from trl_consistency.trainer.run.interruption import find_checkpoint
 
 

@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from tests.conftest import make_pairs
+from tests.helpers.models import make_pairs
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts import lint
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.scripts.conftest import adapter
+from tests.helpers.commands import adapter
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts.on_policy_consistency import run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from datasets import load_dataset
 
-from tests.conftest import make_config, make_model, make_tokenizer
+from tests.helpers.models import make_config, make_model, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.data.pairs import check_pairs

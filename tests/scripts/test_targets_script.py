@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, load_dataset
 
-from tests.scripts.conftest import adapter, launched
+from tests.helpers.commands import adapter, launched
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts.consistency import run
 

@@ -8,7 +8,7 @@ import yaml
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.conftest import make_config, make_pairs
+from tests.helpers.models import make_config, make_pairs
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.data.rendering import render_text
 from trl_consistency.errors import ConsistencyError

@@ -2,10 +2,8 @@
 
 import pytest
 
-from tests.data.test_alignment import real  # noqa: F401
-
-
-COMMITS = {"main": "a" * 40, "v1": "1" * 40}
+from tests.helpers.commits import COMMITS
+from tests.helpers.prompts import real  # noqa: F401
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.paired import LORA, generate_greedily, losses, make_trainer
 from trl_consistency import (
     ConsistencyConfig,
     ConsistencyError,
@@ -21,27 +22,9 @@ from trl_consistency import (
 from trl_consistency.data.prepare import prepare_pairs
 
 
-LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
-
-
-def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None, **options):
-    return ConsistencyTrainer(
-        model=make_model() if model is None else model,
-        args=make_config(tmp_path, **options),
-        train_dataset=make_pairs() if pairs is None else pairs,
-        eval_dataset=eval_dataset,
-        processing_class=make_tokenizer(),
-        peft_config=LoraConfig(**LORA) if lora else None,
-    )
-
-
 def trained_weights(trainer):
     trainer.train()
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
-
-
-def losses(trainer):
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
 def oracle(model, rows):
@@ -192,17 +175,6 @@ def test_same_seed_same_run(tmp_path, lora):
 
 
 # Targets
-
-
-def generate_greedily(model, tokenizer, ids, tokens=8):
-    output = model.eval().generate(
-        torch.tensor([ids]),
-        max_new_tokens=tokens,
-        do_sample=False,
-        pad_token_id=0,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return output[0, len(ids) :].tolist()
 
 
 def test_targets_are_the_models_own_clean_answers(tmp_path):

@@ -15,8 +15,8 @@ import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 
-from tests.conftest import make_tokenizer
 from tests.helpers.distributions import make_sharp_model
+from tests.helpers.models import make_tokenizer
 
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm
 
-from tests.conftest import make_model, make_pairs
-from tests.trainer import test_consistency_trainer as paired
-from tests.trainer import test_on_policy_consistency_trainer as on_policy
-from tests.trainer.test_consistency_trainer import losses
+from tests.helpers import on_policy as on_policy
+from tests.helpers import paired as paired
+from tests.helpers.models import make_model, make_pairs
+from tests.helpers.paired import losses
 from trl_consistency import ConsistencyConfig, ConsistencyError, ConsistencyTrainer
 from trl_consistency.trainer.run import checks
 

@@ -9,10 +9,10 @@ import torch
 from datasets import Dataset
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from tests.conftest import make_tokenizer
-from tests.trainer import test_consistency_trainer as paired
-from tests.trainer import test_on_policy_consistency_trainer as on_policy
-from tests.trainer.test_consistency_trainer import losses
+from tests.helpers import on_policy as on_policy
+from tests.helpers import paired as paired
+from tests.helpers.models import make_tokenizer
+from tests.helpers.paired import losses
 from trl_consistency.passes import capture
 
 

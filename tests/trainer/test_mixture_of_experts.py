@@ -5,8 +5,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import GptOssConfig, GptOssForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from tests.conftest import make_config, make_pairs, make_tokenizer
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from tests.helpers.models import make_config, make_pairs, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.generation.answer_cache import fingerprint
 

@@ -6,9 +6,9 @@ from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
-from tests.conftest import CHATML, make_config, make_model, make_pairs, make_tokenizer
-from tests.data.test_rendering import TextProcessor
-from tests.passes.test_capture import MULTIMODAL, SHAPE, make
+from tests.helpers.architectures import MULTIMODAL, SHAPE, make
+from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.processors import TextProcessor
 from trl_consistency import ConsistencyError, ConsistencyTrainer, InvalidPairsError
 from trl_consistency.trainer import consistency_trainer, target_maker
 

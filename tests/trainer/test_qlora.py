@@ -7,8 +7,8 @@ import torch
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 
-from tests.conftest import make_config, make_pairs, make_tokenizer
-from tests.trainer.test_on_policy_consistency_trainer import LORA, make_on_policy_config
+from tests.helpers.models import make_config, make_pairs, make_tokenizer
+from tests.helpers.on_policy import LORA, make_on_policy_config
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 
 

@@ -8,9 +8,9 @@ import trl
 from datasets import Dataset
 from peft import LoraConfig
 
-from tests.conftest import make_config, make_model, make_tokenizer
-from tests.trainer.test_consistency_trainer import LORA, losses
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config, moved, replay
+from tests.helpers.models import make_config, make_model, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config, moved, replay
+from tests.helpers.paired import LORA, losses
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_ids
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.conftest import make_model, make_tokenizer
+from tests.helpers.models import make_model, make_tokenizer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.answers import generate as answering

@@ -3,9 +3,9 @@ import sys
 import time
 
 import pytest
-from trl_consistency.evaluation.grading.grade.graders import named_answers, refuses, stated_choice
 
 from trl_consistency.evaluation.answers.replies import are_letters, split_thought
+from trl_consistency.evaluation.grading.graders import named_answers, refuses, stated_choice
 
 
 @pytest.mark.parametrize(

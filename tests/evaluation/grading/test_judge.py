@@ -2,7 +2,13 @@ import json
 
 import pytest
 from huggingface_hub import constants
-from trl_consistency.evaluation.grading.grade.judge import (
+
+from tests.helpers.judge_server import completion, judge_server
+from tests.helpers.models import make_model
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.evaluation.answers.generate import answer_prompts
+from trl_consistency.evaluation.grading import judge as module
+from trl_consistency.evaluation.grading.judge import (
     EndpointJudge,
     Judgement,
     JudgementStore,
@@ -10,12 +16,6 @@ from trl_consistency.evaluation.grading.grade.judge import (
     judge_prompt,
     read_judgement,
 )
-
-from tests.conftest import make_model
-from tests.helpers.judge_server import completion, judge_server
-from trl_consistency.errors import ConsistencyError
-from trl_consistency.evaluation.answers.generate import answer_prompts
-from trl_consistency.evaluation.grading.grade import judge as module
 
 
 REFUSED = "It says no.\nVERDICT: REFUSED"

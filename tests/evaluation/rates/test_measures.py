@@ -1,10 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trl_consistency.evaluation.grading.grade.grade import OUTCOMES, Grade, grade, grade_answers, possible_answers
-from trl_consistency.evaluation.grading.grade.judge import Judgement
 
 from trl_consistency.evaluation.answers.replies import after_thinking
+from trl_consistency.evaluation.grading.grade import OUTCOMES, Grade, grade, grade_answers, possible_answers
+from trl_consistency.evaluation.grading.judge import Judgement
 from trl_consistency.evaluation.kinds import kind_of
 from trl_consistency.evaluation.rates.measures import METRICS, compare, harmonic_mean, make_samples, measure
 

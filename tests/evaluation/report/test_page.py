@@ -2,10 +2,9 @@ import base64
 import re
 from html.parser import HTMLParser
 
-from trl_consistency.evaluation.report.tables.page import Picture, Report, Table
-from trl_consistency.evaluation.report.tables.tables import rate_cells
-
-from tests.evaluation.report.test_tables import rate
+from tests.helpers.results import rate
+from trl_consistency.evaluation.report.page import Picture, Report, Table
+from trl_consistency.evaluation.report.tables import rate_cells
 
 
 RESULTS = {

@@ -3,11 +3,11 @@ import warnings
 from html import unescape
 
 import pytest
-from trl_consistency.evaluation.report.tables.plots import OUTCOME_STYLES, _draw_bars, shown_name, tradeoff_axes
 
-from tests.evaluation.report.test_tables import RESULTS, rate
+from tests.helpers.results import RESULTS, rate
 from trl_consistency.evaluation import METRICS, plot_outcomes, plot_rates, plot_tradeoff, plot_training
-from trl_consistency.evaluation.report.tables import plots
+from trl_consistency.evaluation.report import plots
+from trl_consistency.evaluation.report.plots import OUTCOME_STYLES, _draw_bars, shown_name, tradeoff_axes
 from trl_consistency.trainer.callbacks.evaluation import PREFIX
 
 

@@ -2,24 +2,10 @@ import re
 import subprocess
 import sys
 
-from trl_consistency.evaluation.report.tables.tables import outcome_cells, rate_cells, spread_cells
-
+from tests.helpers.results import RESULTS, rate
 from trl_consistency.evaluation import Estimate, markdown_table, spread_table
+from trl_consistency.evaluation.report.tables import outcome_cells, rate_cells, spread_cells
 from trl_consistency.scripts.quickstart import LABELS
-
-
-def rate(hits, total, unread=0, interval=(0.25, 0.75), of_read=None):
-    return Estimate(hits / total, interval, total, total, hits, {"unparsed": unread} if unread else {}, of_read)
-
-
-RESULTS = {
-    "before": {"sycophancy/test": rate(124, 128), "clean_accuracy": rate(0, 5, unread=5)},
-    "BCT": {
-        "sycophancy/test": rate(4, 128, unread=2, of_read=rate(4, 126)),
-        "clean_accuracy": rate(20, 20),
-        "mine": rate(1, 2),
-    },
-}
 
 
 def rows_of(table):

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from trl_consistency.evaluation.suites.suites.scores import suite_interval
-from trl_consistency.evaluation.suites.suites.suites import find_suites, wrap_held_out
 
-from tests.conftest import make_model
+from tests.helpers.models import make_model
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.data.rendering import render_prompt
@@ -28,8 +26,10 @@ from trl_consistency.evaluation import (
     suites_table,
 )
 from trl_consistency.evaluation.rates.estimates import Sample, estimate
-from trl_consistency.evaluation.suites.suites import runs as suite_runs
-from trl_consistency.evaluation.suites.suites import suites
+from trl_consistency.evaluation.suites import runs as suite_runs
+from trl_consistency.evaluation.suites import suites
+from trl_consistency.evaluation.suites.scores import suite_interval
+from trl_consistency.evaluation.suites.suites import find_suites, wrap_held_out
 from trl_consistency.perturbations import PERTURBATIONS
 
 
@@ -430,7 +430,8 @@ def mock(reply):
 
 def inspect_scores(task, model, log_dir, suite="suite"):
     from inspect_ai import eval as inspect_eval
-    from trl_consistency.evaluation.suites.suites.runs import _inspect_scores
+
+    from trl_consistency.evaluation.suites.runs import _inspect_scores
 
     [log] = inspect_eval(task, model=model, display="none", log_dir=str(log_dir), ctl_server=False)
     assert log.status == "success", log.error
@@ -443,7 +444,7 @@ def inspect_scores(task, model, log_dir, suite="suite"):
 
 @needs_inspect
 def test_pairs_have_the_rates_that_a_hand_counts(tmp_path):
-    from trl_consistency.evaluation.suites.suites.inspect_tasks import pairs
+    from trl_consistency.evaluation.suites.inspect_tasks import pairs
 
     task = pairs(str(write_rows(tmp_path / "pairs.jsonl", PAIRS)))
     scores = inspect_scores(task, mock(REPLIES.__getitem__), tmp_path)
@@ -463,7 +464,7 @@ def test_pairs_have_the_rates_that_a_hand_counts(tmp_path):
     ],
 )
 def test_pairs_that_the_task_cannot_hold_are_named(tmp_path, change, message):
-    from trl_consistency.evaluation.suites.suites.inspect_tasks import pairs
+    from trl_consistency.evaluation.suites.inspect_tasks import pairs
 
     file = write_rows(tmp_path / "pairs.jsonl", [PAIRS[0], PAIRS[1] | change])
     with pytest.raises(ConsistencyError, match=rf"(?s)row 1.*{message}"):
@@ -515,7 +516,7 @@ def test_prompts_that_come_together_are_answered_in_one_batch(tokenizer, monkeyp
 
     from inspect_ai.model import ChatMessageUser, GenerateConfig
 
-    from trl_consistency.evaluation.suites.suites import inspect_model
+    from trl_consistency.evaluation.suites import inspect_model
 
     batches = []
     generate = inspect_model.generate_targets
@@ -545,7 +546,8 @@ def test_prompts_that_come_together_are_answered_in_one_batch(tokenizer, monkeyp
 @needs_inspect
 def test_strong_reject_itself_on_local_requests(tmp_path, monkeypatch):
     from inspect_ai.dataset import MemoryDataset
-    from trl_consistency.evaluation.suites.suites.runs import load_suite
+
+    from trl_consistency.evaluation.suites.runs import load_suite
 
     requests = [{"forbidden_prompt": f"Do bad thing {n}", "category": "bad", "source": "us"} for n in range(4)]
     monkeypatch.setattr(
@@ -592,7 +594,8 @@ def importing(name):
 @pytest.mark.parametrize("subset", ["safe", "unsafe"])
 def test_xstest_itself_on_local_requests(tmp_path, monkeypatch, subset):
     from inspect_ai.dataset import MemoryDataset
-    from trl_consistency.evaluation.suites.suites.runs import load_suite
+
+    from trl_consistency.evaluation.suites.runs import load_suite
 
     row = {"type": "t", "note": "", "focus": ""}
     rows = [{"prompt": f"Ask {label} {n}", "label": label, **row} for label in ("safe", "unsafe") for n in range(4)]
@@ -616,7 +619,8 @@ def test_xstest_itself_on_local_requests(tmp_path, monkeypatch, subset):
 def test_are_you_sure_itself_on_local_questions(tmp_path, monkeypatch):
     from inspect_ai.dataset import MemoryDataset
     from inspect_evals.sycophancy.utils import record_to_sample
-    from trl_consistency.evaluation.suites.suites.runs import load_suite
+
+    from trl_consistency.evaluation.suites.runs import load_suite
 
     rows = [
         {"base": {"question": f"Which is {n}?", "answers": "(A) one\n(B) two", "correct_letter": "AB"[n % 2]}}

@@ -9,8 +9,8 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig, TrainerCallback
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.finite import NotFiniteError, check_files, is_finite
 from trl_consistency.generation.targets import generate_targets

@@ -5,8 +5,8 @@ import pytest
 import torch
 from datasets import Dataset
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.trainer.test_consistency_trainer import generate_greedily, make_trainer
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.paired import generate_greedily, make_trainer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 
 

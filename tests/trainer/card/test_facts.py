@@ -6,15 +6,15 @@ import yaml
 from datasets import Dataset
 from peft import LoraConfig, VeraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
-from trl_consistency.trainer.card.facts.facts import describe_data
-from trl_consistency.trainer.card.facts.papers import ORIGINS, name_methods
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
-from tests.trainer.callbacks.test_evaluation import guarded, rates, script
-from tests.trainer.conftest import COMMITS
+from tests.helpers.commits import COMMITS
+from tests.helpers.guard import guarded, rates, script
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.config.consistency_config import METHODS
 from trl_consistency.publishing import Result, add_results, write_results
+from trl_consistency.trainer.card.facts import describe_data
+from trl_consistency.trainer.card.papers import ORIGINS, name_methods
 
 
 TOKEN = "hf_" + "x" * 34

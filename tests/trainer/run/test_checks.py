@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 from peft import LoraConfig, get_peft_model
 
-from tests.conftest import make_config, make_model
+from tests.helpers.models import make_config, make_model
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import context_length
 from trl_consistency.passes.reference import freeze_initial_policy

@@ -7,10 +7,10 @@ import yaml
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 
-from tests.conftest import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.commits import COMMITS
 from tests.helpers.loopback_hub import TOKEN
-from tests.trainer.conftest import COMMITS
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 
 

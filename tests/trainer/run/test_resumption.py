@@ -9,8 +9,8 @@ import torch
 from peft import LoraConfig
 from safetensors.torch import load_file
 
-from tests.conftest import CHATML, make_config, make_model, make_pairs, make_tokenizer
-from tests.trainer.test_on_policy_consistency_trainer import make_on_policy_config
+from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import (
     ConsistencyConfig,
     ConsistencyError,

@@ -1,0 +1,36 @@
+import torch
+from peft import LoraConfig
+
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from trl_consistency import (
+    ConsistencyTrainer,
+)
+
+
+LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
+
+
+def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None, **options):
+    return ConsistencyTrainer(
+        model=make_model() if model is None else model,
+        args=make_config(tmp_path, **options),
+        train_dataset=make_pairs() if pairs is None else pairs,
+        eval_dataset=eval_dataset,
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(**LORA) if lora else None,
+    )
+
+
+def losses(trainer):
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def generate_greedily(model, tokenizer, ids, tokens=8):
+    output = model.eval().generate(
+        torch.tensor([ids]),
+        max_new_tokens=tokens,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return output[0, len(ids) :].tolist()
