@@ -2,9 +2,7 @@ import torch
 from peft import LoraConfig
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from trl_consistency import (
-    ConsistencyTrainer,
-)
+from trl_consistency import ConsistencyTrainer
 
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}

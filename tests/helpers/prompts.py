@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from trl_consistency.data.alignment import (
-    header_length,
-)
+from trl_consistency.data.alignment import header_length
 
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data" / "pairs"

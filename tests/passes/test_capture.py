@@ -15,12 +15,7 @@ from transformers import (
 )
 from trl.models.utils import _ForwardRedirection
 
-from tests.helpers.architectures import (
-    SHAPE,
-    WITHOUT_MLP,
-    add_lora,
-    make,
-)
+from tests.helpers.architectures import SHAPE, WITHOUT_MLP, add_lora, make
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.passes.capture import DOWN_PROJECTIONS, capture_states, find_blocks, head_of, resolve_layers
 

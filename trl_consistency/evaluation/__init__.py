@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training
     from .report.tables import markdown_table, spread_table
     from .run import PairSet, Results, evaluate
+    from .suites.registry import SUITES, run_suites
     from .suites.runs import Suite
     from .suites.scores import SuiteScore, compare_suites, suites_table
-    from .suites.suites import SUITES, run_suites
 
 
 __all__ = [

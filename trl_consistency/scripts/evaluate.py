@@ -30,8 +30,8 @@ from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.grading.grade import is_for_judge
 from ..evaluation.grading.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
 from ..evaluation.run import PairSet, Results, evaluate
+from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
 from ..evaluation.suites.runs import load_suite
-from ..evaluation.suites.suites import find_suites, run_suites, suite_packages
 from ..files import whole_files, write_text
 from ..folder_lock import alone_in
 from ..generation.model_identity import answer_cache

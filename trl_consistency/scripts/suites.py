@@ -17,8 +17,8 @@ from typing import Any
 from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
 from ..errors import ends_with_message
 from ..escaping import printable
+from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
 from ..evaluation.suites.scores import SuiteScore
-from ..evaluation.suites.suites import find_suites, run_suites, suite_packages
 from ..files import write_text
 from ..folder_lock import alone_in
 from ..models.loading import BASE, check_adapters, load_model, name_models

@@ -26,10 +26,10 @@ from trl_consistency.evaluation import (
     suites_table,
 )
 from trl_consistency.evaluation.rates.estimates import Sample, estimate
+from trl_consistency.evaluation.suites import registry as suites
 from trl_consistency.evaluation.suites import runs as suite_runs
-from trl_consistency.evaluation.suites import suites
+from trl_consistency.evaluation.suites.registry import find_suites, wrap_held_out
 from trl_consistency.evaluation.suites.scores import suite_interval
-from trl_consistency.evaluation.suites.suites import find_suites, wrap_held_out
 from trl_consistency.perturbations import PERTURBATIONS
 
 
