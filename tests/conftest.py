@@ -1,4 +1,4 @@
-"""Tiny models and tokenizers, built from configs: nothing is downloaded."""
+"""Settings of every test process, and fixtures of tiny models and tokenizers."""
 
 import os
 
@@ -16,13 +16,19 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from tests.helpers.models import make_model
+from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.prompts import real  # noqa: F401
 
 
 torch.set_num_threads(1)
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return make_tokenizer()
 
 
 @pytest.fixture(scope="session")

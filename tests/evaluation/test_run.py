@@ -4,6 +4,7 @@ import math
 import pytest
 from datasets import Dataset
 
+from tests.helpers.models import make_model
 from tests.helpers.naive_answers import naive_answer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_prompt
@@ -12,6 +13,11 @@ from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
 from trl_consistency.evaluation.grading.judge import Judgement
 from trl_consistency.generation.answer_cache import TargetCache
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
 
 
 def user(text):

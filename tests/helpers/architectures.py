@@ -1,4 +1,5 @@
-import pytest
+"""Small models of many architectures, by hand and from their configs."""
+
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import (
@@ -111,13 +112,3 @@ def add_lora(model):
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.2)
     return peft_model.eval()
-
-
-@pytest.fixture(scope="module", params=CONFIGS)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def model(kind):
-    return make(kind)

@@ -1,3 +1,5 @@
+"""Runs commands in processes of their own."""
+
 import os
 import subprocess
 from pathlib import Path

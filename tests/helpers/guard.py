@@ -1,3 +1,5 @@
+"""Trainers with a guard on held-out pairs."""
+
 from peft import LoraConfig
 
 from tests.helpers.held_out import CONTROL, PAIRS, rate

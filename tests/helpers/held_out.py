@@ -1,3 +1,5 @@
+"""Held-out pairs, control questions and rates."""
+
 from datasets import Dataset
 
 from trl_consistency.evaluation import Estimate

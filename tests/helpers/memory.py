@@ -1,3 +1,5 @@
+"""Measures peak memory."""
+
 import threading
 from collections.abc import Callable
 

@@ -1,6 +1,7 @@
+"""Tiny models and tokenizers, built from configs, and pairs for them: nothing is downloaded."""
+
 from pathlib import Path
 
-import pytest
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -105,8 +106,3 @@ def make_config(output_dir: Path | str, **options) -> ConsistencyConfig:
         "max_completion_length": 8,
     }
     return ConsistencyConfig(**{**defaults, **options})
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return make_tokenizer()

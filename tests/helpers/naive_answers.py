@@ -1,13 +1,8 @@
-import pytest
+"""Answers a prompt token by token, with nothing of the package."""
+
 import torch
 
-from tests.helpers.models import make_model
 from trl_consistency.data.rendering import render_prompt
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
 
 
 def naive_answer(model, tokenizer, prompt, max_new_tokens):

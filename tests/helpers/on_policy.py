@@ -1,3 +1,5 @@
+"""Small on-policy trainers, and a naive replay of their loss."""
+
 import math
 import random
 

@@ -1,3 +1,5 @@
+"""Small paired trainers, and what they log."""
+
 import torch
 from peft import LoraConfig
 

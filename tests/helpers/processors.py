@@ -1,3 +1,5 @@
+"""A processor without pictures."""
+
 from transformers import ProcessorMixin
 
 

@@ -1,3 +1,5 @@
+"""Real prompts, and mutations of them."""
+
 import json
 import re
 from dataclasses import dataclass

@@ -1,3 +1,5 @@
+"""Adapters, configs and results in folders to publish."""
+
 import json
 
 from peft import LoraConfig, get_peft_model

@@ -1,3 +1,5 @@
+"""Estimates and results for tables."""
+
 from trl_consistency.evaluation import Estimate
 
 

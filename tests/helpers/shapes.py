@@ -1,3 +1,5 @@
+"""Shapes of prompts and rollouts for benchmarks."""
+
 import random
 from typing import Any
 

@@ -15,9 +15,19 @@ from transformers import (
 )
 from trl.models.utils import _ForwardRedirection
 
-from tests.helpers.architectures import SHAPE, WITHOUT_MLP, add_lora, make
+from tests.helpers.architectures import CONFIGS, SHAPE, WITHOUT_MLP, add_lora, make
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.passes.capture import DOWN_PROJECTIONS, capture_states, find_blocks, head_of, resolve_layers
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(kind):
+    return make(kind)
 
 
 def batch(lengths=(9, 5, 7), side="right"):

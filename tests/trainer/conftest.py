@@ -1,9 +1,8 @@
-"""The real prompts of the alignment tests, for the objectives' tests too; and a base model in the cache of the Hub."""
+"""A base model in the cache of the Hub."""
 
 import pytest
 
 from tests.helpers.commits import COMMITS
-from tests.helpers.prompts import real  # noqa: F401
 
 
 @pytest.fixture
