@@ -1,4 +1,4 @@
-"""Which tokens the two prompts of a pair share: token ids are compared on both sides, never text."""
+"""Finds the tokens that the two prompts of a pair share. Token ids are compared, never text."""
 
 import logging
 from collections.abc import Sequence
@@ -22,12 +22,11 @@ from .rendering import (
 
 logger = get_logger(__name__)
 
-# Stands for a message's content where a template is probed. A letter at its end: punctuation can merge with a newline.
+# Replaces a message's content to probe a template. Ends in a letter, because punctuation can merge with a newline.
 _SENTINEL = "consistency q"
 _OTHER_SENTINEL = "consistency z"
 
-
-# In tokens. Words are cut one by one, so that a neighbour changes no more than the word beside it.
+# In tokens. Words are tokenized one by one, so a neighbour changes only the word beside it.
 _LONGEST_WORD = 8
 
 
@@ -43,7 +42,7 @@ class Span(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Smallest, middle and largest of some numbers."""
+    """Minimum, median and maximum of some numbers."""
 
     min: float
     median: float
@@ -53,18 +52,18 @@ class Spread(NamedTuple):
 @dataclass
 class AlignmentReport:
     """
-    How much the pairs of a data set share.
+    How many tokens the pairs of a data set share.
 
     Args:
         rows (`int`):
-            Pairs, anchors included.
+            Number of pairs, including anchors.
         shared_tokens ([`Spread`]):
-            Tokens of the shared spans.
+            Lengths of the shared spans in tokens.
         shared_fraction ([`Spread`]):
-            Shared spans as parts of their clean prompts, from 0 to 1.
+            Fractions of the clean prompts that are shared, from 0 to 1.
         header_only (`list[int]`):
-            Rows that share next to nothing before the generation header, at most one token (prompts often end in the
-            same punctuation): their cue comes last.
+            Rows that share at most one token before the generation header (prompts often end in the same
+            punctuation), because their cue comes last.
         no_shared_span (`list[int]`):
             Rows that share nothing.
     """
@@ -108,13 +107,12 @@ def shared_suffix(clean_ids: Sequence[int], perturbed_ids: Sequence[int]) -> Spa
 
 def shared_content_span(clean_ids: Sequence[int], perturbed_ids: Sequence[int], content: tuple[int, int]) -> Span:
     """
-    Finds where the perturbed prompt repeats a given part of the clean one.
+    Finds the last place where the perturbed prompt repeats a given part of the clean one.
 
-    It is the last such place: a wrong few-shot prompt asks the question twice, and its first copy carries the wrong
-    label. What is searched for is the core of the content: its first and last word may be cut into other tokens on one
-    side, where they merge with a neighbour (`M|ost` after a newline is `␣Most` after a space), and a search for the
-    whole could take the first copy for that reason alone. From the core, the span reaches as far into the rest of the
-    content as the tokens are equal.
+    The last place counts, because a wrong few-shot prompt asks the question twice and its first copy carries the wrong
+    label. The search uses only the core of the content: its first and last words may be tokenized differently where
+    they merge with a neighbour (`M|ost` after a newline is `␣Most` after a space), and a search for the whole content
+    could then find only the first copy. From the core, the span grows in both directions while the tokens are equal.
 
     Args:
         clean_ids (`Sequence[int]`):
@@ -125,7 +123,7 @@ def shared_content_span(clean_ids: Sequence[int], perturbed_ids: Sequence[int], 
             First token and end of the content in `clean_ids`, as [`content_range`] returns it.
 
     Returns:
-        [`Span`]: The shared content, of length 0 where the perturbed prompt does not hold it.
+        [`Span`]: The shared content; its length is 0 if the perturbed prompt does not contain it.
     """
     start, end = content
     seam = seam_tokens(end - start)
@@ -142,7 +140,7 @@ def shared_content_span(clean_ids: Sequence[int], perturbed_ids: Sequence[int], 
 
 
 def seam_tokens(length: int) -> int:
-    """How many tokens at each end of a content of `length` tokens may be cut differently in another place."""
+    """Returns how many tokens at each end of `length` tokens may be tokenized differently in another place."""
     return 0 if length < 3 else max(1, min(_LONGEST_WORD, length // 4))
 
 
@@ -151,7 +149,7 @@ def _last_occurrence(ids: list[int], part: list[int]) -> int | None:
         return None
     first, last, length = part[0], part[-1], len(part)
     for start in range(len(ids) - length, -1, -1):
-        # The ends first: a slice is a copy.
+        # The ends are compared first, because a slice is a copy.
         if ids[start] == first and ids[start + length - 1] == last and ids[start : start + length] == part:
             return start
     return None
@@ -166,28 +164,27 @@ def content_range(
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> tuple[int, int] | None:
     """
-    Finds the tokens of a clean prompt that hold the content which the perturbed prompt shares.
+    Finds the tokens of a clean prompt that hold the content shared with the perturbed prompt.
 
-    A token that reaches over the content's ends, because it merged with what stands beside it, is left out. White space
-    around the content does not count: many templates strip it.
+    Tokens that reach beyond the content, because they merged with neighbouring text, are left out. White space around
+    the content does not count, because many templates strip it.
 
     Args:
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            What rendered the prompt.
+            The tokenizer or processor that rendered the prompt.
         prompt (`str` or `list[dict]`):
             The clean prompt.
         ids (`Sequence[int]`):
             Its token ids, from [`render_prompt`].
         shared_text (`str`, *optional*):
-            The content, of which the last occurrence counts. By default the last user message, or the whole of a
-            string prompt.
+            The content; its last occurrence counts. By default the last user message, or the whole of a string prompt.
         tools (`list[dict]`, *optional*):
             As given to [`render_prompt`].
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             As given to [`render_prompt`].
 
     Returns:
-        `tuple[int, int]`, *optional*: The first token and the end, None where the prompt does not hold the content.
+        `tuple[int, int]`, *optional*: The first token and the end, or None if the prompt does not hold the content.
     """
     text = render_text(processing_class, prompt, tools, chat_template_kwargs)
     if shared_text is not None:
@@ -201,9 +198,9 @@ def content_range(
         return None
     tokenizer = get_tokenizer(processing_class)
     if start >= 0 and tokenizer.is_fast:
-        # As in rendering: a chat template writes its special tokens itself.
+        # As in rendering, because a chat template writes its special tokens itself.
         encoding = tokenizer(text=text, add_special_tokens=isinstance(prompt, str), return_offsets_mapping=True)
-        # All but an end-of-sequence token that the tokenizer appended and rendering took away.
+        # The tokenizer may append an end-of-sequence token, which rendering removed.
         if encoding["input_ids"][: len(ids)] == list(ids):
             offsets = encoding["offset_mapping"][: len(ids)]
             return _tokens_inside(tokenizer, text, ids, offsets, start, start + len(content))
@@ -219,12 +216,12 @@ def _last_user_content(
     tools: list[dict] | None,
     chat_template_kwargs: dict[str, Any] | None,
 ) -> tuple[str, int]:
-    """The text of the last user message, and the character of the rendered `text` where it starts (-1: unknown)."""
+    """Returns the last user message's text and the character of the rendered `text` where it starts (-1: unknown)."""
     position = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=None)
     if position is None:
         return "", -1
     content = message_text(messages[position]).strip()
-    # A search could take a later quotation of the content, or, if it is short, a part of the template itself.
+    # A plain search could find a later quotation of the content or, if the content is short, a part of the template.
     probed = render_text(
         processing_class, _with_content_at(messages, position, _SENTINEL), tools, chat_template_kwargs
     )
@@ -244,13 +241,13 @@ def _with_content_at(messages: list[Message], position: int, content: str) -> li
 def _tokens_inside(
     tokenizer: Any, text: str, ids: Sequence[int], offsets: list[tuple[int, int]], start: int, end: int
 ) -> tuple[int, int] | None:
-    """The tokens wholly inside the characters `[start, end)` of `text`."""
-    # Special tokens that the tokenizer adds by itself have no characters.
+    """Returns the tokens that lie wholly inside the characters `[start, end)` of `text`."""
+    # Special tokens that the tokenizer adds have no characters.
     inside = [index for index, (left, right) in enumerate(offsets) if left < right and start <= left and right <= end]
     if not inside:
         return None
     first, last = inside[0], inside[-1]
-    # Some byte-level tokenizers (Llama 3's) leave the white space that a token holds out of its offsets.
+    # Some byte-level tokenizers (such as Llama 3's) leave a token's white space out of its offsets.
     if offsets[first][0] == start and _is_space(tokenizer.decode([ids[first]])[:1], text[start]):
         first += 1
     if offsets[last][1] == end and _is_space(tokenizer.decode([ids[last]])[-1:], text[end - 1]):
@@ -269,15 +266,15 @@ def header_length(
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> int:
     """
-    Counts the tokens at the end of a prompt that the chat template writes after any last message: the end of its turn
-    and the generation header. Prompts that end alike share these tokens whatever they say.
+    Counts the tokens that the chat template writes after the last message: the end of its turn and the generation
+    header. Prompts share these tokens even if their contents differ.
 
-    It depends on the template, its variables and the role of the last message, not on what the messages say: compute
-    it once for each combination.
+    The count depends on the template, its variables and the role of the last message, not on the messages' contents.
+    Compute it once for each combination.
 
     Args:
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            What rendered the prompt.
+            The tokenizer or processor that rendered the prompt.
         prompt (`str` or `list[dict]`):
             A prompt.
         tools (`list[dict]`, *optional*):
@@ -286,14 +283,14 @@ def header_length(
             As given to [`render_prompt`].
 
     Returns:
-        `int`: Tokens; 0 for a string prompt and for an assistant turn to be continued.
+        `int`: Number of tokens; 0 for a string prompt and for an assistant turn to be continued.
     """
     if isinstance(prompt, str) or is_prefilled(prompt):
         return 0
     one, other = (_with_content_at(prompt, -1, content) for content in (_SENTINEL, _OTHER_SENTINEL))
     tokenizer = get_tokenizer(processing_class)
     if tokenizer.is_fast:
-        # By characters where possible: a tokenizer of few words may take both sentinels for the same unknown one.
+        # Use characters where possible: a small vocabulary may map both sentinels to the same unknown token.
         text = render_text(processing_class, one, tools, chat_template_kwargs)
         found = text.rfind(_SENTINEL)
         if found < 0:
@@ -310,27 +307,27 @@ def report_alignment(
     header_lengths: "Sequence[int] | np.ndarray",
 ) -> AlignmentReport:
     """
-    Sums up how much the pairs of a data set share, row by row.
+    Summarizes how much the pairs of a data set share.
 
     Args:
         spans (`Sequence[Span]` or `np.ndarray` of shape `(rows, 3)`):
             The shared span of each row.
         clean_lengths (`Sequence[int]` or `np.ndarray`):
-            Tokens of its clean prompt.
+            Length of each clean prompt in tokens.
         header_lengths (`Sequence[int]` or `np.ndarray`):
-            Tokens of its generation header, from [`header_length`].
+            Length of each generation header in tokens, from [`header_length`].
 
     Returns:
         [`AlignmentReport`]: The counts, and the rows that share too little.
     """
-    # As arrays: a million rows are a few megabytes, and hundreds as Python objects.
+    # In arrays, a million rows take a few megabytes; as Python objects, hundreds.
     rows = np.asarray(spans).reshape(-1, 3)
     starts, _, shared, lengths, headers = np.column_stack([rows, clean_lengths, header_lengths]).T
     return AlignmentReport(
         rows=len(shared),
         shared_tokens=_spread(shared),
         shared_fraction=_spread(shared / np.maximum(lengths, 1)),
-        # A span that starts inside the header, or one token before it, has nothing else in it.
+        # Such a span starts inside the header, or one token before it.
         header_only=np.flatnonzero((shared > 0) & (starts >= lengths - headers - 1)).tolist(),
         no_shared_span=np.flatnonzero(shared == 0).tolist(),
     )
@@ -344,15 +341,15 @@ def _spread(values: np.ndarray) -> Spread:
 
 def log_alignment(reports: dict[str, AlignmentReport], name: str, compares_answers: bool) -> None:
     """
-    Logs what the pairs of a data set share, as a warning where that is thin.
+    Logs how much the pairs of a data set share, as a warning if some share almost nothing.
 
     Args:
         reports (`dict[str, AlignmentReport]`):
-            What [`~trl_consistency.data.prepare.align_pairs`] found, by kind.
+            The reports of [`~trl_consistency.data.prepare.align_pairs`], by kind.
         name (`str`):
-            What messages call the data set.
+            Name of the data set in messages.
         compares_answers (`bool`):
-            Whether the answers are compared as well as the suffixes. There is enough then.
+            Whether the answers are compared too. Short suffixes are then enough.
     """
     for kind, report in reports.items():
         is_thin = report.header_only and not (compares_answers and kind == "suffix")

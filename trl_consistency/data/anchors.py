@@ -1,4 +1,4 @@
-"""Anchors: rows whose two prompts are equal, which keep the student where the reference is on prompts without a cue."""
+"""Anchors: rows with two equal prompts, which keep the student close to the reference on prompts without a cue."""
 
 import random
 
@@ -15,7 +15,7 @@ PREPARED_COLUMNS = ("clean_ids", "perturbed_ids", "completion_ids", "content_spa
 
 
 def anchor_rows(dataset: AnyDataset) -> AnyDataset:
-    """Pairs made of a data set with a `prompt` column (and optionally `completion`, `tools`, `chat_template_kwargs`)."""
+    """Makes pairs from rows with a `prompt` (and optionally `completion`, `tools`, `chat_template_kwargs`)."""
     return dataset.map(
         lambda row: {"clean_prompt": row["prompt"], "perturbed_prompt": row["prompt"]},
         remove_columns=["prompt"],
@@ -24,7 +24,7 @@ def anchor_rows(dataset: AnyDataset) -> AnyDataset:
 
 
 def own_anchors(pairs: AnyDataset) -> AnyDataset:
-    """Anchors made of the clean prompts of prepared pairs, each distinct one once (a stream repeats them as they come)."""
+    """Makes anchors from the distinct clean prompts of prepared pairs (a stream keeps repetitions)."""
     if isinstance(pairs, Dataset):
         pairs = pairs.select(first_rows(pairs["clean_ids"]))
     return pairs.map(lambda row: {"perturbed_ids": row["clean_ids"]}, **_desc(pairs))
@@ -32,10 +32,10 @@ def own_anchors(pairs: AnyDataset) -> AnyDataset:
 
 def count_anchors(num_pairs: int, ratio: float) -> int:
     """
-    How many anchors make `ratio` of an epoch with `num_pairs` pairs.
+    Returns how many anchors to add to `num_pairs` pairs so that they make up `ratio` of an epoch.
 
     Raises:
-        [`InvalidPairsError`]: If it is none, though `ratio` is above 0.
+        [`InvalidPairsError`]: If the number is 0 although `ratio` is above 0.
     """
     count = round(ratio / (1 - ratio) * num_pairs)
     if ratio and not count:
@@ -45,20 +45,17 @@ def count_anchors(num_pairs: int, ratio: float) -> int:
 
 def choose_anchors(anchors: Dataset, num_pairs: int, ratio: float, seed: int) -> Dataset:
     """
-    Chooses the anchors of an epoch: as many as make `ratio` of the whole, so that no pair is displaced.
+    Chooses the anchors of an epoch. They are added to the pairs and make up `ratio` of the whole.
 
     Args:
         anchors ([`~datasets.Dataset`]):
-            Prepared anchors. They repeat when there are too few, each as often as the others to within one.
+            Prepared anchors. If there are too few, they repeat, all equally often to within one.
         num_pairs (`int`):
-            Pairs of an epoch.
+            Number of pairs in an epoch.
         ratio (`float`):
             Share of anchors in an epoch, at least 0 and below 1.
         seed (`int`):
             Seed of the choice.
-
-    Returns:
-        [`~datasets.Dataset`]: The chosen anchors.
     """
     wanted = count_anchors(num_pairs, ratio)
     generator = random.Random(seed)
@@ -69,7 +66,7 @@ def choose_anchors(anchors: Dataset, num_pairs: int, ratio: float, seed: int) ->
 
 
 def mix_anchors(pairs: Dataset, anchors: Dataset) -> Dataset:
-    """Pairs and anchors spread evenly among each other, the pairs in the order that they had."""
+    """Spreads the anchors evenly among the pairs, which keep their order."""
     pairs, anchors = (dataset.select_columns(_prepared(dataset)) for dataset in (pairs, anchors))
     order = np.argsort(
         np.concatenate([(np.arange(len(rows)) + 0.5) / max(len(rows), 1) for rows in (pairs, anchors)]), kind="stable"
@@ -80,7 +77,7 @@ def mix_anchors(pairs: Dataset, anchors: Dataset) -> Dataset:
 def mix_anchor_stream(
     pairs: IterableDataset, anchors: AnyDataset, ratio: float, seed: int, with_completions: bool = True
 ) -> IterableDataset:
-    """A stream that draws from the anchors, over and over, with probability `ratio`, and ends with the pairs."""
+    """Returns a stream that draws from the repeated anchors with probability `ratio` and ends with the pairs."""
     if isinstance(anchors, Dataset):
         anchors = anchors.to_iterable_dataset()
     for name, dataset in (("train_dataset", pairs), ("anchor_dataset", anchors)):

@@ -14,27 +14,26 @@ from .target_table import TargetTable
 @dataclass
 class PairCollator(DataCollatorForLanguageModeling):
     """
-    Collates pairs for the student: the perturbed prompt followed by the completion, labels on the completion alone.
+    Collates pairs for the student: the perturbed prompt and the completion, with labels on the completion only.
 
     Args:
         targets ([`TargetTable`]):
-            Completions of the rows that come without `completion_ids`, read when the batch is made.
+            Completions of the rows without `completion_ids`, read when the batch is made.
         current_targets ([`TargetTable`], *optional*):
-            Completions that take the place of `targets` for all rows but anchors, which stay with the reference's.
+            Completions that replace `targets` for all rows but anchors, which keep the reference's.
         pad_token_id (`int`):
             Token ID to use for padding.
-
         with_completions (`bool`, *optional*, defaults to `True`):
-            Whether the completion follows the prompts; no target is looked up otherwise.
+            Whether the completion follows the prompts. If `False`, no target is looked up.
         with_reference (`bool`, *optional*, defaults to `False`):
-            Whether the reference's side goes into the batch, with what the two sides share.
+            Whether to add the inputs of the reference and the shared spans to the batch.
 
-    Takes rows of a prepared data set (`perturbed_ids`, `clean_ids` and, where the data give the completion,
-    `completion_ids`; lists of token ids) and returns right-padded `input_ids`, `attention_mask` and `labels`
-    (`-100` outside the completion), each of shape (rows, longest row), and `is_anchor`, of shape (rows,): whether a
-    row's two prompts are equal. For the reference: `clean_input_ids` and `clean_attention_mask`, and spans of shape
-    (rows, 3), each the first token on the clean side, that on the perturbed side, and the length: `suffix` (what the
-    prompts share at their end), `response` (the completion), and `content_span` where the rows have one (shared content).
+    Takes rows of a prepared data set (token ids in `perturbed_ids`, `clean_ids` and optionally `completion_ids`).
+    Returns right-padded `input_ids`, `attention_mask` and `labels` (`-100` outside the completion), each of shape
+    (rows, longest row), and `is_anchor` of shape (rows,), which says whether a row's two prompts are equal. The
+    reference gets `clean_input_ids` and `clean_attention_mask`. The spans `suffix` (shared end of the prompts),
+    `response` (completion) and, if the rows have it, `content_span` (shared content) are of shape (rows, 3): first
+    token on the clean side, first token on the perturbed side, length.
     """
 
     targets: TargetTable = field(default_factory=TargetTable)
@@ -72,7 +71,7 @@ class PairCollator(DataCollatorForLanguageModeling):
             ],
         }
         if "content_span" in examples[0]:
-            # Of an anchor made of a pair's clean prompt, the span is still the pair's: its prompts share everything.
+            # An anchor shares its whole prompt, but one made from a pair still has the pair's span.
             spans["content_span"] = [
                 (0, 0, len(example["clean_ids"])) if anchor else example["content_span"]
                 for example, anchor in zip(examples, is_anchor, strict=True)

@@ -1,4 +1,4 @@
-"""Control tokens in the text of messages: the tokenizer would take them for turns that the template wrote."""
+"""Finds control tokens in the text of messages, which the tokenizer would read as turns of the template."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,25 +10,25 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import InvalidPairsError
 
 
-# In the message of every error raised here.
+# Part of every error message raised here.
 CONTROL_TOKEN = "a control token of the tokenizer"
 
-# What `<|assistant|>` looks like. Some tokenizers do not mark such tokens as special.
+# Tokens such as `<|assistant|>`, which some tokenizers do not mark as special.
 _TURN_MARK = re.compile(r"<[|\uff5c].+[|\uff5c]>", re.DOTALL)
-# Tokens that assistants write themselves, when they think aloud.
+# Thinking markers, which assistants may write.
 _THOUGHT = re.compile("think|thought", re.IGNORECASE)
 
 _patterns: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[str, re.Pattern[str]]] = WeakKeyDictionary()
 
 
 class ControlTokenError(InvalidPairsError):
-    """Raised for text that holds a control token. Its message goes on after the name of a row."""
+    """Raised for text that holds a control token. The row's name is put before its message."""
 
 
 def control_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
     """
-    The pattern that finds control tokens in a text: special tokens, and other added tokens of the form `<|…|>`. A special
-    token that is a plain word is none, because nothing tells it from that word.
+    Returns the pattern of control tokens: special tokens, and other added tokens of the form `<|…|>`. Special tokens
+    that are plain words do not count, because they look like those words.
     """
     key = f"{len(tokenizer)} {tokenizer.special_tokens_map}"  # tokens may be added later
     known = _patterns.get(tokenizer)
@@ -43,15 +43,15 @@ def control_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
 
 def check_messages(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Mapping[str, Any]], **others: Any) -> None:
     """
-    Checks that the text of messages holds no control token. Assistants may write those that mark their thoughts.
+    Checks that messages hold no control token in their text. Assistant messages may hold thinking markers.
 
     Args:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
             The tokenizer.
         messages (`Iterable[Mapping[str, Any]]`):
-            Chat messages. Of content blocks, the text that they make together counts.
+            Chat messages. The texts of content blocks are checked joined together.
         **others (`Any`):
-            What else goes to the chat template, by the name of its column.
+            Other inputs of the chat template, by column name.
 
     Raises:
         [`ControlTokenError`]: If there is one.
@@ -75,8 +75,8 @@ def check_messages(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Mappin
 
 def check_texts(tokenizer: PreTrainedTokenizerBase, prompts: Mapping[str, str], completion: str = "") -> None:
     """
-    Checks that text prompts hold no control token, unless one of them begins with one: such texts were rendered beforehand,
-    and are taken as they are.
+    Checks that text prompts hold no control token. If one of them begins with such a token, they were rendered with a
+    template beforehand and are not checked.
 
     Args:
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
@@ -111,7 +111,7 @@ def _matches(pattern: re.Pattern[str], value: Any) -> Iterator[re.Match[str]]:
             yield from _matches(pattern, item)
     elif isinstance(value, list | tuple):
         texts = [item.get("text") for item in value if isinstance(item, Mapping) and item.get("type") == "text"]
-        if texts and len(texts) == len(value):  # content blocks, which a template joins
+        if texts and len(texts) == len(value):  # a template joins content blocks
             yield from pattern.finditer("".join(map(str, texts)))
         for item in value:
             yield from _matches(pattern, item)

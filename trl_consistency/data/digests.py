@@ -1,4 +1,4 @@
-"""Digests of whole files, those of large ones remembered: what was derived from a file is used again for that content alone."""
+"""Digests of whole files, remembered for large ones. Data derived from a file are reused only for the same content."""
 
 import hashlib
 import json
@@ -17,27 +17,27 @@ from ..errors import ConsistencyError
 from ..files import write_text
 
 
-DIGESTS = "digests.json"  # in the cache folder of the user
-LARGE = 2**20  # bytes from which a digest is remembered
-SHOWN = 2**30  # bytes from which a bar shows how far a digest is
-# A file that changed so short a time ago may change again within one tick of its file system's clock.
+DIGESTS = "digests.json"  # in the user's cache folder
+LARGE = 2**20  # digests of files from this size in bytes are remembered
+SHOWN = 2**30  # files from this size in bytes get a progress bar
+# A file that changed this recently may change again within one tick of the file system's clock.
 RACE_NS = 2 * 10**9
 
 
 def file_digest(path: str | Path) -> str:
     """
-    The digest of a whole file.
+    Returns the digest of a whole file.
 
-    That of a large one is remembered in the user's cache folder by path, size, inode and times of change: the time of the
-    last change of the inode cannot be set back.
+    Digests of large files are remembered in the user's cache folder by path, size, inode, mtime and ctime. The ctime
+    cannot be set back.
     """
     path = Path(path).resolve()
     if path.parent.name == "blobs" and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", path.name):
-        return path.name  # in the cache of the Hub, a file is named by the digest of its content
+        return path.name  # the Hub's cache names a file by the digest of its content
     if path.stat().st_size < LARGE:
         return _read(path)
     memory = Path(constants.HF_HOME) / "trl_consistency" / DIGESTS
-    with _alone(memory):  # of several processes one reads the file, and the others wait
+    with _alone(memory):  # one process reads the file, and the others wait
         state, known = _state(path), _remembered(memory)
         if (entry := known.get(str(path))) and entry[:-1] == state:
             return entry[-1]
@@ -74,7 +74,7 @@ def _alone(memory: Path) -> Iterator[None]:
         acquired.acquire()
         lock = acquired
     except OSError:
-        pass  # a cache folder that cannot be written to: nothing is remembered
+        pass  # the cache folder is not writable, so nothing is remembered
     try:
         yield
     finally:
@@ -95,4 +95,4 @@ def _remember(memory: Path, known: dict[str, list[Any]]) -> None:
     try:
         write_text(memory, json.dumps(known))
     except ConsistencyError:
-        return  # it only takes longer the next time
+        return  # the file is read again next time

@@ -1,4 +1,4 @@
-"""What a folder of data says of itself, looked at before `datasets` obeys it."""
+"""Checks local data files and the metadata of data folders before `datasets` reads them."""
 
 import codecs
 import csv
@@ -15,26 +15,24 @@ from ..errors import ConsistencyError
 
 FILE_TYPES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
-# Absolute paths, addresses and the folder above
+# Absolute paths, URLs and parent folders
 _OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:|.*(?:://|::)|(?:.*[/\\])?\.\.(?:[/\\]|$)", re.DOTALL)
 
 
 def check_data_file(name: str) -> None:
-    """Raises [`ConsistencyError`] for what is named like a file of data and is not there."""
+    """Raises [`ConsistencyError`] if a name looks like a data file that does not exist."""
     if os.path.splitext(name)[1].lower() in FILE_TYPES and not os.path.isfile(name):
         raise ConsistencyError(f"There is no file {name}.")
 
 
 def check_data_folder(folder: str) -> None:
     """
-    Checks that the metadata in a folder of data (its README.md) name only files in it. What is no folder is left alone.
+    Checks that the metadata in a data folder (README.md, .huggingface.yaml) name only files inside it.
 
-    Args:
-        folder (`str`):
-            The folder.
+    Does nothing if `folder` is not a folder.
 
     Raises:
-        [`ConsistencyError`]: If they name others, which `datasets` would read.
+        [`ConsistencyError`]: If they name other files, which `datasets` would read.
     """
     if not os.path.isdir(folder):
         return
@@ -57,7 +55,7 @@ def check_data_folder(folder: str) -> None:
 
 
 def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
-    """The paths in the metadata: all text below `data_files` and `data_dir`."""
+    """Yields the paths in the metadata: all text below `data_files` and `data_dir`."""
     if isinstance(value, str) and is_path:
         yield value
     elif isinstance(value, list):
@@ -69,22 +67,22 @@ def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
 
 
 def check_csv(path: str) -> None:
-    """Raises [`ConsistencyError`] for a CSV file with two columns of one name, of which pandas would rename one."""
+    """Raises [`ConsistencyError`] if two columns of a CSV file have the same name. pandas would rename one."""
     if not os.path.isfile(path) or not path.endswith(".csv"):
         return
     with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
         try:
             columns = next(csv.reader(file), [])
         except csv.Error:
-            return  # pandas says what is wrong with it
+            return  # pandas reports the fault
     if doubled := [column for column in columns if columns.count(column) > 1]:
         raise ConsistencyError(f"{path}, line 1: two columns are called `{doubled[0]}`. Rename one of them.")
 
 
 def check_json(path: str) -> None:
     """
-    Raises [`ConsistencyError`] for a JSON file, or one in a folder, that does not begin with an object or a list: of a `null`
-    there, pyarrow ends the process without a word.
+    Raises [`ConsistencyError`] if a JSON file, or one in a folder, begins with `null`, which makes pyarrow end the
+    process without a message.
     """
     files = [Path(path)] if os.path.isfile(path) else [of for of in Path(path).rglob("*.json*") if of.is_file()]
     for file in files:

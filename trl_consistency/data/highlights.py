@@ -1,4 +1,4 @@
-"""The tokens of a pair, each with what it is: shared, part of the cue, the generation header, over the limit."""
+"""Marks each token of a pair: shared, part of the cue, in the generation header, over the limit."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -7,12 +7,12 @@ from .alignment import shared_suffix
 from .rendering import ProcessingClass, get_tokenizer
 
 
-# "same": both prompts begin so. "shared": both end so, up to the header. "cue": whatever stands on one side only.
+# "same": in the common prefix. "shared": in the common suffix before the header. "cue": on one side only.
 Mark = Literal["same", "shared", "cue", "header"]
 
 
 class Token(NamedTuple):
-    """A token as it is shown."""
+    """A token for display."""
 
     text: str
     mark: Mark
@@ -37,15 +37,15 @@ def mark_pair(
         header_length (`int`):
             Tokens of the generation header, from [`~trl_consistency.data.alignment.header_length`].
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            What rendered them.
+            The tokenizer or processor that rendered them.
         limit (`int`, *optional*):
-            Tokens from this place on are over the limit.
+            Tokens from this position on are over the limit.
 
     Returns:
         `tuple[list[Token], list[Token]]`: The tokens of the clean and of the perturbed prompt.
     """
     suffix = shared_suffix(clean_ids, perturbed_ids).length
-    # Both prompts of an anchor are one shared suffix; none of it is a prefix, too.
+    # An anchor's prompts are one shared suffix, which must not count as prefix too.
     longest = min(len(clean_ids), len(perturbed_ids)) - suffix
     prefix = next((i for i in range(longest) if clean_ids[i] != perturbed_ids[i]), longest)
 
@@ -66,12 +66,12 @@ def mark_pair(
 
 def token_texts(ids: Sequence[int], processing_class: ProcessingClass) -> list[str]:
     """
-    The text that each token adds to what stands before it: what a tokenizer makes of a token alone may lack its space. A
-    piece of a character adds nothing, and the last piece the character.
+    Returns the text that each token adds to the tokens before it. A token decoded alone may lack its leading space. If
+    a character spans several tokens, the last one gets it.
     """
     tokenizer = get_tokenizer(processing_class)
     texts: list[str] = []
-    start = read = 0  # what was read last is decoded again, as context
+    start = read = 0  # the last tokens read are decoded again as context
     for end in range(1, len(ids) + 1):
         before, both = (
             tokenizer.decode(list(ids[start:stop]), clean_up_tokenization_spaces=False) for stop in (read, end)

@@ -1,4 +1,4 @@
-"""Local data files that `datasets` loads: what it keeps of them is found again by their content."""
+"""Caches the local data files that `datasets` loads by their content."""
 
 import hashlib
 import os
@@ -17,13 +17,14 @@ from .digests import file_digest
 @contextmanager
 def cached_by_content(*sources: tuple[str, Any, Any]) -> Iterator[None]:
     """
-    Within it, `datasets.load_dataset` keeps what it makes of local files in a folder for their content.
+    Within it, `datasets.load_dataset` caches local files by their content.
 
-    By itself it goes by names and times of change, and would give the old rows of a file that was replaced under both.
+    By default it uses names and modification times, and would return the old rows of a file that was replaced with
+    both unchanged.
 
     Args:
         sources (`tuple[str, Any, Any]`):
-            `path`, `data_dir` and `data_files` of each data set that is to be loaded.
+            `path`, `data_dir` and `data_files` of each data set to load.
 
     Raises:
         [`ConsistencyError`]: If a file cannot be read.
