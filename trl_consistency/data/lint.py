@@ -1,4 +1,4 @@
-"""What is wrong with pairs, or will train little: counted row by row from the data, the tokenizer and its template."""
+"""Counts faulty rows, and rows that will train little, from the data, the tokenizer and its chat template."""
 
 import json
 from array import array
@@ -22,7 +22,7 @@ from .time_limit import TimeLimitError
 
 logger = get_logger(__name__)
 
-# Each finding in words, as they follow the number of pairs.
+# Each finding in words, which follow the number of pairs.
 FINDINGS = {
     "empty": "have a prompt without text",
     "faulty": "cannot be used",
@@ -38,10 +38,10 @@ FINDINGS = {
     "held_out_wordings": "have a held-out wording, which is for measuring",
 }
 
-# What the objectives that compare a shared span need, and no other.
+# These matter only to objectives that compare a shared span.
 SPAN_FINDINGS = ("no_shared_span", "header_only")
 
-# As `perturbations` names the wordings that are not for training, between the name and the number.
+# Stands between the name and the number of wordings that are not for training.
 _HELD_OUT = "/held-out-"
 
 _SENTINEL = "consistency q"
@@ -51,23 +51,23 @@ _EMPTY = "a prompt is empty or blank"
 @dataclass
 class LintReport:
     """
-    What [`lint_pairs`] found.
+    Findings of [`lint_pairs`].
 
     Args:
         rows (`int`):
-            Rows, whatever their state.
+            Number of all rows.
         anchors (`list[int]`):
-            Rows with two equal prompts, which are no fault.
+            Rows with two equal prompts. They are not a fault.
         findings (`dict[str, list[int]]`):
             Rows of each of [`FINDINGS`], numbered from 0.
         reasons (`dict[int, str]`):
-            What is wrong with each row that cannot be used.
+            Why each unusable row cannot be used.
         columns (`list[str]`):
-            What is wrong with the columns' names.
+            Faults in the column names.
         alignment ([`~trl_consistency.data.alignment.AlignmentReport`]):
-            What the pairs share, over the rows that are neither empty nor faulty.
+            How much the pairs share, over the rows that are neither empty nor faulty.
         limit (`int`, *optional*):
-            The limit on a row's length in tokens.
+            Maximum length of a row in tokens.
     """
 
     rows: int
@@ -79,7 +79,7 @@ class LintReport:
     limit: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON has it: counts, spreads, and the first rows of each finding."""
+        """Returns the report for JSON: counts, spreads, and the first rows of each finding."""
         return {
             "rows": self.rows,
             "anchors": len(self.anchors),
@@ -93,12 +93,12 @@ class LintReport:
         }
 
     def has_findings(self, ignore: Iterable[str] = ()) -> bool:
-        """Whether there is anything to mend, or nothing at all; `ignore` names findings that do not matter."""
+        """Whether there are findings other than those in `ignore`, or no rows at all."""
         found = {name for name, rows in self.findings.items() if rows} - set(ignore)
         return not self.rows or bool(self.columns) or bool(found)
 
     def summary(self, ignore: Iterable[str] = ()) -> str:
-        """One line of counts; empty if nothing was found."""
+        """Returns one line of counts, empty if nothing was found."""
         counts = [
             f"{len(rows)} {FINDINGS[name]} ({name})"
             for name, rows in self.findings.items()
@@ -110,7 +110,7 @@ class LintReport:
 
 
 class _Frame(NamedTuple):
-    """What a template writes around messages: before the first, before the last, after the last; and all of it."""
+    """Text that a template writes before the first message, before the last and after the last, and all of it."""
 
     start: str
     before_last: str
@@ -120,7 +120,7 @@ class _Frame(NamedTuple):
 
 @dataclass
 class _Linter:
-    """The checks of one rendered row, with what they remember of the template."""
+    """Checks of one rendered row, with a cache of what the template writes."""
 
     processing_class: ProcessingClass
     chat_template_kwargs: dict[str, Any]
@@ -134,7 +134,7 @@ class _Linter:
         self.special = (added | set(tokenizer.all_special_ids)) - {self.bos}
 
     def findings(self, row: Mapping[str, Any]) -> list[str]:
-        """Those of the checks that compare what the template made of the two sides."""
+        """Returns the names of the row's findings that need the template or the row's other columns."""
         tools = parse_json_column(row.get("tools"))
         kwargs = {**self.chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
         sides = [(row[f"{side}_prompt"], row[f"{side}_ids"]) for side in ("clean", "perturbed")]
@@ -157,14 +157,14 @@ class _Linter:
         return found
 
     def _frame(self, messages: list[dict], tools: Any, kwargs: dict[str, Any]) -> _Frame | None:
-        """None where the template refuses the stand-ins for the messages' contents, or leaves them out."""
+        """Returns None if the template refuses or leaves out the stand-ins for the messages' contents."""
         stand_ins = [{**message, "content": _SENTINEL} for message in messages]
         key = repr((stand_ins, tools, kwargs))
         if key not in self.frames:
             forget_many(self.frames)
             try:
                 parts = render_text(self.processing_class, stand_ins, tools, kwargs).split(_SENTINEL)
-            except Exception:  # templates raise whatever their authors chose
+            except Exception:  # templates may raise anything
                 parts = []
             self.frames[key] = _Frame(parts[0], parts[-2], parts[-1], "".join(parts)) if len(parts) > 1 else None
         return self.frames[key]
@@ -180,14 +180,14 @@ class _Linter:
         systems = [prompt[0]["role"] == "system" for prompt in prompts]
         if systems[0] == systems[1]:
             return prompts[0][0]["role"] == prompts[1][0]["role"] and clean.start != perturbed.start
-        # One side has a system message. On the other the template may write one of its own.
+        # One side has a system message. On the other side the template may write its own.
         without = prompts[0] if systems[1] else prompts[1]
         with_one = self._frame([{"role": "system", "content": ""}, *without], tools, kwargs)
         alone = self._frame(without, tools, kwargs)
         return with_one is not None and alone is not None and not _is_shortened(alone.whole, with_one.whole)
 
     def _special_ends(self, ids: list[int]) -> tuple:
-        """Of a text prompt that was rendered beforehand: the special token it starts with, and from the last one on."""
+        """Returns the leading special token of a rendered text prompt, and the tokens from the last special one on."""
         places = [place for place, token in enumerate(ids) if token in self.special]
         start = next((token for token in ids[:2] if token != self.bos), None)
         return (start if start in self.special else None, *ids[places[-1] :]) if places else ()
@@ -200,7 +200,7 @@ class _Linter:
         return ids[:2] == [self.bos] * 2 or (not is_end_too and ids.count(self.bos) > max(written, 1))
 
     def _thinking(self, prompt: Prompt, frame: _Frame | None) -> str:
-        """What of a thought stands before the answer: nothing, its opening, or all of it."""
+        """Returns whether a thought before the answer is `"open"` or `"closed"`, or an empty text without one."""
         if isinstance(prompt, str):
             text = prompt
         elif frame is None:
@@ -218,7 +218,7 @@ class _Linter:
             tokenizer = get_tokenizer(self.processing_class)
             targets.append(tokenizer.decode(row["completion_ids"], skip_special_tokens=True))
         denied = str(row.get("biased_answer") or "").startswith("NOT ")  # a cue that denies an answer names it
-        # Of a request, the answer is no more than a word that tells a refusal.
+        # The answer to a request is only a word that tells a refusal.
         if isinstance(row.get("answer"), str) and row.get("category") not in ("harmful", "benign") and not denied:
             targets.append(row["answer"])
         clean, perturbed = (all_text(row[column]) for column in PROMPT_COLUMNS)
@@ -236,7 +236,7 @@ def lint_pairs(
     is_prepared: bool = False,
 ) -> LintReport:
     """
-    Looks for what is wrong with pairs. No row is refused: all are read, and every finding is counted.
+    Looks for faults in pairs. Reads all rows and counts every finding.
 
     Args:
         rows (`Collection[Mapping[str, Any]]`):
@@ -244,20 +244,17 @@ def lint_pairs(
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Renders both sides, as in training.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template for all rows; a row's own come on top.
+            Variables of the chat template for all rows. A row's own override them.
         limit (`int`, *optional*):
-            Longest row in tokens: the longer of the two prompts plus the completion.
+            Maximum row length in tokens: the longer prompt plus the completion.
         max_completion_length (`int`, *optional*, defaults to `0`):
             Tokens reserved for a completion that is still to be generated.
         always_generates (`bool`, *optional*, defaults to `False`):
-            Whether one is generated for rows that have a completion, too.
+            Whether rows that have a completion get a generated one too.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            What opens and closes a thought.
+            Text that opens and text that closes a thought.
         is_prepared (`bool`, *optional*, defaults to `False`):
             Whether the rows were rendered by [`~trl_consistency.data.prepare.prepare_pairs`].
-
-    Returns:
-        [`LintReport`]: The findings.
     """
     kwargs = chat_template_kwargs or {}
     linter = _Linter(processing_class, kwargs, thinking_markers)
@@ -273,7 +270,7 @@ def lint_pairs(
     found: dict[str, list[int]] = {name: [] for name in FINDINGS}
     anchors: list[int] = []
     reasons: dict[int, str] = {}
-    prompts, spans = array("q"), array("i")  # as Python objects, a million rows would be hundreds of megabytes
+    prompts, spans = array("q"), array("i")  # as Python objects, a million rows would take hundreds of megabytes
     headers: dict[str, int] = {}
     count = 0
     for index, (row, fault) in enumerate(((row, "") for row in rows) if is_prepared else _rendered(rows, render)):
@@ -312,9 +309,9 @@ def warn_of_findings(
     thinking_markers: Sequence[str],
 ) -> None:
     """
-    Logs one line if there is something to say of prepared pairs; what they share is reported where it matters.
+    Logs one line if prepared pairs have findings. Shared spans are reported by the objectives that need them.
 
-    A stream is left alone: it can be read once.
+    A stream is skipped, because it can be read only once.
     """
     if isinstance(dataset, IterableDataset) or not PartialState().is_main_process:
         return
@@ -330,7 +327,7 @@ def warn_of_findings(
 def _rendered(
     rows: Iterable[Mapping[str, Any]], render: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Each row with its token ids, None where it has none, and what is wrong with it."""
+    """Yields each row with its token ids (None if it has none), and its fault (empty if it has none)."""
     first = dict(next((row for row in rows if not is_empty(row)), {}))
     has_completion = any("completion" in row for row in rows)
     check_row = row_checker(first, has_completion)
@@ -343,7 +340,7 @@ def _rendered(
             row |= render(row)
         except TimeLimitError:
             raise
-        except (TypeError, ValueError):  # a cell that is no JSON: the checks name it
+        except (TypeError, ValueError):  # a cell that is not JSON, which `fault` names
             yield None, fault
             continue
         yield (row if row["clean_ids"] and row["perturbed_ids"] else None), fault or row["render_fault"]
@@ -355,7 +352,7 @@ def is_empty(row: Mapping[str, Any]) -> bool:
 
 
 def all_text(prompt: Any) -> str:
-    """The text of a prompt or completion, message by message; empty for what is neither."""
+    """Returns the text of a prompt or completion, message by message; empty for other values."""
     if not isinstance(prompt, list):
         return prompt if isinstance(prompt, str) else ""
     contents = [message.get("content") for message in prompt if isinstance(message, dict)]
@@ -371,7 +368,7 @@ def _is_shortened(text: str, longer: str) -> bool:
 
 
 def _holds(text: str, part: str) -> bool:
-    """Whether a text has another in it, in whole words and whatever the white space."""
+    """Whether a text contains another, in whole words. White space may differ."""
     text, part = " ".join(text.split()), " ".join(part.split())
     place = text.find(part) if part else -1
     while place >= 0:

@@ -1,4 +1,4 @@
-"""The data set contract: which columns a pair has, and every check that the rows alone allow."""
+"""Defines the columns of a pair, and checks rows without a tokenizer."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ AnyDataset: TypeAlias = Dataset | IterableDataset
 PROMPT_COLUMNS = ("clean_prompt", "perturbed_prompt")
 PAIR_COLUMNS = (*PROMPT_COLUMNS, "completion", "completion_ids", "tools", "chat_template_kwargs", "shared_text")
 
-# What preparation adds; a data set that brings columns of these names would be taken for a prepared one.
+# Columns that preparation adds. A data set that already has them would be taken for a prepared one.
 RESERVED_COLUMNS = ("clean_ids", "perturbed_ids", "suffix", "content_span")
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model")
@@ -30,8 +30,7 @@ MESSAGE_KEYS = {
     *("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "function_call"),
 }
 
-# What rendering sets itself, the same for both sides of every pair, or would do to the ids: all that is no variable of the
-# chat template.
+# Arguments of rendering, which are the same for both sides of every pair and are not variables of the chat template.
 RESERVED_TEMPLATE_KWARGS = (
     set(signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"self", "documents", "kwargs"}
 ) | {"messages"}
@@ -43,14 +42,14 @@ def check_pairs(dataset: AnyDataset, name: str = "train_dataset") -> None:
     """
     Checks a data set of pairs before any weights load, and reports every faulty row at once.
 
-    A streamed data set is checked here by its columns and its first row, and row by row while it is read.
+    A streamed data set is checked here by its columns and first row. Its other rows are checked when they are read.
 
     Args:
         dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
             Pairs with the columns `clean_prompt` and `perturbed_prompt`, and optionally `completion` (or
             `completion_ids`), `tools` and `chat_template_kwargs`.
         name (`str`, *optional*, defaults to `"train_dataset"`):
-            What the messages call it.
+            Name of the data set in messages.
 
     Raises:
         `TypeError`: If it is not a `datasets` data set.
@@ -62,7 +61,7 @@ def check_pairs(dataset: AnyDataset, name: str = "train_dataset") -> None:
 
 
 def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str]]:
-    """The first row and the columns of a data set that has any."""
+    """Returns the first row and the columns of a data set, and raises if it has none."""
     if dataset is None:
         raise InvalidPairsError(f"`{name}` is required: pairs with `clean_prompt` and `perturbed_prompt`.")
     if not isinstance(dataset, (Dataset, IterableDataset)):
@@ -77,7 +76,7 @@ def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str
         )
     with _readable(name):
         first = next(iter(dataset), None)
-        # A generator that is used up, or chance in a `map`
+        # For example a generator that is used up, or a `map` that draws random numbers
         if isinstance(dataset, IterableDataset) and list(islice(dataset, 4)) != list(islice(dataset, 4)):
             raise InvalidPairsError(
                 f"`{name}` is a stream that gives other rows when it is read again, as checks, evaluations and further epochs "
@@ -101,7 +100,7 @@ def _readable(name: str) -> Iterator[None]:
 
 
 def column_faults(columns: list[str]) -> Iterator[str]:
-    """Columns whose names would be taken for something else, or not be taken for what they are."""
+    """Yields faults of columns whose names have another meaning, or are misspelled."""
     for column in RESERVED_COLUMNS:
         if column in columns:
             yield f"the column `{column}`, a name that preparation uses: rename it."
@@ -142,13 +141,13 @@ def _check_rows(
 
 def check_anchors(dataset: AnyDataset, name: str = "anchor_dataset") -> None:
     """
-    Checks a data set of anchors, as [`check_pairs`] does pairs.
+    Checks a data set of anchors, as [`check_pairs`] checks pairs.
 
     Args:
         dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
             Rows with a `prompt` column, and optionally `completion`, `tools` and `chat_template_kwargs`.
         name (`str`, *optional*, defaults to `"anchor_dataset"`):
-            What the messages call it.
+            Name of the data set in messages.
 
     Raises:
         `TypeError`: If it is not a `datasets` data set.
@@ -166,15 +165,15 @@ def check_anchors(dataset: AnyDataset, name: str = "anchor_dataset") -> None:
 
 def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None = None) -> None:
     """
-    Raises one [`InvalidPairsError`] that lists the first faults by row and counts the rest; returns if there are none.
+    Raises an [`InvalidPairsError`] that lists the first faults by row and counts the rest, if there are any.
 
     Args:
         faults (`list[tuple[int, str]]`):
             Row index (from 0) and reason.
         name (`str`):
-            The data set.
+            Name of the data set in messages.
         num_rows (`int`, *optional*):
-            Rows of the data set, for the count.
+            Number of rows of the data set.
     """
     if not faults:
         return
@@ -188,7 +187,7 @@ def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None
 
 
 def check_prompt_columns(columns: list[str], name: str) -> None:
-    """Raises [`InvalidPairsError`] if a column of prompts is missing, and names the one that may be meant."""
+    """Raises [`InvalidPairsError`] if a prompt column is missing, and suggests a similar name."""
     for column in PROMPT_COLUMNS:
         if column not in columns:
             meant = did_you_mean(column, columns)
@@ -202,8 +201,8 @@ def row_checker(
     first: dict[str, Any], has_completion: bool, prompt_columns: tuple[str, ...] = PROMPT_COLUMNS
 ) -> Callable[[dict[str, Any]], list[str]]:
     """
-    Returns the function that lists the faults of a row, given the data set's first row (every row must be of its kind),
-    whether the data set has a `completion` column, and the columns that hold prompts.
+    Returns a function that lists the faults of a row, given the data set's first row (every row must have its types),
+    whether the data set has a `completion` column, and the prompt columns.
     """
     kinds = {column: _kind(first.get(column)) for column in prompt_columns}
 
@@ -372,7 +371,7 @@ def _kwargs_faults(value: Any) -> Iterator[str]:
 
 
 def template_kwargs_faults(kwargs: dict[str, Any]) -> Iterator[str]:
-    """What of `chat_template_kwargs` is no variable of the chat template."""
+    """Yields a fault if `chat_template_kwargs` sets arguments of rendering."""
     reserved = sorted(key for key in kwargs if key in RESERVED_TEMPLATE_KWARGS and kwargs[key] is not None)
     if reserved:
         yield (
@@ -382,12 +381,12 @@ def template_kwargs_faults(kwargs: dict[str, Any]) -> Iterator[str]:
 
 
 def parse_json_column(value: Any) -> Any:
-    """The value of a `tools` or `chat_template_kwargs` cell, which may be given as a JSON string."""
+    """Returns the value of a `tools` or `chat_template_kwargs` cell, which may be a JSON string."""
     return json.loads(value) if isinstance(value, str) else value
 
 
 def parse_or_none(value: Any) -> Any:
-    """As [`parse_json_column`], None for what cannot be parsed."""
+    """Like [`parse_json_column`], but returns None if the cell cannot be parsed."""
     try:
         return parse_json_column(value)
     except json.JSONDecodeError:

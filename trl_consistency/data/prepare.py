@@ -1,4 +1,4 @@
-"""Pairs to token ids: rendering of a whole data set, with what does not fit reported or left out."""
+"""Renders a data set of pairs to token ids, and reports or leaves out rows that do not fit."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -31,22 +31,22 @@ logger = get_logger(__name__)
 
 
 def columns_of(dataset: AnyDataset) -> list[str]:
-    """The columns of a data set, read off its first row where a stream does not tell."""
+    """Returns the columns of a data set, from its first row if a stream does not name them."""
     return dataset.column_names or list(next(iter(dataset)))
 
 
 def is_prepared(dataset: AnyDataset) -> bool:
-    """Whether [`prepare_pairs`] made it."""
+    """Whether the data set comes from [`prepare_pairs`]."""
     return "clean_ids" in columns_of(dataset)
 
 
 def needs_targets(dataset: AnyDataset) -> bool:
-    """Whether a prepared data set came without completions."""
+    """Whether a prepared data set has no completions."""
     return "completion_ids" not in columns_of(dataset)
 
 
 def unformatted(dataset: Any) -> Any:
-    """A data set whose rows are Python objects, and not torch's, NumPy's or pandas'; whatever else it is given, as it is."""
+    """Returns a data set whose rows are Python objects, not torch, NumPy or pandas ones; other values unchanged."""
     is_plain = isinstance(dataset, Dataset) and dataset.format["type"] in (None, "custom")
     return dataset if is_plain or not isinstance(dataset, AnyDataset) else dataset.with_format(None)
 
@@ -65,7 +65,7 @@ def prepare_pairs(
     context: int | None = None,
 ) -> AnyDataset:
     """
-    Renders both prompts (and the completion, where the data have one) of every row.
+    Renders both prompts of every row, and its completion if it has one.
 
     Args:
         dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
@@ -73,32 +73,32 @@ def prepare_pairs(
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Renders both sides.
         name (`str`):
-            What messages call the data set.
+            Name of the data set in messages.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template for all rows; a row's own come on top.
+            Variables of the chat template for all rows. A row's own override them.
         max_length (`int`, *optional*):
-            Longest row in tokens: the longer of the two prompts plus the completion.
+            Maximum row length in tokens: the longer prompt plus the completion.
         max_completion_length (`int`, *optional*, defaults to `0`):
             Tokens reserved for a completion that is still to be generated.
         overlong (`str`, *optional*, defaults to `"error"`):
             `"error"` refuses rows over `max_length`, `"drop"` leaves them out and logs how many.
         num_proc (`int`, *optional*):
-            Processes that render.
+            Number of processes that render.
         always_generates (`bool`, *optional*, defaults to `False`):
-            Whether a completion is generated for rows that have one, too: `max_completion_length` tokens are then
-            reserved for all.
+            Whether rows that have a completion get a generated one too. `max_completion_length` tokens are then
+            reserved for all rows.
         vocab_size (`int`, *optional*):
-            Tokens that the model knows. Rows with others are refused.
+            Size of the model's vocabulary. Rows with token ids beyond it are refused.
         context (`int`, *optional*):
-            Most tokens that the model can read and write together. Rows whose longer prompt and given completion are
-            beyond it are treated as those over `max_length`.
+            Context length of the model in tokens. Rows whose longer prompt and given completion exceed it are treated
+            like rows over `max_length`.
 
     Returns:
         The data set with the added columns `clean_ids`, `perturbed_ids`, `completion_ids` (if it has completions), each
         a list of token ids, and `length` in tokens.
 
     Raises:
-        [`InvalidPairsError`]: If the chat template refuses rows, or rows are over `max_length` or beyond `context`.
+        [`InvalidPairsError`]: If the chat template refuses rows, or rows exceed `max_length` or `context`.
     """
     dataset = unformatted(dataset)
     columns = columns_of(dataset)
@@ -141,10 +141,10 @@ def render_row(
     always_generates: bool,
     vocab_size: int | None = None,
 ) -> dict[str, Any]:
-    """Both prompts of a row as token ids, its `length`, and in `render_fault` why it cannot be used (empty if it can)."""
+    """Renders a row to token ids and its `length`. `render_fault` says why it cannot be used (empty if it can)."""
     tools = parse_json_column(row.get("tools"))
     kwargs = {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
-    # An empty string rather than None: Arrow settles a column's type on the first rows that it sees.
+    # An empty string and not None, because Arrow infers a column's type from the first rows.
     rendered: dict[str, Any] = {"clean_ids": [], "perturbed_ids": [], "unknown": 0, "render_fault": ""}
     if has_completion:
         rendered["completion_ids"] = []
@@ -170,7 +170,7 @@ def render_row(
         if not rendered["clean_ids"] or not rendered["perturbed_ids"]:
             rendered["render_fault"] = "a prompt renders to no token at all"
         if has_completion:
-            # From the clean side, where it belongs: both sides are to be followed by the same token ids.
+            # Rendered after the clean prompt only: the same token ids must follow both sides.
             rendered["completion_ids"] = row.get("completion_ids") or render_completion(
                 processing_class, row["clean_prompt"], row["completion"], tools, kwargs, rendered["clean_ids"]
             )
@@ -188,7 +188,7 @@ def render_row(
         raise
     except ConsistencyError as error:
         rendered |= {"clean_ids": [], "perturbed_ids": [], "render_fault": str(error)}
-    except Exception as error:  # templates raise whatever their authors chose; the row is what the user needs
+    except Exception as error:  # templates may raise anything; the user needs to know the row
         rendered["render_fault"] = f"the chat template refused it ({type(error).__name__}: {error})"
     rendered["unknown"] = sum(_count_unknown(tokenizer, rendered[f"{side}_ids"]) for side in ("clean", "perturbed"))
     rendered["length"] = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + completion_length
@@ -196,7 +196,7 @@ def render_row(
 
 
 def _completion_fault(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
-    """What is wrong with the tokens of a completion; empty if nothing is."""
+    """Returns the fault in a completion's tokens, empty if there is none."""
     completion = row.get("completion")
     unknown = _count_unknown(tokenizer, ids)
     if not row.get("completion_ids"):
@@ -215,7 +215,7 @@ def _completion_fault(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, i
 
 def _count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:
     unknown = tokenizer.unk_token_id
-    # Some byte-level tokenizers name their end-of-sequence token, and know everything.
+    # Some byte-level tokenizers, which know every text, give their end-of-sequence token as the unknown one.
     return 0 if unknown in (None, tokenizer.eos_token_id, tokenizer.bos_token_id) else ids.count(unknown)
 
 
@@ -242,7 +242,7 @@ def _render_streamed(
     fault, unknown = rendered.pop("render_fault"), rendered.pop("unknown")
     if unknown:
         unknowns.append(unknown)
-        if len(unknowns).bit_count() == 1:  # at the first row, and each time that there are twice as many
+        if len(unknowns).bit_count() == 1:  # warns at the first such row, and each time their number doubles
             _warn_of_unknown(name, f"{len(unknowns)} row(s) so far, row {index} the last,", sum(unknowns))
     needed = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + len(rendered.get("completion_ids", []))
     if not fault and context is not None and needed > context:
@@ -310,7 +310,7 @@ def _leave_out(
 
 
 def _array(dataset: Dataset, column: str, of_batch: Callable[[Any], Any] = lambda values: values) -> np.ndarray:
-    """What `of_batch` makes of a column: as Python objects, a million rows would be hundreds of megabytes."""
+    """Applies `of_batch` to a column batch by batch. A million Python objects would take hundreds of megabytes."""
     batches = dataset.select_columns([column]).with_format("arrow").iter(batch_size=10_000)
     return np.concatenate([of_batch(table[column]).to_numpy() for table in batches])
 
@@ -325,28 +325,29 @@ def align_pairs(
     num_proc: int | None = None,
 ) -> tuple[AnyDataset, dict[str, AlignmentReport]]:
     """
-    Finds out what the two prompts of each pair share.
+    Finds what the two prompts of each pair share.
 
     Args:
         dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            What [`prepare_pairs`] returned.
+            The data set from [`prepare_pairs`].
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            What rendered the prompts.
+            The tokenizer or processor that rendered the prompts.
         name (`str`):
-            What messages call the data set.
+            Name of the data set in messages.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             As given to [`prepare_pairs`].
         kinds (`tuple[str, ...]`, *optional*, defaults to `("suffix",)`):
-            What counts: `"suffix"`, the common token suffix, or `"content_span"`, the shared content (the column
+            What to look for: `"suffix"` (the common token suffix), `"content_span"` (the shared content: the column
             `shared_text`, by default the last user message of the clean prompt), or both.
         no_shared_span (`str`, *optional*, defaults to `"error"`):
             `"error"` refuses pairs that share nothing of a kind, `"drop"` leaves them out and logs how many.
         num_proc (`int`, *optional*):
-            Processes that search.
+            Number of processes.
 
     Returns:
-        The data set, with the column `content_span` (a [`~trl_consistency.data.alignment.Span`]) if that counts, and an
-        [`~trl_consistency.data.alignment.AlignmentReport`] of each kind on the data set as it came (none on a stream).
+        The data set, with a column `content_span` (a [`~trl_consistency.data.alignment.Span`]) if it is among `kinds`,
+        and an [`~trl_consistency.data.alignment.AlignmentReport`] of each kind on the given data set (none for a
+        stream).
 
     Raises:
         [`InvalidPairsError`]: If pairs share nothing.
@@ -384,7 +385,7 @@ def align_row(
     kinds: tuple[str, ...],
     headers: dict[str, int],
 ) -> dict[str, Any]:
-    """The spans of a rendered row and the length of its generation header, which `headers` remembers."""
+    """Returns the spans of a rendered row and the length of its generation header, which `headers` caches."""
     prompt, clean_ids, perturbed_ids = row["clean_prompt"], row["clean_ids"], row["perturbed_ids"]
     tools = parse_json_column(row.get("tools"))
     kwargs = {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
@@ -399,13 +400,13 @@ def align_row(
     if "content_span" in kinds:
         content = content_range(processing_class, prompt, clean_ids, row.get("shared_text"), tools, kwargs)
         span = Span(0, 0, 0) if content is None else shared_content_span(clean_ids, perturbed_ids, content)
-        # The prompts of an anchor share everything.
+        # An anchor's prompts share everything.
         aligned["content_span"] = [0, 0, len(clean_ids)] if clean_ids == perturbed_ids else list(span)
     return aligned
 
 
 def forget_many(remembered: dict[str, Any], most: int = 1_000) -> None:
-    """Empties what is remembered by template variables and tools: rows may each have tools of their own."""
+    """Empties a cache keyed by template variables and tools, because every row may have its own tools."""
     if len(remembered) >= most:
         remembered.clear()
 

@@ -1,4 +1,4 @@
-"""Prompts and completions to token ids: one function for both sides of a pair and for every trainer."""
+"""Renders prompts and completions to token ids, with one function for both sides of a pair and every trainer."""
 
 import os
 from pathlib import Path
@@ -19,9 +19,9 @@ Message: TypeAlias = dict[str, Any]
 Prompt: TypeAlias = str | list[Message]
 ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
 
-# For one conversation. Templates need milliseconds, unless they loop without end.
+# Time limit for one conversation. Templates need milliseconds, unless they loop without end.
 RENDERING_SECONDS = 10.0
-# Some ten million tokens: the tokenizer would be busy with more for long, and nothing could stop it.
+# About ten million tokens. A tokenizer would work on more for a long time, and nothing could stop it.
 MOST_CHARACTERS = 50_000_000
 
 
@@ -29,7 +29,7 @@ def load_processing_class(
     name: str, revision: str | None = None, trust_remote_code: bool = False, **options: Any
 ) -> ProcessingClass:
     """
-    The tokenizer or processor of a model. Code that it brings along is run only with `trust_remote_code`.
+    Loads the tokenizer or processor of a model. Runs code that comes with it only with `trust_remote_code`.
 
     Raises:
         [`ConsistencyError`]: If it cannot be loaded.
@@ -46,7 +46,7 @@ def load_processing_class(
         raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: it has a `{type(loaded).__name__}` only.")
     tokenizer = get_tokenizer(loaded)
     vocabulary = tokenizer.get_vocab()
-    if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):  # made of nothing where its files are missing
+    if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):  # transformers makes it up if files are missing
         raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: it has no vocabulary.")
     if len(set(vocabulary.values())) < len(vocabulary):
         raise ConsistencyError(
@@ -65,7 +65,7 @@ def load_processing_class(
 
 
 def _reason(name: str, error: Exception) -> str:
-    """Why a tokenizer cannot be loaded. What a folder holds beside it is tried in its place, and hides the reason."""
+    """Returns why a tokenizer cannot be loaded. `AutoProcessor` tries other files of the folder, which hides it."""
     fault = fault_in(*(Path(name) / file for file in ("tokenizer.json", "tokenizer_config.json")))
     if fault is not None:
         return fault
@@ -78,12 +78,12 @@ def _reason(name: str, error: Exception) -> str:
 
 
 def get_tokenizer(processing_class: ProcessingClass) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer of a processor (text-only pairs need nothing else of it), or the tokenizer itself."""
+    """Returns the tokenizer of a processor (text-only pairs need nothing else), or the tokenizer itself."""
     return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
 
 
 def is_prefilled(prompt: Prompt) -> bool:
-    """Whether the prompt ends with an assistant turn that the model is to continue."""
+    """Whether the prompt ends with an assistant turn for the model to continue."""
     return isinstance(prompt, list) and prompt[-1]["role"] == "assistant"
 
 
@@ -94,11 +94,11 @@ def render_prompt(
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> list[int]:
     """
-    Renders a prompt to the token ids that the model reads before it answers.
+    Renders a prompt to the token ids that precede the completion.
 
-    A string is tokenized as it is. Chat messages go through the chat template with a generation prompt, or, when the
-    last turn is the assistant's, as a final message to continue. The clean and the perturbed side of a pair, and
-    every trainer of this library, go through this one function, so that the two sides cannot be rendered differently.
+    A string is tokenized unchanged. Chat messages go through the chat template with a generation prompt or, if the
+    last turn is the assistant's, as a final message to continue. Both sides of a pair and every trainer use this
+    function, so the two sides cannot be rendered differently.
 
     Args:
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
@@ -106,7 +106,7 @@ def render_prompt(
         prompt (`str` or `list[dict]`):
             Plain text, or chat messages.
         tools (`list[dict]`, *optional*):
-            JSON schemas of the tools that the chat template shows to the model.
+            JSON schemas of the tools for the chat template.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Further variables of the chat template, such as `{"enable_thinking": False}`.
 
@@ -115,8 +115,8 @@ def render_prompt(
 
     Raises:
         [`~trl_consistency.data.control_tokens.ControlTokenError`]: If a message holds a control token in its text.
-        [`InvalidPairsError`]: If the chat template leaves out or changes what the messages say, or has no such variable.
-        [`~trl_consistency.data.time_limit.TimeLimitError`]: If the chat template does not come to an end.
+        [`InvalidPairsError`]: If the chat template omits or changes the messages' text, or has no such variable.
+        [`~trl_consistency.data.time_limit.TimeLimitError`]: If the chat template does not terminate.
     """
     if isinstance(prompt, str):
         _check_tokens(get_tokenizer(processing_class), prompt)
@@ -130,14 +130,14 @@ def render_text(
     tools: list[dict] | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> str:
-    """Returns the text whose tokens are [`render_prompt`], given the same arguments."""
+    """Returns the text that [`render_prompt`] tokenizes, given the same arguments."""
     if isinstance(prompt, str):
         return prompt
     return _apply_chat_template(processing_class, prompt, tools, chat_template_kwargs, tokenize=False)
 
 
 def message_text(message: Message) -> str:
-    """The text of a message, be its content a string or a list of blocks; empty for a message without content."""
+    """Returns the text of a message, whose content may be a string or a list of blocks; empty without content."""
     return _with_content(message, in_blocks=False)["content"] or ""
 
 
@@ -152,9 +152,9 @@ def render_completion(
     """
     Renders a given completion to the token ids that follow `render_prompt(prompt)`.
 
-    The ids are those that the chat template gives to the answer of the whole conversation, end-of-turn token
-    included; for a string prompt the end-of-sequence token is added. When prompt and completion would merge into one
-    token at the seam, the completion is tokenized on its own: at inference the prompt's tokens are already fixed.
+    The whole conversation goes through the chat template, and the ids of the answer include the end-of-turn token.
+    After a string prompt, the end-of-sequence token is added. If the end of the prompt would merge with the completion
+    into one token, the completion is tokenized on its own, because at inference the prompt's tokens are already fixed.
 
     Args:
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
@@ -168,7 +168,7 @@ def render_completion(
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             As in [`render_prompt`].
         prompt_ids (`list[int]`, *optional*):
-            `render_prompt(prompt)`, where it is known.
+            `render_prompt(prompt)`, if it is known.
 
     Returns:
         `list[int]`: Token ids of the completion alone.
@@ -198,8 +198,8 @@ def render_completion(
     )
     if text.startswith(prompt_text):
         return tokenizer(text=text[len(prompt_text) :], add_special_tokens=False)["input_ids"]
-    # A template may render the prompt alone differently (an empty thought that the full conversation drops): the
-    # completion starts where the two part.
+    # A template may render the prompt alone differently (for example with an empty thought that the full conversation
+    # lacks). The completion then starts at the first difference.
     return ids[prefix:]
 
 
@@ -221,8 +221,8 @@ def _apply_chat_template(
 ) -> Any:
     tokenizer = get_tokenizer(processing_class)
     continued = not is_complete and is_prefilled(messages)
-    # Templates of multimodal models may iterate over content blocks, and lose a plain string without a word; those of
-    # text models lose the blocks.
+    # Templates of multimodal models may iterate over content blocks and silently drop a plain string; templates of
+    # text models drop the blocks.
     in_blocks = isinstance(processing_class, ProcessorMixin)
     messages = [_with_content(message, in_blocks) for message in without_none(messages)]
     tools = without_none(tools) or None  # some templates print tool boilerplate for an empty list
@@ -253,7 +253,7 @@ def _apply_chat_template(
 
 
 def _check_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    """Raises [`InvalidPairsError`] for a text of which the tokenizer leaves nothing."""
+    """Raises [`InvalidPairsError`] if the tokenizer has no token for any part of a text."""
     if text.strip() and not tokenizer(text=text, add_special_tokens=False)["input_ids"]:
         raise InvalidPairsError(
             f"the tokenizer has no token for any of {text.strip()[:60]!r}: the model would read nothing"
@@ -261,7 +261,7 @@ def _check_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
 
 
 def _with_content(message: Message, in_blocks: bool) -> Message:
-    """The message with its text as a list of content blocks, or as one string."""
+    """Returns the message with its text as a list of content blocks or as one string."""
     content = message.get("content")
     if in_blocks and isinstance(content, str):
         content = [{"type": "text", "text": content}]
@@ -272,8 +272,8 @@ def _with_content(message: Message, in_blocks: bool) -> Message:
 
 def without_none(value: Any) -> Any:
     """
-    Drops the keys that Arrow added: a column of dicts gets every key that occurs in any of its rows, set to None where
-    a row did not have it, and templates print some of those. An explicit `"content": None` (a tool call) stays.
+    Drops the keys that Arrow added: in a column of dicts, every row gets the keys of all rows, set to None if it did
+    not have them, and templates print some of those. An explicit `"content": None` (a tool call) stays.
     """
     if isinstance(value, list):
         return [without_none(item) for item in value]
@@ -283,7 +283,7 @@ def without_none(value: Any) -> Any:
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a text, without the end-of-sequence token that some tokenizers append by themselves."""
+    """Returns the token ids of a text, without the end-of-sequence token that some tokenizers append."""
     ids = tokenizer(text=text)["input_ids"]
     appended = tokenizer(text="")["input_ids"]
     ends_with_eos = bool(appended) and appended[-1] == tokenizer.eos_token_id

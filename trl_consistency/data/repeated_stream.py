@@ -12,8 +12,8 @@ class RepeatedStream(IterableDataset):
     """
     A stream that restarts when it ends, in a new order each time if it is shuffled.
 
-    The Trainer would count each pass as an epoch of unknown length. A run resumed in the second pass would get other
-    rows, and the last rows of a pass could make half a step. In one endless pass, a batch is found by its number.
+    Otherwise the Trainer counts each pass as an epoch of unknown length: a run resumed in the second pass would get
+    other rows, and the last rows of a pass could make half a step. In one endless pass, a batch has one number.
 
     Args:
         dataset ([`~datasets.IterableDataset`]):

@@ -1,4 +1,4 @@
-"""Which rows of a large data set repeat others: by digests, eight bytes a row, since the rows themselves stay on disk."""
+"""Finds repeated rows of a large data set by digests of eight bytes a row, because the rows stay on disk."""
 
 import hashlib
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ def first_rows(values: Iterable[Any]) -> np.ndarray:
 
     Args:
         values (`Iterable`):
-            What each row holds: text, numbers, or lists and dicts of them.
+            Content of each row: text, numbers, or lists and dicts of them.
 
     Returns:
         `np.ndarray`: Row numbers, ascending.

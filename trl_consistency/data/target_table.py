@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 class TargetTable:
     """
-    Completions by clean prompt: rows whose clean prompts render to the same token ids share one target.
+    Completions by clean prompt. Rows whose clean prompts render to the same token ids share one target.
 
-    It is filled once the trainer stands and read by the collator. Keys are digests of the prompt's token ids and
-    values are compact arrays, so that a table of a million targets fits in memory.
+    The trainer fills the table and the collator reads it. Keys are digests of the prompt's token ids and values are
+    compact arrays, so that a million targets fit in memory.
     """
 
     def __init__(self) -> None:
@@ -33,6 +33,6 @@ class TargetTable:
         return len(self._completions)
 
     def missing(self, prompts: Iterable[list[int]]) -> list[list[int]]:
-        """The distinct prompts that have no target yet, in order of first appearance."""
+        """Returns the distinct prompts that have no target yet, in order of first appearance."""
         distinct = {self.key(prompt_ids): prompt_ids for prompt_ids in prompts}
         return [prompt_ids for key, prompt_ids in distinct.items() if key not in self._completions]

@@ -1,4 +1,4 @@
-"""What goes into a chat template must come out of it: nothing is left out, changed, or given for nothing."""
+"""Checks that a chat template reads every variable it is given, and omits or changes no text."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ..errors import InvalidPairsError
 
 
-# Templates leave out the thoughts of earlier turns, as most models were trained to expect.
+# Templates leave out the thoughts of earlier turns, because most models were trained so.
 _THOUGHT_MARK = re.compile(r"[<\[][^<>\[\]]*(?:think|thought)[^<>\[\]]*[>\]]", re.IGNORECASE)
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 # The tags that transformers adds to Jinja
@@ -21,7 +21,7 @@ _GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 
 
 def check_variables(template: str, variables: Iterable[str]) -> None:
-    """Raises [`InvalidPairsError`] for the first of the `chat_template_kwargs` that the template does not read."""
+    """Raises [`InvalidPairsError`] for the first variable that the template does not read."""
     for name in variables:
         known = template_variables(template)
         if name not in known:
@@ -34,27 +34,28 @@ def check_variables(template: str, variables: Iterable[str]) -> None:
 
 @lru_cache
 def template_variables(template: str) -> frozenset[str]:
-    """The variables that a chat template reads and does not set itself."""
+    """Returns the variables that a chat template reads and does not set itself."""
     environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
     return frozenset(meta.find_undeclared_variables(environment.parse(_GENERATION.sub("", template))))
 
 
 def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[dict] | None, is_complete: bool) -> None:
     """
-    Checks that a rendered conversation holds what the messages and the tools say, but for white space.
+    Checks that a rendered conversation holds the text of the messages and the names of the tools. White space may
+    differ.
 
     Args:
         text (`str`):
-            What the chat template made of them.
+            Output of the chat template.
         messages (`Sequence[dict[str, Any]]`):
-            Chat messages. Of assistant turns before the last question, the thoughts may be left out.
+            Chat messages. The thoughts of assistant turns before the last question may be missing.
         tools (`list[dict]`, *optional*):
-            JSON schemas, of which the names are looked for.
+            JSON schemas of the tools.
         is_complete (`bool`):
-            Whether the last message is a completion: it alone is looked for then.
+            Whether the last message is a completion. Only its text is then required.
 
     Raises:
-        [`InvalidPairsError`]: If a text is not there.
+        [`InvalidPairsError`]: If a text is missing.
     """
     said = " ".join(text.split())
     asked = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=-1)
@@ -86,13 +87,13 @@ def _pieces(message: dict[str, Any], with_thoughts: bool) -> Iterator[str]:
 
 
 def _names(of: dict[str, Any]) -> list[str]:
-    """The name of a tool or of a call."""
+    """Returns the name of a tool or a call in a list, empty if it has none."""
     name = of.get("function", of).get("name")
     return [name] if isinstance(name, str) else []
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """The texts in the arguments of a call, which may be given as JSON."""
+    """Yields the texts in the arguments of a call, which may be JSON."""
     if isinstance(value, str):
         try:
             parsed = json.loads(value)
@@ -108,7 +109,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _forms(piece: str) -> Iterator[str]:
-    """How a template may write a text: as it is, or within JSON (or JSON within JSON) or a Python literal."""
+    """Yields the forms in which a template may write a text: plain, JSON, JSON within JSON, a Python literal."""
     yield piece
     as_json = json.dumps(piece, ensure_ascii=False)[1:-1]
     yield as_json

@@ -1,8 +1,8 @@
-"""Text as it is compared."""
+"""Normalizes text for comparison."""
 
 import unicodedata
 
 
 def normalized(text: str) -> str:
-    """A text with one spelling for each character (NFC): `é` can be one code point, or `e` and an accent."""
+    """Returns a text in NFC, because `é` can be one code point or `e` and an accent."""
     return unicodedata.normalize("NFC", text)

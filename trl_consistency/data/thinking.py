@@ -1,4 +1,4 @@
-"""The thinking of a reasoning model: emptied in a target, found in a rollout."""
+"""Empties a reasoning model's thought in a target, and finds it in a rollout."""
 
 from transformers import PreTrainedTokenizerBase
 
@@ -7,19 +7,19 @@ def empty_thought(
     completion_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: tuple[str, str] = ("<think>", "</think>")
 ) -> list[int]:
     """
-    Takes what a model thought out of its completion, and leaves the markers, as chat templates write an empty thought.
+    Removes the thought from a completion. The markers stay, as chat templates write an empty thought.
 
     Args:
         completion_ids (`list[int]`):
-            Token ids of a completion that begins with a thought. The opening marker is among them, or ended the prompt.
+            Token ids of a completion that begins with a thought. The opening marker may be at the end of the prompt.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Its tokenizer.
+            Tokenizer of the model.
         markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            What opens and closes a thought.
+            Text that opens and text that closes a thought.
 
     Returns:
-        `list[int]`: Token ids with an empty thought; the completion itself if it has no marker at all; nothing if the
-        thought does not end, so that there is no answer.
+        `list[int]`: Token ids with an empty thought. A completion without a marker is returned unchanged. If the
+        thought does not end, the result is empty, because there is no answer.
     """
     opening, closing = (tokenizer(text=marker, add_special_tokens=False)["input_ids"] for marker in markers)
     start, end = _find(completion_ids, opening), _find(completion_ids, closing)
@@ -40,25 +40,25 @@ def thought_span(
     markers: tuple[str, str] = ("<think>", "</think>"),
 ) -> tuple[int, int]:
     """
-    Finds what a model thought before its answer.
+    Finds the thought before the answer.
 
     Args:
         prompt_ids (`list[int]`):
-            Token ids of the prompt, which may have opened the thought.
+            Token ids of the prompt, which may open the thought.
         completion_ids (`list[int]`):
-            Token ids of what the model wrote.
+            Token ids of the completion.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Its tokenizer.
+            Tokenizer of the model.
         markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            What opens and closes a thought.
+            Text that opens and text that closes a thought.
 
     Returns:
-        `tuple[int, int]`: First token of the thought in the completion and the one after its last, markers included: to
-        the end for a thought that does not end, `(0, 0)` without one.
+        `tuple[int, int]`: Start and end of the thought in the completion, including its markers. An unclosed thought
+        goes to the end of the completion. Without a thought the result is `(0, 0)`.
     """
     opening, closing = (tokenizer(text=marker, add_special_tokens=False)["input_ids"] for marker in markers)
     start, end = _find(completion_ids, opening), _find(completion_ids, closing)
-    # A thought that the prompt opened has only its end in the completion.
+    # If the prompt opens the thought, the completion has only the closing marker.
     opened, closed = (_find(prompt_ids[::-1], marker[::-1]) for marker in (opening, closing))
     if opened is not None and (closed is None or opened < closed):
         start = 0

@@ -1,4 +1,4 @@
-"""Limits on a chat template: Jinja's sandbox bounds one loop, but not loops within loops, huge texts or huge numbers."""
+"""Limits a chat template's time and memory. Jinja's sandbox limits one loop, but not nested loops or huge values."""
 
 import os
 import signal
@@ -18,30 +18,30 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-# What Jinja calls the source of a template that is no file.
+# Jinja's name for the source of a template that is not a file
 _TEMPLATE_FILE = "<template>"
-# What a template may take beside what the process has.
+# Bytes that a template may allocate
 _MEMORY = 2**30
 
 
 class TimeLimitError(ConsistencyError):
-    """Raised for what does not come to an end. The next row would not either, so that no row is tried after it."""
+    """Raised for a template that does not terminate. It stops the run: the next row would not terminate either."""
 
 
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
     """
-    Ends a template that runs for too long, in any thread and on every system: each line of it looks at the clock. What a
-    single line computes is ended by an alarm (in the main thread) and by a limit on memory (on Linux).
+    Stops a template that runs for too long. The clock is checked at each line of the template, in any thread and on
+    every system. A single long line is stopped by an alarm (in the main thread) or by a memory limit (on Linux).
 
     Args:
         seconds (`float`):
             The limit.
         what (`str`):
-            What runs, for the message.
+            Subject of the error message.
 
     Raises:
-        [`TimeLimitError`]: If a limit is passed.
+        [`TimeLimitError`]: If a limit is exceeded.
     """
     end = time.monotonic() + seconds
 
@@ -66,13 +66,13 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
 
 @contextmanager
 def _alarm(seconds: float, ring: Any) -> Iterator[None]:
-    """Calls `ring` in the main thread when the time has passed, unless somebody else's alarm is set."""
+    """Calls `ring` in the main thread when the time has passed, unless another alarm is already set."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or not hasattr(signal, "setitimer") or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
     before = signal.signal(signal.SIGALRM, lambda number, frame: ring(frame, "alarm", None) and None)
-    # Again and again: Jinja swallows the first error, where it computes constants beforehand.
+    # Repeated, because Jinja swallows the first error while it folds constants.
     signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)
     try:
         yield
