@@ -13,7 +13,7 @@ from .scripts.early import answer
 from .scripts.recipes import recipes_dir
 
 
-# Command, the module whose `run(args, prog=...)` does it, and a line for the help.
+# Command, the module whose `run(args, prog=...)` runs it, and its line in the help.
 COMMANDS = {
     "consistency": ("trl_consistency.scripts.consistency", "train on pairs of clean and perturbed prompts"),
     "on-policy-consistency": (
@@ -31,7 +31,7 @@ COMMANDS = {
         "train the embedded model organism and show before and after",
     ),
 }
-# Those that several processes can share.
+# Commands that can run on several processes.
 LAUNCHED_COMMANDS = {"consistency", "on-policy-consistency", "targets", "evaluate"}
 
 
@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         answer(command, rest, prog)
     if launch_args:
         launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]
-        os.execv(sys.executable, launch)  # in its place, where signals reach it
-    # bitsandbytes says at import which of its kernels it could not load: nothing that a user of this command can use.
+        os.execv(sys.executable, launch)  # replaces this process, so that signals reach it
+    # bitsandbytes logs at import which kernels it could not load, which does not help users of this command.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     import_module(module).run(rest, prog=prog)
 
@@ -69,8 +69,8 @@ def split_launch_args(args: list[str], parser: argparse.ArgumentParser) -> tuple
     Takes `--accelerate_config NAME_OR_FILE` and `--num_processes N` out of a training command's arguments.
 
     Returns:
-        `tuple[list[str], list[str]]`: Arguments of `accelerate launch` (none where a single process will do), and
-        those of the training script.
+        `tuple[list[str], list[str]]`: Arguments of `accelerate launch` (empty for a single process), and arguments of
+        the training script.
     """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=parser.prog)
     options.add_argument("--accelerate_config")

@@ -1,4 +1,4 @@
-"""Errors in the user's data or options. Messages say what is wrong, which row or key, and what to do."""
+"""Errors in the user's data or options. Messages say what is wrong, name the row or key, and say what to do."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -28,14 +28,14 @@ def one_line(error: BaseException) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A sentence, with a space before it, that names what comes nearest to an unknown word; empty if nothing does."""
+    """Returns a sentence, after a space, that suggests the known word nearest to `word`; empty if none is near."""
     near = get_close_matches(str(word), list(known), n=1)
     return f" Did you mean `{near[0]}`?" if near else ""
 
 
 @contextmanager
 def ends_with_message() -> Iterator[None]:
-    """Decorator of a command: a [`ConsistencyError`] ends the program with its message alone."""
+    """Decorator of a command. A [`ConsistencyError`] ends the program with its message, without a traceback."""
     try:
         yield
     except ConsistencyError as error:

@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first used: importing a package does not import torch."""
+"""Imports public names when they are first used, so that importing a package does not import torch."""
 
 import ast
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from typing import Any
 
 def lazy_names(package: str, file: str) -> Callable[[str], Any]:
     """
-    The `__getattr__` of a package.
+    Returns the `__getattr__` of a package.
 
     Args:
         package (`str`):
-            Its `__name__`.
+            `__name__` of the package.
         file (`str`):
-            Its `__file__`. What it imports under `if TYPE_CHECKING` are its names.
+            `__file__` of the package. Its imports under `if TYPE_CHECKING` are the public names.
     """
     source = ast.parse(Path(file).read_bytes())
     imports = [node for block in source.body if isinstance(block, ast.If) for node in block.body]

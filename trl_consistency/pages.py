@@ -1,4 +1,4 @@
-"""Pages and tables: HTML and Markdown of the templates in `templates/`, and tables for a terminal."""
+"""Renders the HTML and Markdown templates in `templates/`, and tables for Markdown or a terminal."""
 
 import shutil
 import sys
@@ -23,7 +23,7 @@ def render(template: str, **values: Any) -> str:
         template (`str`):
             Name of the template, an `.html` or `.md` file.
         values (`Any`):
-            What it shows: as text, with nothing in it obeyed, unless it is [`~markupsafe.Markup`].
+            Values of the template's variables. They are escaped, unless they are [`~markupsafe.Markup`].
     """
     return _environment(template.endswith(".html")).get_template(template).render(values)
 
@@ -58,17 +58,17 @@ def row_table(
     header: Sequence[str], rows: Iterable[tuple[Any, Iterable[Any]]], aligned: bool = True, is_text: bool = False
 ) -> Markup:
     """
-    A table in Markdown.
+    Returns a table in Markdown.
 
     Args:
         header (`Sequence[str]`):
-            Heads of the columns.
+            Column headers.
         rows (`Iterable[tuple[Any, Iterable[Any]]]`):
-            Labels, and figures.
+            Label and cells of each row.
         aligned (`bool`, *optional*, defaults to `True`):
-            Whether the columns are padded, so that the source reads well, too.
+            Whether to pad the columns, for readers of the source.
         is_text (`bool`, *optional*, defaults to `False`):
-            Whether texts from outside stand in the place of figures.
+            Whether the cells are outside text, which is escaped, and not figures.
     """
     show = _markdown if is_text else str
     lines: list[list[str]] = [[*map(_markdown, header)]]
@@ -80,12 +80,12 @@ def row_table(
 
 
 def cells_table(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> str:
-    """Figures by label and name as a table in Markdown."""
+    """Returns figures by label and name as a table in Markdown."""
     return str(row_table(["", *names], cells.items()))
 
 
 def terminal_table(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> str:
-    """Figures by label and name as Markdown, in cells that are broken where the terminal is narrower."""
+    """Returns figures by label and name as Markdown, with cells wrapped to the width of the terminal."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -100,7 +100,7 @@ def terminal_table(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> 
 
 
 def in_terminal(shown: Any, width: int, colour: bool = False) -> str:
-    """What `rich` prints, in lines of at most `width` characters."""
+    """Returns the output of `rich`, in lines of at most `width` characters."""
     from rich.console import Console
 
     console = Console(width=width, force_terminal=colour, color_system="standard" if colour else None)

@@ -1,4 +1,4 @@
-"""Where the files of a model are, and what the headers of safetensors files say of the weights in them."""
+"""Finds the files of a model, and reads the headers of safetensors files."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 
 def folder_of(name: str, revision: str | None = None) -> Path | None:
-    """The folder of a model or an adapter: its own, or its commit's in the cache of the Hub; None if it is not there yet."""
+    """Returns the folder of a model or an adapter, or its snapshot in the Hub's cache; None if neither exists yet."""
     if Path(name).is_dir():
         return Path(name)
     found = [try_to_load_from_cache(name, file, revision=revision) for file in ("config.json", ADAPTER_CONFIG)]
@@ -22,7 +22,7 @@ def folder_of(name: str, revision: str | None = None) -> Path | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that a model's weights are loaded from, whether they are there or not."""
+    """Returns the weight files of a model, whether they exist or not."""
     if (whole := folder / SAFE_WEIGHTS_NAME).exists():
         return [whole]
     if (index := folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
@@ -31,8 +31,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_in(file: Path) -> dict[str, tuple[str, list[int]]]:
-    """The types and shapes of the tensors in a safetensors file by name; only its header is read."""
-    if file.exists() and not file.is_file():  # a pipe would be waited for
+    """Returns dtype and shape of each tensor in a safetensors file by name. Reads only its header."""
+    if file.exists() and not file.is_file():  # reading a pipe would block
         raise ConsistencyError(f"{file} is a folder, a pipe or a device, and not a file. Download or copy it again.")
     try:
         with safe_open(file, framework="pt") as tensors:
@@ -45,5 +45,5 @@ def stored_in(file: Path) -> dict[str, tuple[str, list[int]]]:
 
 
 def shapes_in(file: Path) -> dict[str, list[int]]:
-    """The shapes of the tensors in a safetensors file by name; only its header is read."""
+    """Returns the shape of each tensor in a safetensors file by name. Reads only its header."""
     return {name: shape for name, (_, shape) in stored_in(file).items()}

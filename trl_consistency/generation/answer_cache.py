@@ -1,4 +1,4 @@
-"""Generated targets on disk, batch by batch: a killed run resumes and ends with the targets of an uninterrupted one."""
+"""Keeps generated targets on disk, batch by batch, so that a killed run resumes and ends with the same targets."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from ..errors import ConsistencyError
 from ..files import write_text
 
 
-# What a model's description notes without being compared by it: another version seldom gives other answers.
+# Noted in a model's identity but not compared, because another version seldom changes answers.
 LIBRARIES = "libraries"
 
 
@@ -22,20 +22,20 @@ class TargetCache:
     """
     A folder of targets that one model generated.
 
-    `model.json` says which model; each set of prompts and generation options has a sub-folder of its own, with one
-    file a batch. A file is written under another name and renamed, so that whatever is there is whole.
+    `model.json` identifies the model. Each set of prompts and generation options has its own sub-folder with one file
+    per batch. Files are written under another name and then renamed, so every file is complete.
 
     Args:
         directory (`str` or [`~pathlib.Path`]):
-            The folder, made if it is not there.
+            The folder. It is made if it does not exist.
         model (`dict[str, Any]`):
-            What identifies the model, as [`~trl_consistency.generation.model_identity.model_identity`] says.
+            Identity of the model, from [`~trl_consistency.generation.model_identity.model_identity`].
 
     Raises:
         [`ConsistencyError`]: If the folder holds the targets of another model, or cannot be written to.
     """
 
-    # What messages call the contents, and the option that says where they are
+    # Name of the contents in messages, and the option that sets the folder
     _content, _option = "targets", "target_cache_dir"
 
     def __init__(self, directory: str | Path, model: dict[str, Any]):
@@ -58,8 +58,8 @@ class TargetCache:
             self._write(described, model)
 
     def open(self, prompts: list[list[int]], options: dict[str, Any]) -> "TargetCache":
-        """Goes to the sub-folder for these prompts (token ids) and options of the generation."""
-        # The model, too: of two that come to an empty folder at once, neither finds the other's `model.json` in time.
+        """Selects the sub-folder for these prompts (token ids) and generation options."""
+        # The model is included, because two models may start on an empty folder before either `model.json` exists.
         described = json.dumps([self._model, options], sort_keys=True, default=str)
         digest = hashlib.blake2b(described.encode(), digest_size=10)
         for prompt_ids in prompts:
@@ -68,12 +68,12 @@ class TargetCache:
         return self
 
     def has(self, number: int) -> bool:
-        """Whether batch `number` is there, in whatever state."""
+        """Whether a file of batch `number` exists, even a damaged one."""
         return self._file(number).is_file()
 
     def get(self, number: int, rows: int) -> list[list[int]] | None:
         """
-        The targets of batch `number`, None if they are not there.
+        Returns the targets of batch `number`, or None if they do not exist.
 
         Raises:
             [`ConsistencyError`]: If the file is damaged or does not hold `rows` targets.
@@ -118,7 +118,7 @@ class TargetCache:
 
 
 class AnswerCache(TargetCache):
-    """The same of answers that are measured or judged, and trained on by nobody."""
+    """A folder of answers that are measured or judged, but not trained on."""
 
     _content, _option = "answers", "output_dir"
 
@@ -128,7 +128,7 @@ def _digest(completions: list[Any]) -> str:
 
 
 def generation_options(config: GenerationConfig) -> dict[str, Any]:
-    """What of a generation config decides the answers."""
+    """Returns the values of a generation config that can change answers."""
     return {
         key: value
         for key, value in config.to_diff_dict().items()
@@ -139,17 +139,14 @@ def generation_options(config: GenerationConfig) -> dict[str, Any]:
 @torch.no_grad()
 def fingerprint(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     """
-    A short digest of all values of tensors.
+    Returns a short hexadecimal digest of the values of tensors.
 
     Args:
         tensors (`Iterable[tuple[str, torch.Tensor]]`):
-            Names and weights.
-
-    Returns:
-        `str`: Hexadecimal digits.
+            Names and tensors.
     """
     digest = hashlib.blake2b(digest_size=10)
-    for name, tensor in sorted(tensors, key=lambda named: named[0]):  # PEFT may have moved some to other places
+    for name, tensor in sorted(tensors, key=lambda named: named[0]):  # PEFT may change their order
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.detach().reshape(-1).cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -1,8 +1,8 @@
 """
-What identifies a model whose answers are kept: everything that can change them.
+Identifies a model whose answers are cached, by everything that can change them.
 
-The same answers may be used again only if a model's weights, its config, its tokenizer, its adapter and its precision are
-what they were. Weights are digested whole, and the digests of large files are remembered, so that this costs time once.
+Answers may be reused only if the model's weights, config, tokenizer, adapter and precision are unchanged. Weights are
+digested whole. Digests of large files are remembered, so this takes time only once.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from ..weight_files import folder_of
 from .answer_cache import LIBRARIES, AnswerCache, fingerprint
 
 
-# The files of a model by what they decide. Its config is taken from memory: options of a run may have changed it.
+# A model's files by content. Its config is taken from memory, because options of a run may have changed it.
 FILES = {
     "weights": ("*.safetensors", "*.safetensors.index.json", "*.gguf"),
     "generation_config": ("generation_config.json",),
@@ -38,7 +38,7 @@ FILES = {
     ),
     "code": ("*.py",),
 }
-# In a config, these say where the model comes from and how it is run or trained; `dtype` is taken from the weights.
+# Config keys about the model's origin or how it is run or trained. `dtype` is taken from the weights.
 _OF_NO_EFFECT = (
     *("_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype", "use_cache"),
     *("output_router_logits", "router_aux_loss_coef"),
@@ -50,25 +50,24 @@ def model_identity(
     model: Any, name: str, as_loaded: bool, revision: str | None = None, adapter_off: bool = False
 ) -> dict[str, Any]:
     """
-    What identifies a model, for a [`~trl_consistency.generation.answer_cache.TargetCache`].
+    Returns the identity of a model for a [`~trl_consistency.generation.answer_cache.TargetCache`].
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The model, with its adapter if it has one.
         name (`str`):
-            What it is called.
+            Name of the model.
         as_loaded (`bool`):
-            Whether its weights, without the adapter, are those of the files that it was loaded from. Their digests are
-            remembered; otherwise all weights are read from memory each time.
+            Whether the weights, without the adapter, are still those of the model's files. Digests of the files are
+            then used. Otherwise all weights are read from memory each time.
         revision (`str`, *optional*):
-            The revision at which it, or the base model of its adapter, was loaded from the Hub. By default it is the one
-            that the adapter names, or `main`.
+            Hub revision of the model, or of its adapter's base model. By default the one that the adapter names, or
+            `main`.
         adapter_off (`bool`, *optional*, defaults to `False`):
-            Whether it answers with its adapter off: what trains is then no part of it.
+            Whether the model answers with its adapter off. Trainable weights are then left out.
 
     Returns:
-        `dict[str, Any]`: Digests by what they are of, the precision, and the versions of the libraries, which are noted
-        and not compared.
+        `dict[str, Any]`: Digests by content, the precision, and the versions of the libraries, which are not compared.
     """
     base = model.get_base_model() if isinstance(model, PeftModel) else model
     config = {key: value for key, value in base.config.to_dict().items() if key not in _OF_NO_EFFECT}
@@ -90,23 +89,23 @@ def model_identity(
 
 
 def identity_digest(identity: dict[str, Any]) -> str:
-    """A short name for an identity, which a folder can have."""
+    """Returns a short digest of an identity, for the name of a folder."""
     return _digest({key: value for key, value in identity.items() if key != LIBRARIES})
 
 
 def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None = None) -> AnswerCache:
     """
-    Where the answers of a model are kept that was just loaded from its files, with or without an adapter on it.
+    Returns the answer cache of a model that was just loaded from its files, with or without an adapter.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
-            Holds a folder for each model.
+            Folder that holds a folder for each model.
         name (`str`):
-            What the model is called.
+            Name of the model.
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The model.
         revision (`str`, *optional*):
-            As of [`model_identity`].
+            As in [`model_identity`].
 
     Raises:
         [`ConsistencyError`]: If the folder cannot be written to, or is damaged.
@@ -116,7 +115,7 @@ def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None
 
 
 def files_identity(folder: str | Path) -> dict[str, str]:
-    """Digests of the files in a model's folder that can change its output, by what they decide (`FILES`)."""
+    """Returns digests of the files in a model's folder that can change its output, by the keys of `FILES`."""
     folder = Path(folder)
     identity = {}
     for kind, patterns in FILES.items():
@@ -127,7 +126,7 @@ def files_identity(folder: str | Path) -> dict[str, str]:
 
 
 def _folder(model: Any, config: Any, revision: str | None) -> Path | None:
-    """The folder that a model was loaded from: its own, or its commit's in the cache of the Hub."""
+    """Returns the folder that a model was loaded from, which may be its snapshot in the Hub's cache."""
     name = getattr(config, "_name_or_path", "")
     if not name:
         return None
@@ -137,7 +136,7 @@ def _folder(model: Any, config: Any, revision: str | None) -> Path | None:
 
 
 def model_tensors(model: Any) -> Iterator[tuple[str, Any]]:
-    """All that a model's answers depend on; of quantized weights, their scales too. Tied weights come once."""
+    """Yields all tensors that a model's answers depend on, with scales of quantized weights and tied weights once."""
     seen = set()
     for name, tensor in model.state_dict().items():
         if not hasattr(tensor, "data_ptr"):

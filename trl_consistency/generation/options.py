@@ -1,4 +1,4 @@
-"""What is sampled is decided by the options of a run alone, not by the `generation_config` that a model brings along."""
+"""Makes the options of a run decide what is sampled, and not the model's own `generation_config`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from transformers import GenerationConfig
 
 logger = get_logger(__name__)
 
-# A chat model may end its turn with another token than the tokenizer's own, and only its file says so.
+# A chat model may end its turn with another token than the tokenizer's, which only its file names.
 SPECIAL_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
-# These decide no token where the options do not ask for sampling, and most chat models bring some of them.
+# Most chat models set some of these. They have no effect without sampling.
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 # Every run limits the new tokens itself.
 _LENGTHS = ("max_length", "max_new_tokens")
@@ -20,7 +20,7 @@ _LENGTHS = ("max_length", "max_new_tokens")
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Within it, a model is in evaluation mode; then again in the mode (training or evaluation) that it was in."""
+    """Within it, a model is in evaluation mode. Its previous mode is restored afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -32,18 +32,18 @@ def evaluating(model: Any) -> Iterator[None]:
 @contextmanager
 def own_options(model: Any, config: GenerationConfig | None = None) -> Iterator[None]:
     """
-    Within it, `model.generate` fills what its options leave open with neutral values.
+    Within it, `model.generate` uses neutral values for options that the run does not set.
 
-    Otherwise it would take them from the model's `generation_config.json`: a repetition penalty or suppressed tokens would
-    change answers under settings that do not name them. The special tokens are kept. What is left out is logged.
+    Otherwise it would take them from the model's `generation_config.json`, and for example a repetition penalty would
+    change answers without being set. The special tokens are kept. Ignored values are logged.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The model, unwrapped.
         config ([`~transformers.GenerationConfig`], *optional*):
-            The options of the run, where `generate` gets them so: what they set is not logged as left out.
+            The options of the run, if `generate` gets them as a config. Values that it sets are not logged as ignored.
     """
-    # PEFT and TRL set it on the outer model, too, while they generate.
+    # PEFT and TRL also set it on the outer model while they generate.
     owners = [model, *(module for module in model.modules() if "generation_config" in vars(module))]
     before = [(module, vars(module).get("generation_config")) for module in dict.fromkeys(owners)]
     brought = next((found for _, found in before if found is not None), None)
@@ -58,7 +58,7 @@ def own_options(model: Any, config: GenerationConfig | None = None) -> Iterator[
         )
     neutral = GenerationConfig(**{name: getattr(brought, name, None) for name in SPECIAL_TOKENS})
     if config is not None and config.do_sample:
-        neutral.top_k = 0  # transformers' own default cuts off all but 50 tokens
+        neutral.top_k = 0  # the default of transformers keeps only 50 tokens
     for module, found in before:
         if found is not None:
             module.generation_config = neutral
@@ -73,7 +73,7 @@ def own_options(model: Any, config: GenerationConfig | None = None) -> Iterator[
 
 
 def _left_out(brought: GenerationConfig, config: GenerationConfig | None) -> list[str]:
-    """The keys of a model's generation config that would decide what the options of a run leave open, with their values."""
+    """Returns the keys and values of a model's generation config that the options of a run do not set."""
     ignored = {*SPECIAL_TOKENS, *_LENGTHS, "transformers_version"}
     if config is not None and not config.do_sample:
         ignored.update(_OF_SAMPLING)
@@ -83,7 +83,7 @@ def _left_out(brought: GenerationConfig, config: GenerationConfig | None) -> lis
         for name, value in sorted(brought.to_diff_dict().items())
         if name not in ignored
         and not name.startswith("_")
-        and (value or standard.get(name))  # what is off needs no words
+        and (value or standard.get(name))  # options that are off are not logged
         and value != standard.get(name)
         and (config is None or getattr(config, name, None) is None)
     ]
@@ -91,8 +91,8 @@ def _left_out(brought: GenerationConfig, config: GenerationConfig | None) -> lis
 
 def without_router_loss(model: Any) -> dict[str, bool]:
     """
-    What `model.generate` must be told of a mixture of experts. TRL has its config ask for the routers' load-balancing
-    loss, which cannot be computed while the tokens come one by one.
+    Returns arguments for `model.generate` of a mixture of experts. TRL sets `output_router_logits` in its config for
+    the load-balancing loss, which cannot be computed token by token.
     """
     is_asked = getattr(model.config.get_text_config(), "output_router_logits", False)
     return {"output_router_logits": False} if is_asked else {}

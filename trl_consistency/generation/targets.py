@@ -1,4 +1,4 @@
-"""Targets: the reference policy's own answers to the clean prompts, kept as the token ids that were sampled."""
+"""Generates targets: the reference policy's own answers to the clean prompts, as the sampled token ids."""
 
 import hashlib
 from contextlib import nullcontext
@@ -22,16 +22,16 @@ class Engine(Protocol):
 
     Attributes:
         options (`dict[str, Any]`):
-            What of it decides the answers, beside the generation config.
+            Options beside the generation config that can change answers.
     """
 
     options: dict[str, Any]
 
     def start(self) -> None:
-        """Makes it ready; called by all processes at once, and only if answers are wanted."""
+        """Prepares the engine. Called on all processes, and only if there are prompts to answer."""
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
-        """Completion ids of prompts (token ids), sampled under `seed`."""
+        """Returns the completion ids of prompts (token ids), sampled with `seed`."""
         ...
 
 
@@ -47,37 +47,37 @@ def generate_targets(
     engine: Engine | None = None,
 ) -> list[list[int]]:
     """
-    Answers prompts in length-sorted batches, shared out over the processes.
+    Answers prompts in length-sorted batches, which are distributed over the processes.
 
-    The batches are fixed before they are shared out and each is sampled under a seed of its own, so that the answers
-    depend neither on the number of processes nor on what was sampled before. The caller's random state is kept.
+    The batches do not depend on the number of processes, and each is sampled with its own seed. The answers therefore
+    depend neither on the number of processes nor on earlier sampling. The caller's random state is kept.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or `None`):
-            The reference policy, on its device and unwrapped. `None` takes all answers from the cache.
+            The reference policy, unwrapped and on its device. `None` takes all answers from the cache.
         prompts (`list[list[int]]`):
             Token ids of distinct prompts.
         generation_config ([`~transformers.GenerationConfig`]):
-            Must hold `pad_token_id` and `eos_token_id`. What it leaves open is neutral: the model's own is not heeded.
+            Must hold `pad_token_id` and `eos_token_id`. Values that it does not set are neutral, not the model's own.
         batch_size (`int`):
-            Prompts a batch.
+            Prompts per batch.
         seed (`int`):
             Base of the batches' seeds.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
         cache ([`TargetCache`], *optional*):
-            Where each batch is written as soon as it is there, and read from if it was.
+            Cache to which each batch is written when it is done, and from which it is read if it exists.
         desc (`str`, *optional*, defaults to `"Generating targets"`):
-            What the progress bar is called.
+            Label of the progress bar.
         engine ([`Engine`], *optional*):
-            What answers in place of `model.generate`.
+            Engine that answers in place of `model.generate`.
 
     Raises:
         [`ConsistencyError`]: If there is no model and the cache lacks answers, or the cache is damaged or not writable.
 
     Returns:
-        `list[list[int]]`: The sampled token ids of each prompt's answer, in the order of `prompts`, each ending with
-        an end-of-turn token unless `max_new_tokens` came first.
+        `list[list[int]]`: The sampled token ids of each prompt's answer, in the order of `prompts`. Each ends with an
+        end-of-turn token unless `max_new_tokens` was reached first.
     """
     state = PartialState()
     if cache:
@@ -111,7 +111,7 @@ def generate_targets(
                 if cache:
                     cache.put(number, completions)
             answers += zip(batch, completions, strict=True)
-            # The other processes are about as far along as this one.
+            # The other processes have made about as much progress.
             bar.update(min(len(batch) * state.num_processes, len(prompts) - bar.n))
     by_index = dict(gather_object(answers))
     return [by_index[index] for index in range(len(prompts))]
@@ -130,7 +130,7 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
         input_ids[row, width - len(ids) :] = torch.tensor(ids, device=model.device)
         attention_mask[row, width - len(ids) :] = 1
     watch = NaNWatch()
-    # Each process has the whole weights and batches of its own: none may wait for another, as it does under ZeRO-3.
+    # Each process has the whole weights and its own batches, so none may wait for another, as under ZeRO-3.
     with explained_sampling("the model"):
         output = model.generate(
             input_ids=input_ids,
@@ -145,7 +145,7 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
 
 
 def cut_after_end(ids: list[int], eos_token_ids: int | list[int]) -> list[int]:
-    """Token ids up to and including the first end-of-turn token, all of them if there is none."""
+    """Returns the token ids up to and including the first end-of-turn token, or all if there is none."""
     ends = {eos_token_ids} if isinstance(eos_token_ids, int) else set(eos_token_ids)
     length = next((position + 1 for position, token in enumerate(ids) if token in ends), len(ids))
     return ids[:length]
