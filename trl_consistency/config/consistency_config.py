@@ -30,30 +30,30 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         > Parameters that control the objective
 
         method (`list[str]`, *optional*, defaults to `["bct"]`):
-            Objectives to train on: one or several of `bct`, `kl`, `act`, `attct` and `mlpct`. In Python a single string
-            may be given.
+            Objectives to train on: one or several of `bct`, `kl`, `act`, `attct` and `mlpct`. Python also takes a
+            single string.
 
             - `"bct"`: token-mean cross-entropy of the reference policy's own clean answer, given the perturbed prompt
               ([Chua et al., 2024](https://huggingface.co/papers/2403.05518)).
             - `"kl"`: BCT with soft targets: token-mean KL divergence from the reference's distribution on the same
               answer, given the clean prompt.
-            - `"act"`: squared distance of the residual stream leaving each of `layers` from the reference's, on the
-              tokens that both prompts end with ([Irpan et al., 2025](https://huggingface.co/papers/2510.27062)).
-            - `"attct"`: Jensen-Shannon divergence of the attention within the shared content. Needs
+            - `"act"`: squared distance from the reference's residual stream after each of `layers`, on the tokens that
+              both prompts end with ([Irpan et al., 2025](https://huggingface.co/papers/2510.27062)).
+            - `"attct"`: Jensen-Shannon divergence of the attention maps within the shared content. Needs
               `attn_implementation: eager`.
-            - `"mlpct"`: distance of the MLPs' states on the shared content.
+            - `"mlpct"`: distance of the MLPs' hidden states on the shared content.
         method_weights (`list[float]`, *optional*):
-            Weight of each objective in `method`, non-negative and of the same length. `None` weighs each by 1.
+            Non-negative weight of each objective in `method`. `None` gives each the weight 1.
         layers (`list[int]`, *optional*):
             Blocks that `act`, `attct` and `mlpct` compare, counted from 0, or from the end if negative. `None` compares
             all.
         act_tokens (`str`, *optional*, defaults to `"prompt"`):
-            Where `act` compares: at the `"prompt"`'s shared tokens, as in the paper; at the tokens of a clean answer
-            that both sides are given, `"completion"`; or at both, `"all"`.
+            Tokens that `act` compares: the shared tokens of the `"prompt"` as in the paper, the tokens of a clean
+            `"completion"` after both prompts, or `"all"` of them.
         mlp_distance (`str`, *optional*, defaults to `"cosine"`):
-            How `mlpct` compares: `"cosine"` (one minus the cosine), `"mse"` or `"smooth_l1"`.
+            Distance for `mlpct`: `"cosine"` (one minus the cosine), `"mse"` or `"smooth_l1"`.
         no_shared_span (`str`, *optional*, defaults to `"error"`):
-            What to do with pairs that share nothing which `act`, `attct` or `mlpct` could compare: `"error"` reports them
+            What to do with pairs that share no tokens for `act`, `attct` or `mlpct` to compare: `"error"` reports them
             and refuses the run before any training, `"drop"` leaves them out and logs how many.
 
         > Parameters that control the pairs, the anchors and the logging
@@ -61,43 +61,44 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         Those of [`PairConfig`].
 
         log_layer_distances (`bool`, *optional*, defaults to `False`):
-            Whether to log the activation distance of each layer besides.
+            Whether to log the activation distance of each layer too.
 
         > Parameters that control the generation of targets (only for data sets without a `completion` column)
 
         max_completion_length (`int`, *optional*, defaults to `512`):
-            Longest target in tokens.
+            Maximum length of a target in tokens.
         temperature (`float`, *optional*, defaults to `1.0`):
             Sampling temperature. `0` generates greedily.
         top_p (`float`, *optional*, defaults to `1.0`):
-            Nucleus sampling: smallest set of tokens whose probabilities add up to `top_p`. `1.0` keeps all.
+            Nucleus sampling from the smallest set of tokens whose probabilities add up to `top_p`. `1.0` keeps all.
         top_k (`int`, *optional*, defaults to `0`):
             Number of most likely tokens to sample from. `0` keeps all.
         min_p (`float`, *optional*):
-            Smallest probability of a token, relative to the most likely one, to be sampled. Between 0 and 1.
+            Minimum probability of a sampled token, relative to the most likely one. Between 0 and 1.
         repetition_penalty (`float`, *optional*, defaults to `1.0`):
-            Penalty of tokens that occurred before. `1.0` is none.
+            Penalty on tokens that occurred before. `1.0` means no penalty.
         generation_kwargs (`dict[str, Any]`, *optional*):
             Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`. They
             override the ones above.
         cache_implementation (`str`, *optional*):
             Key/value cache implementation of the generation. Not used by vLLM.
         target_batch_size (`int`, *optional*, defaults to `32`):
-            Clean prompts answered at a time on each process.
+            Number of clean prompts answered at a time on each process.
         keep_thinking (`bool`, *optional*, defaults to `True`):
-            Whether the student learns what the reference thought before its answer. If `False`, the thought between
-            `thinking_markers` is emptied in the targets.
+            Whether the student is trained on the reference's thought before its answer. If `False`, the thought
+            between `thinking_markers` is emptied in the targets.
         regenerate_targets_every (`int`, *optional*):
-            Epochs after which the *current* policy answers the pairs' clean prompts anew, for the epochs that follow.
-            Anchors and evaluation stay with the reference's answers. `None` keeps the reference's throughout.
+            Number of epochs after which the *current* policy answers the pairs' clean prompts again, for the epochs
+            that follow. Anchors and evaluation keep the reference's answers. `None` keeps the reference's answers
+            throughout.
         target_cache_dir (`str`, *optional*):
-            Folder where targets are written while they are generated, so that a killed run goes on where it was.
-            `None` takes `_targets` in `output_dir`.
+            Folder to which targets are written while they are generated, so that a killed run can resume. `None` uses
+            `_targets` in `output_dir`.
         use_vllm (`bool`, *optional*, defaults to `False`):
-            Whether vLLM generates the targets instead of the default model.generate(). It loads the checkpoint under
-            the model's name itself. Requires `vllm` to be installed.
+            Whether vLLM generates the targets instead of the default model.generate(). It loads the checkpoint by the
+            model's name. Requires `vllm` to be installed.
         vllm_mode (`str`, *optional*, defaults to `"colocate"`):
-            Only `"colocate"`: vLLM runs in the same process and shares the training GPUs while targets are made.
+            Only `"colocate"`: vLLM runs in the same process and shares the training GPUs while targets are generated.
         vllm_model_impl (`str`, *optional*, defaults to `"vllm"`):
             Model implementation to use for vLLM: `"transformers"` or `"vllm"`.
         vllm_gpu_memory_utilization (`float`, *optional*, defaults to `0.3`):
@@ -109,7 +110,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
     > [!NOTE]
     > These parameters have default values different from [`~trl.SFTConfig`]:
     > - `max_length`: Defaults to `None` instead of `1024`: completions are never cut and rows never dropped silently.
-    > - `bf16`: Defaults to `False` on a CPU, which is also where a run without an accelerator goes (`use_cpu`).
+    > - `bf16`: Defaults to `False` on a CPU. A run without an accelerator uses the CPU (`use_cpu`).
     """
 
     _VALID_DICT_FIELDS = [*SFTConfig._VALID_DICT_FIELDS, "chat_template_kwargs", "generation_kwargs"]
@@ -167,17 +168,17 @@ class ConsistencyConfig(PairConfig, SFTConfig):
 
     @property
     def compares_with_reference(self) -> bool:
-        """Whether the reference runs beside the student; for `bct` alone its answers are enough."""
+        """Whether the reference runs during training. `bct` alone needs only its answers."""
         return self.method != ["bct"] or self.log_consistency_metrics
 
     @property
     def compares_states(self) -> bool:
-        """Whether anything inside the blocks is compared."""
+        """Whether hidden states or attention maps are compared."""
         return bool({"act", "attct", "mlpct"} & set(self.method)) or self.log_consistency_metrics
 
     @property
     def needs_shared_span(self) -> bool:
-        """Whether an objective has nothing to compare in a pair whose prompts share nothing."""
+        """Whether an objective needs tokens that both prompts share."""
         return self.compares_content or self.compares_suffix
 
     @property
@@ -187,7 +188,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
 
     @property
     def compares_content(self) -> bool:
-        """Whether an objective compares the shared content, not the common end of the prompts."""
+        """Whether an objective compares the shared content instead of the common end of the prompts."""
         return bool({"attct", "mlpct"} & set(self.method))
 
     @property
@@ -241,7 +242,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             )
 
     def _check_used(self) -> None:
-        """Refuses options of objectives that are not trained on, rather than ignore them."""
+        """Refuses options of unused objectives, because they would be ignored."""
         unused = {
             "layers": (self.layers is not None and not self.compares_states, "act, attct or mlpct"),
             "act_tokens": (self.act_tokens != "prompt" and "act" not in self.method, "act"),
@@ -264,7 +265,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             raise ConsistencyError("`log_layer_distances` needs `log_consistency_metrics`.")
 
     def _refuse_inherited(self) -> None:
-        """Refuses what `SFTConfig` offers and consistency training cannot do, rather than ignore it."""
+        """Refuses options of `SFTConfig` that consistency training does not support."""
         refused = {
             "dataloader_persistent_workers": (
                 self.dataloader_persistent_workers and self.regenerate_targets_every,

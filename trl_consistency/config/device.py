@@ -1,4 +1,4 @@
-"""Chooses device and precision of a run: without an accelerator, the CPU in float32, or in bf16 if requested."""
+"""Chooses device and dtype of a run: without an accelerator, the CPU in float32, or in bf16 if requested."""
 
 import os
 from contextlib import AbstractContextManager
@@ -60,7 +60,7 @@ def mixed_precision(accelerator: Accelerator) -> AbstractContextManager:
     """
     Returns accelerate's autocast context, for calls that replace the model's forward.
 
-    The cache of cast weights is off. The model holds the reference's weights for a time, in a pass without gradients,
-    and the student's pass would use the weights cached there.
+    The cache of cast weights is off. The model sometimes holds the reference's weights, in passes without gradients,
+    and the student's pass would reuse the weights cached there.
     """
     return accelerator.autocast(AutocastKwargs(cache_enabled=False))

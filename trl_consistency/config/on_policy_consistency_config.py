@@ -8,7 +8,7 @@ from .options import Allowed, above, at_least, one_of, option, refuse, with_help
 from .shared import GENERATION, LOWEST_TEMPERATURE, PairConfig
 
 
-# Options of one way to run vLLM, which the other would ignore.
+# Options of each `vllm_mode`, which the other mode would ignore.
 VLLM_OPTIONS = {
     "server": (
         "vllm_server_base_url",
@@ -54,51 +54,51 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         > Parameters that control the objective
 
         loss_type (`str`, *optional*, defaults to `"divergence"`):
-            How the student's distribution is compared with the reference's at each token of a rollout.
+            How the student's and the reference's distributions are compared at each token of a rollout.
 
-            - `"divergence"`: exactly, over the whole vocabulary; `beta` says by which divergence.
+            - `"divergence"`: exactly, over the whole vocabulary. `beta` chooses the divergence.
             - `"policy_gradient"`: by the sampled token alone, a one-sample estimate of the reverse KL, as in the paper
               ([Han et al., 2026](https://huggingface.co/papers/2605.21834)).
         beta (`float`, *optional*, defaults to `1.0`):
-            Divergence: `1.0` is the reverse KL (student from reference), `0.0` the forward KL, and anything between them
-            the generalized Jensen-Shannon divergence.
+            Divergence: `1.0` is the reverse KL (student from reference), `0.0` the forward KL, and values between them
+            are the generalized Jensen-Shannon divergence.
         loss_temperature (`float`, *optional*, defaults to `1.0`):
             Temperature of the two softmaxes that are compared.
         clip_range (`float`, *optional*):
             PPO's clip of the importance ratio to `[1 - clip_range, 1 + clip_range]`, for `policy_gradient` with several
-            optimizer steps a batch of rollouts. `None` does not clip.
+            optimizer steps per batch of rollouts. `None` does not clip.
         mask_truncated_completions (`bool`, *optional*, defaults to `False`):
-            Whether rollouts that reached `max_completion_length` without an end of turn train nothing.
+            Whether to leave rollouts that reached `max_completion_length` without an end of turn out of the loss.
         train_on_thinking (`bool`, *optional*, defaults to `True`):
-            Whether the tokens of a thought, between `thinking_markers`, are compared.
+            Whether to train on the tokens of a thought, between `thinking_markers`.
         disable_dropout (`bool`, *optional*, defaults to `True`):
-            Whether to disable dropout in the student: the reference has none either.
+            Whether to disable dropout in the student. The reference has no dropout.
 
         > Parameters that control the rollouts
 
         num_generations (`int`, *optional*, defaults to `4`):
-            Rollouts a prompt. `per_device_train_batch_size * steps_per_generation` must be divisible by it.
+            Rollouts per prompt. `per_device_train_batch_size * steps_per_generation` must be divisible by it.
         num_generations_eval (`int`, *optional*):
-            Rollouts a prompt in evaluation. `None` takes `num_generations`.
+            Rollouts per prompt in evaluation. `None` uses `num_generations`.
         temperature (`float`, *optional*, defaults to `1.0`):
             Sampling temperature, above 0.
         steps_per_generation (`int`, *optional*):
-            Micro-batches a batch of rollouts is split into: a multiple of `gradient_accumulation_steps`, which is the
-            default and makes one optimizer step a batch of rollouts.
+            Number of micro-batches in a batch of rollouts, a multiple of `gradient_accumulation_steps`. The default,
+            `gradient_accumulation_steps`, makes one optimizer step per batch of rollouts.
         num_iterations (`int`, *optional*, defaults to `1`):
-            How often a batch of rollouts is trained on.
+            How often each batch of rollouts is used for training.
         share_prefix (`bool`, *optional*, defaults to `True`):
-            Whether a prompt is computed once for all its rollouts in a micro-batch: in generation, in the student's pass
-            and in the reference's. It changes nothing but the time and the memory. Where a model cannot, the rows run one
-            by one and the log says why.
+            Whether a prompt is computed once for all its rollouts in a micro-batch: in generation, in the student's
+            pass and in the reference's. It changes only time and memory. If the model does not support it, the rows
+            run one by one and the log says why.
         generation_kwargs (`dict[str, Any]`, *optional*):
             Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`.
         vllm_importance_sampling_correction (`bool`, *optional*, defaults to `True`):
-            Whether vLLM is asked how likely it took each token to be, and the difference from the policy in training is
-            logged. Under `policy_gradient` a token's loss is also weighed by the ratio of the two probabilities. The
-            exact divergence is left as it is: the engine only chose the tokens after which it is taken.
+            Whether to log how far vLLM's token probabilities differ from those of the policy in training. With
+            `policy_gradient`, each token's loss is also weighted by the ratio of the two probabilities. The exact
+            divergence needs no correction, because vLLM only chooses the tokens at which it is computed.
         vllm_importance_sampling_clip_max (`float`, *optional*, defaults to `3.0`):
-            Largest such weight. `None` sets no limit.
+            Maximum of these weights. `None` sets no limit.
 
         > Parameters that control the pairs, the anchors and the logging
 
@@ -106,8 +106,8 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
 
     > [!NOTE]
     > These parameters have default values different from [`~trl.DistillationConfig`]:
-    > - `disable_dropout`: Defaults to `True` instead of `False`: the reference has none either.
-    > - `bf16`: Defaults to `False` on a CPU, which is also where a run without an accelerator goes (`use_cpu`).
+    > - `disable_dropout`: Defaults to `True` instead of `False`, because the reference has no dropout.
+    > - `bf16`: Defaults to `False` on a CPU. A run without an accelerator uses the CPU (`use_cpu`).
     """
 
     _upstream = DistillationConfig
@@ -156,7 +156,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
 
     @property
     def is_off_policy(self) -> bool:
-        """Whether a batch of rollouts is trained on in several optimizer steps, the later ones of another policy."""
+        """Whether a batch of rollouts takes several optimizer steps, so that the later ones are off-policy."""
         return self.num_iterations > 1 or cast(int, self.steps_per_generation) > self.gradient_accumulation_steps
 
     def _check_batches(self) -> None:
@@ -175,7 +175,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             )
 
     def _check_policy_gradient(self) -> None:
-        """The estimate holds for tokens that were drawn from the very distribution that is compared."""
+        """Refuses options that sample tokens from another distribution than the one that is compared."""
         truncates = "it leaves tokens out that the estimate of the divergence needs"
         refused = {
             f"top_p={self.top_p}": (self.top_p != 1, truncates),
@@ -227,7 +227,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                 )
 
     def _refuse_inherited(self) -> None:
-        """Refuses what `DistillationConfig` offers and on-policy consistency training cannot do, rather than ignore it."""
+        """Refuses options of `DistillationConfig` that on-policy consistency training does not support."""
         own_teacher = "the reference is the initial policy, or the trainer's `ref_model`"
         refused = {
             "teacher_model_name_or_path": (self.teacher_model_name_or_path, own_teacher),

@@ -1,4 +1,4 @@
-"""How an option is declared: its default, the values it may have, and its help, which may be its text in the docstring."""
+"""Declares options: default, allowed values, and help, which may come from the class's docstring."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -25,29 +25,29 @@ class Allowed:
         words (`str`):
             The values in words, after "must be".
         holds (`Callable[[Any], bool]`):
-            Whether a value is one of them.
+            Whether a value is allowed.
     """
 
     words: str
     holds: Callable[[Any], bool]
 
     def or_none(self) -> "Allowed":
-        """These values, and None."""
+        """Returns these values and None."""
         return Allowed(f"{self.words}, or None", lambda value: value is None or self.holds(value))
 
 
 def at_least(lowest: float, note: str = "") -> Allowed:
-    """Finite numbers from `lowest` on. NaN is none of them."""
+    """Allows finite numbers from `lowest` on, but not NaN."""
     return Allowed(f"at least {lowest}{note}", lambda value: lowest <= value < ENDLESS)
 
 
 def above(limit: float, note: str = "") -> Allowed:
-    """Finite numbers above `limit`. NaN is none of them."""
+    """Allows finite numbers above `limit`, but not NaN."""
     return Allowed(f"above {limit}{note}", lambda value: limit < value < ENDLESS)
 
 
 def one_of(*names: str) -> Allowed:
-    """The given texts."""
+    """Allows only the given texts."""
     listed = [repr(name) for name in names]
     return Allowed(" or ".join(filter(None, [", ".join(listed[:-1]), listed[-1]])), lambda value: value in names)
 
@@ -64,17 +64,17 @@ def option(
     help: str | None = None,
 ) -> Any:
     """
-    An option of a configuration class.
+    Returns the field of an option of a configuration class.
 
     Args:
         default (`Any`, *optional*):
-            Its default; without one it must be given. Each configuration gets a copy of a list.
+            Default value. An option without a default is required. Each configuration gets its own copy of a list.
         allowed ([`Allowed`], *optional*):
-            The values that it may have, checked by [`check_ranges`].
+            Allowed values, checked by [`check_ranges`].
         choices (`Iterable[str]`, *optional*):
-            The texts that it may be. The command line shows them.
+            Allowed texts, which the command line shows.
         help (`str`, *optional*):
-            Its help, where the docstring of the class does not say it.
+            Help text, if the docstring of the class does not describe the option.
     """
     metadata: dict[str, Any] = {} if help is None else {"help": help}
     if choices is not None:
@@ -88,15 +88,16 @@ def option(
 
 
 def described_options(docstring: str) -> dict[str, str]:
-    """The text of each option in a docstring in TRL's format, without the list of its values."""
+    """Returns the text of each option in a docstring in TRL's format, without the list of its values."""
     entries = _ENTRY.findall(cleandoc(docstring) + "\n")
     return {name: " ".join(text.split("\n        - ")[0].split()) for name, text in entries}
 
 
 def with_help(config: Config) -> Config:
     """
-    Decorator of a configuration class, below `@dataclass`: an option's help is its text in the docstring unless it has one,
-    and a line such as "Those of [`PairConfig`]." in the docstring becomes the options of that base class.
+    Decorator of a configuration class, below `@dataclass`. Options without a help text get their text in the
+    docstring. A line such as "Those of [`PairConfig`]." in the docstring is replaced by the options of that base
+    class.
     """
     allowed: dict[str, Allowed] = {}
     for base in config.__bases__:
@@ -108,17 +109,17 @@ def with_help(config: Config) -> Config:
         declared: Any = vars(config).get(name)
         if isinstance(declared, Field):
             metadata = dict(declared.metadata)
-            if "allowed" in metadata:  # argparse gets what is left
+            if "allowed" in metadata:  # argparse gets the other keys
                 allowed[name] = metadata.pop("allowed")
             text = metadata.get("help") or texts[name]
-            # argparse reads "%" as the beginning of a placeholder.
+            # argparse reads "%" as the start of a placeholder.
             declared.metadata = {**metadata, "help": text.replace("%", "%%")}  # type: ignore[assignment]
     config._allowed = allowed  # type: ignore[attr-defined]
     return config
 
 
 class CommandArguments:
-    """Base of the arguments of the commands: a single value, as a YAML file may give it, becomes a list of one."""
+    """Base class of command arguments. Turns a single value, which a YAML file may give, into a list of one."""
 
     def __post_init__(self) -> None:
         for declared in fields(self):  # type: ignore[arg-type]
@@ -129,8 +130,8 @@ class CommandArguments:
 
 def check_ranges(options: Any, inherited: Mapping[str, Allowed] | None = None) -> None:
     """
-    Raises [`ConsistencyError`] for the first option with a value that it may not have, `inherited` ones included. None may
-    stand where it is the default.
+    Raises [`ConsistencyError`] for the first option whose value is not allowed, including `inherited` ones. None is
+    allowed if it is the default.
     """
     for name, allowed in {**getattr(options, "_allowed", {}), **(inherited or {})}.items():
         value = getattr(options, name)
@@ -139,7 +140,7 @@ def check_ranges(options: Any, inherited: Mapping[str, Allowed] | None = None) -
 
 
 def refuse(context: str, refused: Mapping[str, tuple[Any, str]]) -> None:
-    """Raises [`ConsistencyError`] for the first option that is set (option: is it set, why it cannot be)."""
+    """Raises [`ConsistencyError`] for the first option that is set (option: whether it is set, why it cannot be)."""
     for name, (is_set, reason) in refused.items():
         if is_set:
             raise ConsistencyError(f"`{name}` is not available {context}: {reason}.")

@@ -1,4 +1,4 @@
-"""What both configurations have in common: options about pairs, and checks of inherited ones."""
+"""Options of pairs and checks of inherited options that both configurations share."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from .types import check_installed, check_keys, check_types
 if TYPE_CHECKING:
     from transformers import TrainingArguments as _Arguments
 else:
-    _Arguments = object  # TRL's configuration, which stands after this class among a configuration's bases
+    _Arguments = object  # each configuration inherits TRL's configuration after this class
 
 
 TWO_TEXTS = Allowed(
@@ -27,7 +27,7 @@ TWO_TEXTS = Allowed(
     lambda markers: len(set(markers)) == len(markers) == 2 and all(markers),
 )
 
-# Values that inherited options of training may have
+# Allowed values of inherited training options
 TRAINING = {
     "learning_rate": at_least(0),
     "weight_decay": at_least(0),
@@ -48,7 +48,7 @@ TRAINING = {
     "logging_steps": at_least(0),
 }
 
-# What `generation_kwargs` must leave to the options of that name, to those named here, or to the trainer
+# Keys that `generation_kwargs` must not set, and the option for each, or None if the trainer sets it
 RESERVED_GENERATION_KWARGS = {
     "bos_token_id": None,
     "do_sample": "temperature",
@@ -60,10 +60,10 @@ RESERVED_GENERATION_KWARGS = {
     "pad_token_id": None,
     "stop_token_ids": None,
 }
-# The lowest that keeps logits finite when they are divided by it
+# The lowest temperature that keeps the divided logits finite
 LOWEST_TEMPERATURE = 1e-4
 
-# Values that options of sampling and of vLLM may have, which one configuration declares and the other inherits
+# Allowed values of sampling and vLLM options, which one configuration declares and the other inherits
 GENERATION = {
     "top_p": SHARE,
     "top_k": at_least(0, " (0 keeps all)"),
@@ -82,31 +82,30 @@ class PairConfig(_Arguments):
 
     Parameters:
         max_length (`int`, *optional*):
-            Longest row in tokens: the longer prompt plus the completion. A completion that is generated counts as
-            `max_completion_length`. `None` sets no limit. Rows are never cut; `overlong` says what happens to those over
-            the limit.
+            Maximum row length in tokens: the longer prompt plus the completion. A completion still to be generated
+            counts as `max_completion_length`. `None` sets no limit. Rows are never cut. `overlong` decides about rows
+            over the limit.
         overlong (`str`, *optional*, defaults to `"error"`):
             What to do with rows over `max_length`: `"error"` reports them and refuses the run before any training,
             `"drop"` leaves them out and logs how many.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Variables of the chat template for all rows, such as `{"enable_thinking": False}`. A row's own
-            `chat_template_kwargs` column comes on top.
+            `chat_template_kwargs` column overrides them.
         thinking_markers (`list[str]`, *optional*, defaults to `["<think>", "</think>"]`):
-            What opens and closes a thought.
+            Text that opens and text that closes a thought.
         anchor_ratio (`float`, *optional*, defaults to `0.0`):
-            Share of anchors (rows with two equal prompts) in an epoch, at least 0 and below 1. They ask the student to stay
-            where the reference is. `round(r / (1 - r) * N)` of them are added to the N pairs, from the trainer's
+            Share of anchors (rows with two equal prompts) in an epoch, at least 0 and below 1. They keep the student
+            close to the reference. `round(r / (1 - r) * N)` anchors are added to the N pairs, from the trainer's
             `anchor_dataset` or, without one, from the pairs' own clean prompts.
         log_consistency_metrics (`bool`, *optional*, defaults to `False`):
-            Whether to log response cross-entropy, activation distance and KL to the reference, whatever is trained on. They
-            are `response_cross_entropy` (of the clean answer, on the perturbed prompt), `activation_distance` (on the tokens
-            that both prompts end with) and `reference_kl` (from the reference's distribution on the clean answer). This
-            costs further passes and, on-policy, the reference's greedy answer to every distinct clean prompt whose row has
-            no `completion`.
+            Whether to log `response_cross_entropy` (of the clean answer given the perturbed prompt),
+            `activation_distance` (on the tokens that both prompts end with) and `reference_kl` (KL divergence from the
+            reference's distribution on the clean answer), for any objective. This costs further passes. On-policy, it
+            also costs the reference's greedy answer to every distinct clean prompt without a `completion`.
         dose_check (`bool`, *optional*, defaults to `False`):
-            Whether to measure, before the first step and on 64 pairs, how differently the model answers the two sides.
-            Logged under `dose/` are flips of greedy answers, KL divergence, and where there is a key sycophancy and clean
-            accuracy, with a warning if there is nothing to train or the clean side is bad.
+            Whether to measure, before the first step and on 64 pairs, how differently the model answers the two
+            prompts. Logs flips of greedy answers, KL divergence and, if the rows have an answer key, sycophancy and
+            clean accuracy under `dose/`. Warns if there is nothing to train or clean accuracy is low.
     """
 
     # Parameters that control the pairs, the anchors and the logging
@@ -120,7 +119,7 @@ class PairConfig(_Arguments):
 
     _upstream = object  # TRL's configuration
     _set_by_trainer = cast(tuple[str, ...], ())  # further `generation_kwargs`
-    rolls_out = False  # whether the student's own answers are trained on
+    rolls_out = False  # whether to train on the student's own answers
 
     @property
     def needs_completions(self) -> bool:
@@ -128,7 +127,7 @@ class PairConfig(_Arguments):
         return False
 
     def _check_types(self) -> None:
-        """Of own options, and of the inherited ones that are compared or computed with before anybody else checks them."""
+        """Checks the types of own options, and of inherited ones that are used before transformers checks them."""
         own = [field.name for field in fields(self) if field.name not in self._upstream.__dataclass_fields__]  # type: ignore[attr-defined]
         used = ("max_length", "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size")
         check_types(self, dict.fromkeys((*own, *used)))
@@ -139,7 +138,7 @@ class PairConfig(_Arguments):
         check_ranges(self, {**TRAINING, **inherited})
 
     def _refuse(self, context: str, refused: dict[str, tuple[Any, str]]) -> None:
-        """Refuses what TRL's configuration offers and the trainer cannot do, rather than ignore it."""
+        """Refuses options of TRL's configuration that the trainer does not support."""
         refused = {
             **refused,
             "enable_jit_checkpoint": (self.enable_jit_checkpoint, "SIGTERM saves a checkpoint without it"),
@@ -151,7 +150,7 @@ class PairConfig(_Arguments):
         refuse(context, {name: (is_set, f"{reason}. Leave it out") for name, (is_set, reason) in refused.items()})
 
     def _settle(self) -> None:
-        """What must be known before transformers checks the rest."""
+        """Checks and sets options that must be settled before transformers checks the rest."""
         if self.ddp_backend and "WORLD_SIZE" not in os.environ:
             raise ConsistencyError(
                 f"`ddp_backend` is {self.ddp_backend}, but this is a single process. Launch several with `accelerate "
@@ -161,7 +160,7 @@ class PairConfig(_Arguments):
         settle_device(self)
 
     def _check_mappings(self) -> None:
-        """Options that TRL has read as mappings by now."""
+        """Checks options that TRL has parsed into mappings."""
         for key in ("chat_template_kwargs", "generation_kwargs", "gradient_checkpointing_kwargs"):
             if not isinstance(getattr(self, key), dict | None):
                 raise ConsistencyError(f"`{key}` must be a mapping, got {getattr(self, key)!r}.")
@@ -175,5 +174,5 @@ class PairConfig(_Arguments):
             if option or key in RESERVED_GENERATION_KWARGS or key in self._set_by_trainer:
                 advice = f"Set the option `{option}`." if option else "The trainer sets it itself. Leave it out."
                 raise ConsistencyError(f"`generation_kwargs` sets `{key}`. {advice}")
-        if not self.use_vllm:  # with vLLM they are arguments of vLLM's, which checks them itself
+        if not self.use_vllm:  # vLLM checks its arguments itself
             check_generation_kwargs(kwargs)

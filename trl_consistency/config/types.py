@@ -1,4 +1,4 @@
-"""Whether a value fits the type of an option, and the type in words."""
+"""Checks the types of option values, and describes types in words."""
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -10,7 +10,7 @@ from ..errors import ConsistencyError, did_you_mean
 
 
 def accepts(hint: Any, value: Any) -> bool:
-    """Whether a value fits an option's type; a single value fits a list of its kind."""
+    """Whether a value fits an option's type. A single value fits a list of its type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(accepts(argument, value) for argument in arguments)
@@ -47,7 +47,7 @@ def _is_number(value: Any) -> bool:
 
 
 def describe(hint: Any) -> str:
-    """An option's type in words, for messages."""
+    """Returns an option's type in words, for messages."""
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
     if get_origin(hint) in (Union, UnionType):
         described = [describe(argument) for argument in get_args(hint)]
@@ -62,7 +62,7 @@ def describe(hint: Any) -> str:
 
 
 def check_types(options: Any, keys: Iterable[str]) -> None:
-    """Raises [`ConsistencyError`] for the first of `keys` whose value in the data class `options` is of another type."""
+    """Raises [`ConsistencyError`] for the first of `keys` whose value in the dataclass `options` has another type."""
     hints = get_type_hints(type(options))
     for key in keys:
         value = getattr(options, key)
@@ -72,24 +72,24 @@ def check_types(options: Any, keys: Iterable[str]) -> None:
 
 
 def check_keys(option: str, given: Iterable[str] | None, known: Iterable[str]) -> None:
-    """Raises [`ConsistencyError`] for the first of the keys `given` in a mapping that is not among those `known`."""
+    """Raises [`ConsistencyError`] for the first key in `given` that is not in `known`."""
     for key in given or ():
         if key not in known:
             raise ConsistencyError(f"`{option}` has the unknown key `{key}`.{did_you_mean(key, known)}")
 
 
 def check_installed(option: str, is_wanted: Any, module: str) -> None:
-    """Raises [`ConsistencyError`] if an option is set that needs a package which is not installed."""
+    """Raises [`ConsistencyError`] if a set option needs a package that is not installed."""
     if is_wanted and find_spec(module) is None:
         raise ConsistencyError(f"`{option}` needs the package `{module}`: `pip install {module}`.")
 
 
-# What leaves tokens out of a sample, and the values at which it leaves out none; vLLM says -1 for 0.
+# Options that restrict sampling, and the values at which they keep all tokens. vLLM uses -1 for `top_k`.
 SAMPLING = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0)}
 
 
 def check_sampling(options: Mapping[str, Any]) -> None:
-    """Raises [`ConsistencyError`] for options of sampling that are given though nothing is sampled."""
+    """Raises [`ConsistencyError`] if sampling options are set although nothing is sampled."""
     for name, off in SAMPLING.items():
         if options.get(name) not in off:
             raise ConsistencyError(f"`{name}` is given, but at `temperature` 0 nothing is sampled. Set a temperature.")
