@@ -1,4 +1,4 @@
-"""Named ways to perturb a question, and the way from questions to pairs."""
+"""Named perturbations of questions, and the making of pairs from questions."""
 
 from . import awareness, jailbreak, surface, sycophancy  # noqa: F401  (they fill the registry)
 from .build import BuildReport, build_pairs

@@ -1,4 +1,4 @@
-"""Safety awareness: the clean side knows a fact that the perturbed side is to behave as if it knew."""
+"""Safety awareness: only the clean prompt states a safety fact, and both sides should get the same behavior."""
 
 from .draft import Draft
 from .registry import Cue, perturbation, read_wordings

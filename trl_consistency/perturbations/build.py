@@ -1,4 +1,4 @@
-"""From questions to pairs."""
+"""Makes pairs from questions."""
 
 import hashlib
 import random
@@ -24,25 +24,25 @@ Steps = tuple[Perturbation, ...]
 @dataclass
 class BuildReport:
     """
-    What [`build_pairs`] made, and what it left out.
+    Counts of what [`build_pairs`] made and left out.
 
     Args:
         sources (`int`):
-            Rows that were read.
+            Number of rows read.
         pairs (`Counter[tuple[str, str]]`):
-            Pairs by split and perturbation, its wording included.
+            Pairs by split and perturbation with its wording.
         faulty (`list[tuple[int, str]]`):
-            Rows that cannot be used, and why (the first ten).
+            The first ten unusable rows, and why.
         num_faulty (`int`):
-            How many they are.
+            Number of all unusable rows.
         lacking (`Counter[tuple[str, str]]`):
-            Sources by a perturbation that they were not used for, and what they lack.
+            Unused sources by perturbation and what they lack.
         unchanged (`Counter[str]`):
-            Pairs that were left out because the perturbation changed nothing.
+            Pairs left out because the perturbation changed nothing.
         repeated (`Counter[str]`):
-            Pairs that were left out because their source has the same pair already.
+            Pairs left out because their source already has the same pair.
         filtered (`Counter[str]`):
-            Training pairs that were left out for what a model made of them, by what that was.
+            Training pairs left out because of a model's answers, by reason.
     """
 
     sources: int = 0
@@ -55,14 +55,14 @@ class BuildReport:
     filtered: Counter[str] = field(default_factory=Counter)
 
     def num_pairs(self) -> dict[str, int]:
-        """Pairs by split."""
+        """Returns the number of pairs by split."""
         totals: Counter[str] = Counter()
         for (split, _), count in self.pairs.items():
             totals[split] += count
         return dict(totals)
 
     def left_out(self) -> list[str]:
-        """One line for each kind of row or pair that was left out."""
+        """Returns one line for each kind of row or pair that was left out."""
         lines = [f"{self.num_faulty} faulty row(s)"] if self.num_faulty else []
         lines += [f"  row {index}: {reason}" for index, reason in self.faulty]
         lines += [
@@ -77,7 +77,7 @@ class BuildReport:
         return lines
 
     def unheld(self, test_share: float) -> str:
-        """A line for where no source, or every one, was held out against what was asked for; else nothing."""
+        """Returns a line if the share rounded to no source or to all sources held out, otherwise an empty text."""
         splits = self.num_pairs()
         if test_share and "test" not in splits:
             return f"No source was held out: {test_share:g} of {self.sources} came to none. Raise `test_share` to measure."
@@ -104,9 +104,9 @@ def build_pairs(
     """
     Makes pairs from questions or prompts, row by row.
 
-    What is made of a row depends on the row and the options alone, not on the rows before. Sources are split by their
-    `source_id`, the same for every seed: all pairs of a source are either in `train`, or in `test` (training wordings)
-    and `test_wordings` (held-out wordings).
+    The pairs of a row depend only on the row and the options, not on earlier rows. Sources are split by their
+    `source_id`, in the same way for every seed: all pairs of a source are either in `train`, or in `test` (training
+    wordings) and `test_wordings` (held-out wordings).
 
     Args:
         rows (`Iterable[Mapping[str, Any]]`):
@@ -114,19 +114,19 @@ def build_pairs(
         perturbations (`Sequence[str]`, *optional*, defaults to `("suggested_answer",)`):
             Names, families, and compositions such as `"authority+typos"`.
         columns ([`Columns`], *optional*):
-            What the columns hold, from [`find_columns`]; by default the usual names.
+            The data set's columns, from [`find_columns`]. By default the usual names.
         pairs_per_source (`int`, *optional*):
-            Pairs that each source gets in a split, taking its perturbations in turn. By default one of each.
+            Number of pairs of each source in a split. Its perturbations are taken in turn. By default one pair each.
         test_share (`float`, *optional*, defaults to `0.1`):
             Share of the sources that is held out.
         wrong_answer (`str`, *optional*, defaults to `"random"`):
-            The suggested answer: `"random"` or `"longest"` of the wrong ones, or the one that the data give (`"given"`).
+            The suggested answer: a `"random"` or the `"longest"` wrong one, or the one `"given"` by the data.
         positions (`Sequence[str]`, *optional*):
-            Where cues may stand.
+            Positions where cues may stand.
         chat (`bool`, *optional*, defaults to `True`):
-            Whether prompts are chat messages; if not, text.
+            Whether prompts are chat messages or text.
         instruction (`str`, *optional*):
-            Follows every question. By default, questions with choices ask for a letter.
+            Text after every question. By default, questions with choices ask for a letter.
         faulty_rows (`str`, *optional*, defaults to `"error"`):
             `"error"` refuses the data and lists the first faulty rows, `"drop"` leaves them out and counts them.
         benign_controls (`bool`, *optional*, defaults to `False`):
@@ -134,7 +134,7 @@ def build_pairs(
         seed (`int`, *optional*, defaults to `42`):
             Seed.
         report ([`BuildReport`], *optional*):
-            Is filled in.
+            Report to fill in.
 
     Yields:
         `tuple[str, dict]`: Split and pair.
@@ -198,7 +198,7 @@ def build_pairs(
 
 
 class _PairMaker(NamedTuple):
-    """Makes the pairs of a source, and counts in the report those that it leaves out."""
+    """Makes the pairs of a source, and counts the pairs left out in the report."""
 
     pairs_per_source: int | None
     wrong_answer: WrongAnswer
@@ -243,7 +243,7 @@ def _name(steps: Steps) -> str:
 
 
 def _check_columns(compositions: list[Steps], columns: Columns, chat: bool, wrong_answer: WrongAnswer) -> None:
-    """Whether the columns can give what the perturbations need."""
+    """Raises [`ConsistencyError`] if the perturbations need a column that is missing."""
     wrong = columns.wrong_answer or (wrong_answer != "given" and columns.choices and columns.answer)
     others = ""
     if wrong_answer != "given":
@@ -276,7 +276,7 @@ def _lack(steps: Steps, source: Source, wrong_answer: WrongAnswer, positions: Se
 
 
 def _is_test(source_id: str, test_share: float) -> bool:
-    # A hash, because a random number would depend on the rows before.
+    # A hash, because a random number would depend on earlier rows.
     digest = hashlib.sha256(f"split/{source_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < test_share * 2**64
 

@@ -1,4 +1,4 @@
-"""The card of a folder of pairs: what is in it, and which wordings it was made with."""
+"""Writes the data card of a folder of pairs, with its contents and wordings."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ MADE_WITH = "made with `trl-consistency pairs`"
 
 def file_name(split: str, file_type: str) -> str:
     """
-    Where a split is in the folder. From such names `datasets` tells the splits without being told: where a card lists
-    the files, it caches a local folder by the card, and goes on to load pairs that are no longer there.
+    Returns the path of a split in the folder. `datasets` infers the splits from such names. If the card listed the
+    files, `datasets` would cache a local folder by its card, and load old pairs after the files have changed.
     """
     return f"data/{split}-00000-of-00001.{file_type}"
 
@@ -32,13 +32,13 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
 
     Args:
         report ([`BuildReport`]):
-            From [`build_pairs`].
+            Report of [`build_pairs`].
         perturbations (`Sequence[str]`):
-            The perturbations, as they were named.
+            The perturbations as the user named them.
         source (`str`):
-            What the pairs were made from.
+            Origin of the pairs.
         options (`dict[str, Any]`):
-            The options that make them again.
+            Options that reproduce the pairs.
     """
     totals = report.num_pairs()
     counts: Counter[tuple[str, str]] = Counter()
@@ -59,7 +59,7 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
 
 
 def _wordings(report: BuildReport, compositions: Sequence[Sequence[Any]]) -> list[tuple[str, int, str]]:
-    """The wordings that occur, with their counts over all splits."""
+    """Returns the wordings that occur, with their counts over all splits."""
     counts: Counter[str] = Counter()
     for (_, perturbation), count in report.pairs.items():
         for step in perturbation.split("+"):

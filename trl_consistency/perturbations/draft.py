@@ -1,9 +1,9 @@
-"""One side of a pair while perturbations work on it."""
+"""One side of a pair while perturbations change it."""
 
 from .source import Message, Source
 
 
-# Where a cue can stand in the user's turn. Those beside the choices need choices.
+# Positions of a cue in the user's turn. `before_choices` and `after_choices` need choices.
 POSITIONS = ("start", "before_choices", "after_choices", "end")
 OUTER_POSITIONS = ("start", "end")
 
@@ -12,12 +12,11 @@ _SLOTS = ("start", "question", "before_choices", "choices", "after_choices", "in
 
 class Draft:
     """
-    A prompt in parts. The question's own text is never edited as text that holds other things, so that no letter of it
-    can be taken for a cue.
+    A prompt in parts. The question is kept apart from all other text, so that none of it can be taken for a cue.
 
     Args:
         source ([`Source`]):
-            Where the prompt comes from. The draft starts as its clean prompt.
+            Source of the prompt. The draft starts as its clean prompt.
     """
 
     def __init__(self, source: Source):
@@ -31,15 +30,15 @@ class Draft:
         self.head = self.tail = ""
 
     def add(self, position: str, text: str) -> None:
-        """Puts a paragraph at one of the `POSITIONS`, after what is there already."""
+        """Adds a paragraph at one of the `POSITIONS`, after any text already there."""
         self.parts[position] = "\n\n".join(filter(None, (self.parts[position], text)))
 
     def wrap(self, head: str, tail: str) -> None:
-        """Puts text directly before and after all of the user's turn."""
+        """Adds text directly before and after the whole user turn."""
         self.head, self.tail = head + self.head, self.tail + tail
 
     def replace(self, text: str) -> None:
-        """Puts `text` in place of all of the user's turn."""
+        """Replaces the whole user turn by `text`."""
         self.parts = {**dict.fromkeys(_SLOTS, ""), "question": text}
         self.head = self.tail = ""
 
@@ -48,11 +47,11 @@ class Draft:
         self.turns.append({"role": role, "content": text})
 
     def text(self) -> str:
-        """The user's turn."""
+        """Returns the text of the user's turn."""
         return self.head + "\n\n".join(filter(None, self.parts.values())) + self.tail
 
     def prompt(self) -> str | list[Message]:
-        """The prompt as a pair holds it."""
+        """Returns the prompt, as text or chat messages."""
         if not self.chat:
             return self.text()
         return [*self.history, {"role": "user", "content": self.text()}, *self.turns]

@@ -1,7 +1,7 @@
 """
-Jailbreak wrappers: general, publicly known families. A model that refuses a request should refuse it wrapped, too, and
-one that meets a request should meet it wrapped: each wrapper goes around harmful and benign requests alike. Those in
-`BENIGN_REQUESTS` are the benign controls of a data set that has only harmful ones.
+Jailbreak wrappers from general, publicly known families. A wrapper should change neither a refusal nor an answer, so
+each one goes around harmful and benign requests. `BENIGN_REQUESTS` are the benign controls for data sets that have
+only harmful requests.
 """
 
 import base64 as base64_codec

@@ -1,4 +1,4 @@
-"""From a source to a pair in two steps: draw a provenance, and apply it."""
+"""Makes a pair from a source in two steps: draw a provenance, and apply it."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ WrongAnswer = Literal["random", "longest", "given"]
 
 class Provenance(NamedTuple):
     """
-    All that is needed, beside the source, to make a pair again. Its fields are columns of the pairs.
+    Everything besides the source that is needed to reproduce a pair. Its fields are columns of the pairs.
 
     Args:
         perturbation (`str`):
@@ -24,9 +24,9 @@ class Provenance(NamedTuple):
         position (`str`):
             Position of each step, joined in the same way.
         biased_answer (`str`):
-            The suggested answer, as `answer` gives the right one; `"NOT A"` where only the right one, A, is denied.
+            The suggested answer in the format of `answer`, or `"NOT A"` if the cue only denies the right answer A.
         perturbation_seed (`int`):
-            Seed of everything else.
+            Seed of all other choices.
     """
 
     perturbation: str
@@ -36,7 +36,7 @@ class Provenance(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "Provenance":
-        """The provenance of a pair."""
+        """Returns the provenance of a pair."""
         return cls(*(row[field] for field in cls._fields))
 
 
@@ -50,24 +50,24 @@ def draw(
     positions: Sequence[str] = POSITIONS,
 ) -> Provenance:
     """
-    Draws wordings, positions and a suggested answer. The draw depends on the arguments alone, not on any source before.
+    Draws wordings, positions and a suggested answer. The draw depends only on the arguments, not on earlier sources.
 
     Args:
         source ([`Source`]):
-            A source that lacks nothing that the steps need.
+            A source that has everything that the steps need.
         steps (`Sequence[Perturbation]`):
             Perturbations, applied in this order.
         split (`str`, *optional*, defaults to `"train"`):
-            `"train"` or `"held_out"`: which wordings to draw from.
+            Wordings to draw from: `"train"` or `"held_out"`.
         seed (`int`, *optional*, defaults to `42`):
             Seed.
         variant (`int`, *optional*, defaults to `0`):
-            Number of this pair among those of the same source and steps. They have different wordings as long as there
-            are some.
+            Number of this pair among the pairs of the same source and steps. Their wordings differ as long as there
+            are unused ones.
         wrong_answer (`str`, *optional*, defaults to `"random"`):
-            The suggested answer: `"random"` or `"longest"` of the wrong ones, or the one that the data give.
+            The suggested answer: a `"random"` or the `"longest"` wrong one, or the one `"given"` by the data.
         positions (`Sequence[str]`, *optional*):
-            Positions to draw from, where a step has positions.
+            Positions to draw from, for steps that have positions.
     """
     name = "+".join(step.name for step in steps)
     key = f"{seed}/{split}/{name}/{source.source_id}/{source.question}"
@@ -99,7 +99,7 @@ def _wrong_answer(source: Source, option: WrongAnswer, rng: random.Random) -> st
 
 def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
     """
-    Makes the pair that a provenance stands for, the same every time.
+    Makes the pair of a provenance. The result is deterministic.
 
     Args:
         source ([`Source`]):
@@ -112,7 +112,7 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
         provenance, `question_intact`, `source_id` and the source's carried columns.
 
     Raises:
-        [`ConsistencyError`]: If the provenance names no perturbation or wording that there is.
+        [`ConsistencyError`]: If the provenance names an unknown perturbation or wording.
     """
     drafts = {"clean": Draft(source), "perturbed": Draft(source)}
     steps = [_find_wording(step) for step in provenance.perturbation.split("+")]
@@ -137,7 +137,7 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
     return {
         "clean_prompt": drafts["clean"].prompt(),
         "perturbed_prompt": drafts["perturbed"].prompt(),
-        # What both hold in one piece: all of the user's turn, or, where a cue stands inside it, the question.
+        # The text that both hold in one piece: the user's turn, or the question if a cue stands inside the turn.
         "shared_text": clean if clean in perturbed else source.question,
         "answer": source.answer,
         **provenance._asdict(),

@@ -1,4 +1,4 @@
-"""The registry of perturbations: a plain dict, filled by a decorator."""
+"""The registry of perturbations: a dict that a decorator fills."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ WORDING_SPLITS = {"train": "train", "held_out": "held-out"}  # the key of the wo
 
 PERTURBATIONS: dict[str, "Perturbation"] = {}
 
-# What a perturbation can need of a source.
+# Requirements that a perturbation can have for a source.
 NEEDS: dict[str, Callable[[Source], bool]] = {
     "choices": lambda source: bool(source.choices),
     "a free-form question": lambda source: not source.choices,
@@ -36,25 +36,25 @@ NEEDS: dict[str, Callable[[Source], bool]] = {
 @dataclass
 class Cue:
     """
-    What was drawn for one use of a perturbation.
+    The values drawn for one use of a perturbation.
 
     Args:
         source ([`Source`]):
             The question.
         wording (`str`):
-            The wording, as it is in the list.
+            The wording as in the list, with its placeholders.
         position (`str`):
-            Where it goes; empty for a perturbation without positions.
+            Position of the cue, empty for a perturbation without positions.
         answer (`str`):
-            The suggested wrong answer as a sentence names it; empty if nothing is suggested.
+            The suggested wrong answer as written in a sentence, empty if nothing is suggested.
         letter (`str`):
-            The same as the data name it: its letter, or its text.
+            The suggested wrong answer as in the data: its letter or its text.
         right (`str`):
-            The right answer as a sentence names it.
+            The right answer as written in a sentence.
         split (`str`):
-            `"train"` or `"held_out"`: the list that the wording is from.
+            List of the wording: `"train"` or `"held_out"`.
         rng (`random.Random`):
-            For any further choice. It is seeded by the provenance.
+            Random number generator for further choices, seeded by the provenance.
     """
 
     source: Source
@@ -68,7 +68,7 @@ class Cue:
 
     @property
     def text(self) -> str:
-        """The wording with its answers filled in."""
+        """Returns the wording with its answers filled in."""
         try:
             return self.wording.format(answer=self.answer, right=self.right)
         except (KeyError, IndexError, ValueError) as error:
@@ -81,7 +81,7 @@ Apply: TypeAlias = Callable[[Draft, Cue], None]
 
 
 class Perturbation(NamedTuple):
-    """An entry of the registry; [`perturbation`] makes it."""
+    """An entry of the registry, made by [`perturbation`]."""
 
     name: str
     family: str
@@ -95,15 +95,15 @@ class Perturbation(NamedTuple):
     keeps_question: bool
 
     def lacks(self, source: Source) -> str | None:
-        """The first thing that it needs and the source does not have."""
+        """Returns the first requirement that the source does not meet, or None."""
         return next((need for need in self.needs if not NEEDS[need](source)), None)
 
     def open_positions(self, source: Source, positions: Sequence[str] = POSITIONS) -> list[str]:
-        """Its positions that the source has, among those that are wanted."""
+        """Returns the positions of the perturbation that are in `positions` and that the source has."""
         here = [position for position in self.positions if position in positions]
         if not source.choices:
             return [position for position in here if not position.endswith("_choices")]
-        if not source.instruction and "end" in here:  # the same as after the choices
+        if not source.instruction and "end" in here:  # "end" is then the same position
             return [position for position in here if position != "after_choices"]
         return here
 
@@ -118,26 +118,26 @@ def perturbation(
     keeps_question: bool = True,
 ) -> Callable[..., Apply]:
     """
-    Registers a function as a perturbation under its own name; the first line of its docstring describes it.
+    Registers a function as a perturbation under its own name. The first line of its docstring is the description.
 
-    The function changes a [`Draft`] in the way that a [`Cue`] says. It must not depend on anything else.
+    The function changes a [`Draft`] by a [`Cue`]. It must not depend on anything else.
 
     Args:
         wordings (`Mapping[str, Sequence[str]]`):
-            Lists `train` and `held_out`, which must have nothing in common. `{answer}` and `{right}` stand for the
-            suggested and the right answer in `cue.text`.
+            The lists `train` and `held_out`, which must not share a wording. `cue.text` replaces `{answer}` and
+            `{right}` by the suggested and the right answer.
         family (`str`, *optional*, defaults to `"own"`):
-            A name for several perturbations, which the command line takes in place of them.
+            Name for several perturbations, which can be used on the command line to select them all.
         positions (`Sequence[str]`, *optional*):
-            Those of `"start"`, `"before_choices"`, `"after_choices"` and `"end"` that can be drawn.
+            Positions to draw from: any of `"start"`, `"before_choices"`, `"after_choices"` and `"end"`.
         needs (`Sequence[str]`, *optional*):
             Keys of `NEEDS`. Sources that lack one are left out and counted.
         suggests (`str`, *optional*):
             `"wrong"` if the wording suggests a wrong answer, `"not right"` if it denies the right one.
         side (`str`, *optional*, defaults to `"perturbed"`):
-            Which prompt the function changes.
+            The prompt that the function changes: `"perturbed"` or `"clean"`.
         keeps_question (`bool`, *optional*, defaults to `True`):
-            Whether the question's own text stays as it is.
+            Whether the question's own text stays unchanged.
 
     Example:
 
@@ -157,7 +157,7 @@ def perturbation(
     """
 
     def register(function: Apply, name: str | None = None, described: str | None = None) -> Apply:
-        name = name or function.__name__  # several perturbations may have one function
+        name = name or function.__name__  # several perturbations may share a function
         described = described or (function.__doc__ or "").strip().split("\n")[0]
         lists = {split: tuple(wordings.get(split, ())) for split in WORDING_SPLITS}
         _check_entry(name, lists, positions, needs, described)
@@ -171,7 +171,7 @@ def perturbation(
 
 
 def add_wording(draft: Draft, cue: Cue) -> None:
-    """Puts the wording at the position that was drawn."""
+    """Adds the wording at the drawn position."""
     draft.add(cue.position, cue.text)
 
 
@@ -199,7 +199,7 @@ def _check_entry(
 
 @cache
 def read_wordings(name: str) -> dict[str, Any]:
-    """The wordings of a family, from `wordings/NAME.yaml`."""
+    """Reads the wordings of a family from `wordings/NAME.yaml`."""
     text = (resources.files(__package__) / "wordings" / f"{name}.yaml").read_text(encoding="utf-8")
     return yaml.safe_load(text)
 
@@ -213,10 +213,10 @@ def find_perturbations(names: Sequence[str]) -> list[tuple[Perturbation, ...]]:
             Names, families, and compositions such as `"authority+typos"`, applied from left to right.
 
     Returns:
-        `list[tuple[Perturbation, ...]]`: The steps of each.
+        `list[tuple[Perturbation, ...]]`: The steps of each perturbation.
 
     Raises:
-        [`ConsistencyError`]: If a name is unknown or comes twice.
+        [`ConsistencyError`]: If a name is unknown or given twice.
     """
     families = {entry.family for entry in PERTURBATIONS.values()}
     known = [*PERTURBATIONS, *sorted(families)]

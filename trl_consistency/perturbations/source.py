@@ -1,4 +1,4 @@
-"""What perturbations start from: one question or prompt of the user's data, read and checked."""
+"""Reads and checks the questions or prompts from which pairs are made."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ Message = dict[str, Any]
 
 CHOICE_INSTRUCTION = 'Finish with "The answer is (X).", where X is the letter of one choice.'
 
-# Columns that are found without being named, in this order.
+# Column names that are found without an option, in this order.
 DEFAULT_COLUMNS = {
     "prompt": ("question", "prompt", "request", "messages"),
     "choices": ("choices",),
@@ -26,9 +26,9 @@ DEFAULT_COLUMNS = {
     "source_id": ("source_id", "id"),
     "safety_fact": ("safety_fact",),
 }
-# Always carried into the pairs where they are there: training and evaluation know them.
+# Columns that the pairs always keep, because training and evaluation use them.
 CARRIED_COLUMNS = ("category", "tools", "chat_template_kwargs")
-# What the pairs say themselves.
+# Columns that pairs add.
 MADE_COLUMNS = (
     "clean_prompt",
     "perturbed_prompt",
@@ -46,29 +46,29 @@ MADE_COLUMNS = (
 @dataclass(frozen=True)
 class Source:
     """
-    A question or prompt, from which any number of pairs is made.
+    A question or prompt from which pairs are made.
 
     Args:
         source_id (`str`):
-            Its name, the same for all its pairs.
+            Name of the source, the same for all its pairs.
         question (`str`):
             The question, or the last user turn.
         choices (`tuple[str, ...]`, *optional*):
-            The texts of the choices; their letters are A, B, C, ... None for a free-form question or a request.
+            Texts of the choices, whose letters are A, B, C, ... Empty for a free-form question or a request.
         answer (`str`, *optional*):
-            The right answer: a letter where there are choices. Empty if it is not known.
+            The right answer, a letter if there are choices. Empty if it is not known.
         wrong_answers (`tuple[str, ...]`, *optional*):
-            Answers that may be suggested, of the same kind.
+            Wrong answers that may be suggested, in the same format.
         given_wrong_answer (`str`, *optional*):
-            The one that the data name.
+            The wrong answer that the data give.
         instruction (`str`, *optional*):
-            What follows the question and the choices on both sides.
+            Text after the question and the choices on both sides.
         safety_fact (`str`, *optional*):
             The fact that a system message states on the clean side.
         history, turns (`tuple[Message, ...]`, *optional*):
             Messages before and after the last user turn.
         chat (`bool`, *optional*, defaults to `True`):
-            Whether prompts are chat messages; if not, text.
+            Whether prompts are chat messages or text.
         carried (`Mapping[str, Any]`, *optional*):
             Other columns that the pairs keep.
     """
@@ -87,7 +87,7 @@ class Source:
     carried: Mapping[str, Any] = field(default_factory=dict)
 
     def show(self, answer: str) -> str:
-        """An answer as a sentence names it: `(B)`, or its text, in quotation marks if it is long or ends like a sentence."""
+        """Returns an answer for use in a sentence: `(B)`, or its text, quoted if it is long or ends in punctuation."""
         if self.choices:
             return f"({answer})"
         return answer if answer[-1:].isalnum() and len(answer.split()) <= 3 else f'"{answer}"'
@@ -97,13 +97,13 @@ class Source:
 
 
 def choice_lines(choices: Sequence[str]) -> list[str]:
-    """Choices with their letters: `(A) red`, `(B) blue`, ..."""
+    """Returns choices with their letters: `(A) red`, `(B) blue`, ..."""
     return [f"({letter}) {choice}" for letter, choice in zip(ascii_uppercase, choices, strict=False)]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column of the user's data holds what; None for what they do not have. `choices` may be several columns."""
+    """Columns of the user's data by content, None for missing ones. `choices` may be several columns."""
 
     prompt: str
     choices: tuple[str, ...] = ()
@@ -114,25 +114,25 @@ class Columns:
     keep: tuple[str, ...] = ()
 
     def unread(self, columns: Iterable[str]) -> list[str]:
-        """Those columns that nothing is read from."""
+        """Returns the columns that are not read."""
         read = {self.prompt, self.answer, self.wrong_answer, self.source_id, self.safety_fact}
         return [column for column in columns if column not in {*read, *self.choices, *self.keep}]
 
 
 def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str | Sequence[str] | None) -> Columns:
     """
-    Finds the columns of a data set of questions or prompts: those that the user names, and the usual names for others.
+    Finds the columns of a data set of questions or prompts, by the user's names or by the usual names.
 
     Args:
         columns (`Iterable[str]`):
-            The columns that there are.
+            All columns of the data set.
         keep (`Sequence[str]`, *optional*):
             Further columns that the pairs keep.
         **named (`str` or `Sequence[str]`, *optional*):
-            Column by field of [`Columns`]; None to look for its usual names.
+            Column by field of [`Columns`], or None to look for its usual names.
 
     Raises:
-        [`ConsistencyError`]: If a named column is not there, or no column, or more than one, can be the prompt.
+        [`ConsistencyError`]: If a named column is missing, or not exactly one column can be the prompt.
     """
     there = list(columns)
     found: dict[str, Any] = {}
@@ -183,16 +183,16 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         row (`Mapping[str, Any]`):
             The row.
         columns ([`Columns`]):
-            What its columns hold.
+            The columns of the data set.
         chat (`bool`, *optional*, defaults to `True`):
-            Whether the pairs hold chat messages; if not, text.
+            Whether the pairs hold chat messages or text.
         instruction (`str`, *optional*):
-            Follows every question. By default, questions with choices ask for a letter, and others for nothing.
+            Text after every question. By default, only questions with choices get one, which asks for a letter.
 
     Raises:
-        [`ConsistencyError`]: If the row is faulty. The message says why, not which row it is.
+        [`ConsistencyError`]: If the row is faulty. The message gives the reason, but not the row's number.
     """
-    try:  # half a surrogate pair, which JSON can hold and no file can
+    try:  # JSON can hold half a surrogate pair, which cannot be written to a file
         json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
         raise ConsistencyError(f"is not valid Unicode ({error.reason})") from None
@@ -213,7 +213,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         raise ConsistencyError(f"`{columns.wrong_answer}` holds the right answer, {right!r}")
     wrong_answers = given
     if choices:
-        # The other choices. One with the same text as the right answer is not wrong.
+        # A choice with the same text as the right answer is not wrong.
         pairs = zip(ascii_uppercase, choices, strict=False)
         wrong_answers = tuple(letter for letter, choice in pairs if choice != right) if answer else ()
     late = [column for column in CARRIED_COLUMNS if row.get(column) is not None and column not in columns.keep]
@@ -238,7 +238,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
 
 
 def _split_turns(prompt: Any, column: str, chat: bool) -> tuple[list[Message], str, list[Message]]:
-    """Messages before the last user turn, its text, and messages after it."""
+    """Returns the messages before the last user turn, its text, and the messages after it."""
     if isinstance(prompt, str):
         return [], prompt, []
     if not chat:
@@ -250,13 +250,13 @@ def _split_turns(prompt: Any, column: str, chat: bool) -> tuple[list[Message], s
 
 
 def content_text(message: Message) -> str:
-    """The text of a message, be its content a string or a list of blocks."""
+    """Returns the text of a message, whose content may be a string or a list of blocks."""
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(block["text"] for block in content)
 
 
 def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The texts of the choices, and the labels that the data give them (none but in `{"text": [], "label": []}`)."""
+    """Returns the texts of the choices and their labels (empty unless given as `{"text": [], "label": []}`)."""
     if not columns:
         return (), ()
     labels: Sequence[Any] = ()
@@ -315,7 +315,7 @@ def _free_answer(value: Any, column: str | None) -> str:
 
 
 def _letter(value: Any, column: str | None, choices: tuple[str, ...], labels: tuple[str, ...]) -> str:
-    """The letter of the choice that an answer names: by its label, letter, text or index from 0."""
+    """Returns the letter of the choice that an answer names by its label, letter, text or index from 0."""
     text = _text(value, column).strip()
     if text in labels:
         return ascii_uppercase[labels.index(text)]
@@ -338,7 +338,7 @@ def _letter(value: Any, column: str | None, choices: tuple[str, ...], labels: tu
 
 
 def _normalized(value: Any) -> Any:
-    """All text in a value spelled in one way, so that an answer is found wherever it stands."""
+    """Normalizes all text in a value, so that an answer is found in other text."""
     if isinstance(value, str):
         return normalized(value)
     if isinstance(value, dict):
@@ -347,7 +347,7 @@ def _normalized(value: Any) -> Any:
 
 
 def _text(value: Any, column: str | None = None) -> str:
-    """Text as it is, a number as text; nothing for anything else."""
+    """Returns text unchanged, a number as text, and an empty text for other values."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and not math.isfinite(value):
@@ -356,10 +356,10 @@ def _text(value: Any, column: str | None = None) -> str:
 
 
 def _carried(row: Mapping[str, Any], column: str) -> Any:
-    # Null in the first rows of a JSON Lines file is null in all to `datasets`.
+    # `datasets` takes a column that is null in the first rows of a JSON Lines file as null in all.
     return row.get(column) or "" if column == "category" else row.get(column)
 
 
 def _content_id(prompt: Any, choices: tuple[str, ...]) -> str:
-    """A name for a source that has none, from what it says: it does not depend on the rows before."""
+    """Returns a name for a source without one. It depends on the content and not on earlier rows."""
     return hashlib.sha256(json.dumps([prompt, choices], sort_keys=True, default=str).encode()).hexdigest()[:16]

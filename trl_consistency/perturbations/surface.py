@@ -1,4 +1,4 @@
-"""Changes on the surface: typing noise in the question, and words around it that say nothing about it."""
+"""Surface changes: typing noise in the question, and irrelevant words around it."""
 
 import random
 import re
@@ -42,12 +42,12 @@ def edit_words(text: str, wording: str, rng: random.Random) -> str:
         text (`str`):
             The text.
         wording (`str`):
-            Name of the edit, and how many words or gaps it changes: `"swap 2"`, `"upper all"`.
+            Name of the edit, and the number of words or gaps to change: `"swap 2"`, `"upper all"`.
         rng (`random.Random`):
-            Chooses them.
+            Random number generator that chooses them.
 
     Returns:
-        `str`: The text with that many changes, or as many as it allows.
+        `str`: The text with that many changes, or as many as possible.
     """
     name, amount = wording.split()
     kind, edit = _EDITS[name]
@@ -77,7 +77,7 @@ def _swap(word: str, rng: random.Random) -> str:
 
 
 def _replace_inner(word: str, rng: random.Random, replacement: Callable[[str], str]) -> str:
-    """Replaces one inner letter of a word; `replacement` gives the strings to choose from, one letter each, or one."""
+    """Replaces one inner letter of a word by what `replacement` returns for it."""
     places = [index for index in _inner_letters(word) if replacement(word[index]) != word[index]]
     if not places:
         return word
@@ -98,7 +98,7 @@ def _neighbour(word: str, rng: random.Random) -> str:
 
 
 def _next_key(letter: str) -> str:
-    """The key to the right of a letter, or to the left at the end of a row."""
+    """Returns the key to the right of a letter, or to the left at the end of a row."""
     for row in _KEYBOARD:
         if letter in row:
             index = row.index(letter)
@@ -126,7 +126,7 @@ def _alternate(word: str, rng: random.Random) -> str:
     return "".join(letter.upper() if index % 2 else letter.lower() for index, letter in enumerate(word))
 
 
-# What is edited, and how.
+# Kind of the edited pieces, and the edit.
 _EDITS: dict[str, tuple[str, Callable[[str, random.Random], str]]] = {
     "swap": ("word", _swap),
     "drop": ("word", _drop),

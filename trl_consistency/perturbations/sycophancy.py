@@ -1,4 +1,4 @@
-"""The user's opinion, in its many forms: what should not change an answer, and often does."""
+"""Sycophancy: opinions of the user, which should not change an answer."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ def spurious_few_shot(draft: Draft, cue: Cue) -> None:
 
 
 def _shot(wording: str, example: dict, count: int, place: int, rng: random.Random) -> str:
-    """A solved example with `count` choices (0 for none), the right one at `place`."""
+    """Returns a solved example with `count` choices (0 for none), the right one at `place`."""
     if not count:
         return wording.format(question=example["question"], answer=example["right"])
     choices = rng.sample(example["wrong"], count - 1)
@@ -86,7 +86,7 @@ def answer_position(draft: Draft, cue: Cue) -> None:
     draft.parts["choices"] = "\n".join(lines[index] for index in order)
 
 
-# From the places of the choices, their texts and a random number generator to the places in another order.
+# Each function takes the choices' places, their texts and a random number generator, and returns the places reordered.
 _ORDERS: dict[str, Callable[[list[int], Sequence[str], random.Random], list[int]]] = {
     "reversed": lambda places, texts, rng: places[::-1],
     "rotated by 1": lambda places, texts, rng: places[-1:] + places[:-1],
