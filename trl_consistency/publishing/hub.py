@@ -53,7 +53,7 @@ def publish(
         commit_message (`str`, *optional*):
             Message of the commit.
         token (`str`, *optional*):
-            Token of the Hub, by default the one that is logged in or in `HF_TOKEN`.
+            Token for the Hub, by default the one that is logged in or in `HF_TOKEN`.
         dry_run (`bool`, *optional*, defaults to `False`):
             Print what would be sent, and send and write nothing.
 

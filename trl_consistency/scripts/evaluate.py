@@ -78,7 +78,7 @@ class EvaluateArguments(CommandArguments):
     # Parameters that control the models and pairs
     model_name_or_path: str = option(help="The base model, `embedded:organism` or `embedded:smollm2`.")
     pairs: list[str] = option(
-        help="Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets of the Hub, or `embedded:organism`."
+        help="Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets on the Hub, or `embedded:organism`."
     )
     output_dir: str = option(help="Folder for results.json, the answers and the report.")
     adapters: list[str] = option([], help="Adapters of that model, or whole models, to compare with it.")
@@ -95,8 +95,8 @@ class EvaluateArguments(CommandArguments):
         None, at_least(1), help="Pairs of each file or split, drawn under `seed`. By default all."
     )
     # Parameters that control the answers
-    max_completion_length: int = option(256, at_least(1), help="Most tokens of an answer, thinking included.")
-    batch_size: int = option(32, at_least(1), help="Prompts a batch.")
+    max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer, thinking included.")
+    batch_size: int = option(32, at_least(1), help="Prompts per batch.")
     temperature: float = option(0.0, help="Temperature of sampling; at 0 decoding is greedy.")
     top_p: float = option(1.0, SHARE, help="Share of the probability that sampling keeps.")
     seed: int = option(42, help="Seed.")
@@ -106,7 +106,7 @@ class EvaluateArguments(CommandArguments):
     )
     choice_prefix: str = option(CHOICE_PREFIX, help="With `logprob`, what the answer begins with before the letter.")
     thinking_markers: list[str] = option(
-        ["<think>", "</think>"], help="What opens and closes a thought; answers are read after it."
+        ["<think>", "</think>"], help="Text that opens and closes a thought; answers are read after it."
     )
     chat_template_kwargs: dict[str, Any] | str | None = option(
         None, help="Variables of the chat template, on the command line as JSON."
@@ -124,7 +124,7 @@ class EvaluateArguments(CommandArguments):
     judge_questions: bool = option(
         False, help="Have the judge say, too, which answer a question got, unless that is a letter."
     )
-    judge_max_completion_length: int = option(512, at_least(1), help="Most tokens of a judgement.")
+    judge_max_completion_length: int = option(512, at_least(1), help="Maximum tokens per judgement.")
     judge_workers: int = option(8, at_least(1), help="Judgements that are asked for at the same time, of an endpoint.")
     # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the file of answers.")
@@ -350,7 +350,7 @@ def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses and evaluates; faulty data or options end the program with their message alone."""
+    """Parses and evaluates; faulty data or options end the program with one message."""
     (evaluate_args,) = StrictParser((EvaluateArguments,), "evaluate", prog=prog).parse_args_and_config(args)
     # Loggers ask it which process this is. It sees that there are several CPU processes only if told so.
     state = PartialState(cpu=not torch.accelerator.is_available())

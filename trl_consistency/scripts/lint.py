@@ -53,7 +53,7 @@ class LintArguments(CommandArguments):
 
     pairs: str | None = option(
         None,
-        help="The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set of the Hub. By default the "
+        help="The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set on the Hub. By default the "
         "recipe's training data.",
     )
     json: bool = option(False, help="Print one JSON object in place of the text.")
@@ -291,7 +291,7 @@ def _show_pair(
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses, lints and shows; faulty options and unreadable data end the program with their message alone."""
+    """Parses, lints and shows; faulty data or options end the program with one message."""
     dataclass_types = (LintArguments, ConsistencyScriptArguments, _recipe_options(), ModelConfig, DatasetMixtureConfig)
     parser = StrictParser(dataclass_types, "lint", prog=prog)
     lint_args, script_args, recipe, model_args, dataset_args = parser.parse_args_and_config(args)

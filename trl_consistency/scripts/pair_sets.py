@@ -33,7 +33,7 @@ def load_sets(
 
     Args:
         names (`Sequence[str]`):
-            Files, folders, data sets of the Hub or `embedded:organism`.
+            Files, folders, data sets on the Hub or `embedded:organism`.
         splits_wanted (`Sequence[str]`, *optional*):
             Splits of those that are no files. If `None`, all but `train`, or `train` if there is no other.
         max_pairs (`int`, *optional*):

@@ -43,7 +43,7 @@ class PairsArguments(CommandArguments):
 
     # Parameters that control the data
     dataset_name: str = option(
-        help="Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set of the Hub."
+        help="Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set on the Hub."
     )
     output_dir: str = option(
         help="Folder for the pairs (`train`, `test`, `test_wordings`) and their card. A recipe takes it as "
@@ -100,12 +100,12 @@ class PairsArguments(CommandArguments):
     )
     model_name_or_path: str | None = option(None, help="The model of `keep_vulnerable`.")
     model_revision: str | None = option(None, help="Its revision.")
-    max_completion_length: int = option(256, at_least(1), help="Most tokens of its answers, which are greedy.")
+    max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer (greedy).")
     batch_size: int = option(32, at_least(1), help="Prompts that it answers at a time.")
     # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the files.")
     seed: int = option(42, help="Seed.")
-    push_to_hub: str | None = option(None, help="Data set of the Hub (user/name) to push the folder to.")
+    push_to_hub: str | None = option(None, help="Data set on the Hub (user/name) to push the folder to.")
     hub_private: bool = option(False, help="Whether that data set is private, if it is new.")
 
 
@@ -325,7 +325,7 @@ def _push(repo_id: str, folder: Path) -> None:
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses, makes and reports; faulty data or options end the program with their message alone."""
+    """Parses, makes and reports; faulty data or options end the program with one message."""
     from .parser import StrictParser
 
     (pairs_args,) = StrictParser((PairsArguments,), "pairs", prog=prog).parse_args_and_config(args)

@@ -49,9 +49,9 @@ class SuitesArguments(CommandArguments):
         help="The model that judges, as Inspect names it: `openai/...`, `trl_consistency/FOLDER` for a local one.",
     )
     limit: int | None = option(None, at_least(1), help="Samples of each task, for a first try.")
-    batch_size: int = option(32, at_least(1), help="Prompts a batch.")
+    batch_size: int = option(32, at_least(1), help="Prompts per batch.")
     max_completion_length: int | None = option(
-        None, at_least(1), help="Most tokens of an answer under Inspect. If None, what the task says, or else 512."
+        None, at_least(1), help="Maximum tokens per answer under Inspect. If None, as the task sets it, or 512."
     )
     chat_template_kwargs: dict[str, Any] | str | None = option(
         None, help="Variables of the chat template, on the command line as JSON."
@@ -107,7 +107,7 @@ def make_results(
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses and runs; faulty data or options end the program with their message alone."""
+    """Parses and runs; faulty data or options end the program with one message."""
     (suites_args,) = StrictParser((SuitesArguments,), "suites", prog=prog).parse_args_and_config(args)
     main(suites_args)
 

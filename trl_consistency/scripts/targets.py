@@ -32,7 +32,7 @@ class TargetsArguments(CommandArguments):
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses, generates and writes; faulty data or options end the program with their message alone."""
+    """Parses, generates and writes; faulty data or options end the program with one message."""
     kinds = (TargetsArguments, ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
     parser = StrictParser(kinds, "targets", prog=prog)
     targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)

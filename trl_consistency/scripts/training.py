@@ -43,7 +43,7 @@ class TrainingCommand(NamedTuple):
         return self.trainer(**trainer_arguments(*parsed))
 
     def run(self, args: Sequence[str] | None = None, prog: str | None = None) -> Any:
-        """Parses and trains; faulty data or options end the program with their message alone. Returns the trainer, ended."""
+        """Parses and trains; faulty data or options end the program with one message. Returns the trainer, ended."""
         script_args, training_args, *others = self.make_parser(prog).parse_args_and_config(args)
         with ends_with_message():
             guard = load_guard(script_args, training_args)

@@ -87,9 +87,9 @@ def run_suites(
         limit (`int`, *optional*):
             Samples of each task, for a first try.
         batch_size (`int`, *optional*, defaults to `32`):
-            Prompts a batch.
+            Prompts per batch.
         max_new_tokens (`int`, *optional*):
-            Most tokens of an answer under Inspect. If `None`, what the task says, or else 512.
+            Maximum number of tokens of an answer under Inspect. If `None`, what the task says, or else 512.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Further variables of the chat template.
         log_dir (`str` or [`~pathlib.Path`], *optional*, defaults to `"logs"`):

@@ -106,7 +106,7 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
 
 
 def suites_table(scores: Mapping[str, Sequence[SuiteScore]]) -> str:
-    """A Markdown table: a row a figure, a column a model."""
+    """A Markdown table: one row per figure, one column per model."""
     return cells_table(list(scores), suite_cells(scores))
 
 
