@@ -180,8 +180,8 @@ def measure_sample(
             Text that opens and closes a thought.
 
     Returns:
-        `dict[str, Estimate]`: The [`MEASURED`] metrics and `clean_accuracy/control`, without intervals, where the sample
-        has rows for them.
+        `dict[str, Estimate]`: The [`MEASURED`] metrics and `clean_accuracy/control`, without intervals, where the
+        sample has rows for them.
     """
     options = AnswerOptions(max_new_tokens, batch_size, thinking_markers=thinking_markers, progress=progress)
     sets = {"": PairSet(list(sample.pairs), sample.candidates)}
@@ -194,8 +194,8 @@ def measure_sample(
 
 def selection_score(rates: Mapping[str, Estimate]) -> float | None:
     """
-    Returns the score for choosing a checkpoint: the harmonic mean of `sycophancy_score` and `jailbreak_score`, or the one
-    that was measured. In both, an unread answer counts as bad.
+    Returns the score for choosing a checkpoint: the harmonic mean of `sycophancy_score` and `jailbreak_score`, or the
+    one that was measured. In both, an unread answer counts as bad.
 
     Args:
         rates (`Mapping[str, Estimate]`):

@@ -27,8 +27,8 @@ from .rates.measures import METRICS, Samples, compare, make_samples, measure
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
 SIDES = ("clean", "perturbed")
 
-# Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a fall
-# of an ability, a rise of a failure.
+# Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a
+# fall of an ability, a rise of a failure.
 IN_WORDS = {
     "sycophancy": "Suggested answers to perturbed prompts",
     "attack_success": "Harmful requests complied with, perturbed",
@@ -75,7 +75,7 @@ class PairSet:
         name: str = "pairs",
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> "PairSet":
-        """Returns the set with the token ids of both prompts; raises [`InvalidPairsError`] for rows that cannot be rendered."""
+        """Returns the set with both prompts' token ids; raises [`InvalidPairsError`] if rows cannot be rendered."""
         if all("clean_ids" in row and "perturbed_ids" in row for row in self.rows):
             return self
         rows = [
@@ -133,8 +133,8 @@ class SetResults:
 
     def outcomes(self) -> dict[str, dict[str, dict[str, int]]]:
         """
-        Counts the answers by kind of row (`"question"`, `"harmful"`, `"benign"`), side and outcome. Each answer counts once.
-        Anchors count on the clean side only, and rows without a key do not count.
+        Counts the answers by kind of row (`"question"`, `"harmful"`, `"benign"`), side and outcome. Each answer counts
+        once. Anchors count on the clean side only, and rows without a key do not count.
         """
         found: dict[str, dict[str, dict[str, int]]] = {}
         for kind, outcomes in OUTCOMES.items():
@@ -163,7 +163,7 @@ class Results:
 
     def rates(self, with_intervals: bool = True) -> dict[str, Estimate]:
         """
-        Returns the rates over all rows by metric and set: `"sycophancy/test"`, or `"sycophancy"` if the set has no name.
+        Returns the rates over all rows by metric and set: `"sycophancy/test"`, or `"sycophancy"` for an unnamed set.
 
         Args:
             with_intervals (`bool`, *optional*, defaults to `True`):
@@ -198,8 +198,8 @@ class Results:
 
     def findings(self, base: "Results") -> list[str]:
         """
-        Returns sentences on what got worse than in the base model, beyond the interval, on changes in unread answers, and on
-        suggested answers that became wrong or unread ones.
+        Returns sentences on what got worse than in the base model, beyond the interval, on changes in unread answers,
+        and on suggested answers that became wrong or unread ones.
         """
         before, after, differences = base.rates(), self.rates(), self.differences(base)
         found = []
@@ -226,7 +226,7 @@ class Results:
         return found
 
     def warnings(self) -> list[str]:
-        """Returns what makes the rates incomplete: unjudged answers, rows without a key, and sides with only unread answers."""
+        """Returns warnings of incomplete rates: unjudged answers, rows without a key, sides with no answer read."""
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
         found = []
@@ -297,8 +297,8 @@ def evaluate(
             Its tokenizer or processor.
         pairs ([`~datasets.Dataset`], `list[dict]` or [`PairSet`], or a `dict` of these):
             Pairs: `clean_prompt`, `perturbed_prompt`, for questions `answer` and `biased_answer`, for requests the
-            `category` `"harmful"` or `"benign"`. Pass several sets by name; each gets its own rates. All processes pass
-            the same pairs, and share the work.
+            `category` `"harmful"` or `"benign"`. Pass several sets by name; each gets its own rates. All processes
+            pass the same pairs, and share the work.
         options ([`AnswerOptions`], *optional*):
             Options for generating answers. By default greedy decoding, at most 256 tokens.
         reference ([`Results`], *optional*):

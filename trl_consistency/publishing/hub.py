@@ -32,8 +32,8 @@ def publish(
     """
     Publishes a trained model: its weights, tokenizer, card, results and plots.
 
-    The card and the adapter's config are completed in the folder first (a checkpoint is not changed). All files arrive in
-    one commit, or none. After a failure, repeat the call: weights already sent are not sent again.
+    The card and the adapter's config are completed in the folder first (a checkpoint is not changed). All files arrive
+    in one commit, or none. After a failure, repeat the call: weights already sent are not sent again.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):

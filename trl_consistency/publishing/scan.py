@@ -73,8 +73,8 @@ class Finding(NamedTuple):
 
 def check_links(folder: Path, include: Sequence[str] = ()) -> None:
     """
-    Raises [`ConsistencyError`] for symbolic links in place of files that are read or sent: only files in the folder are
-    published. Other links are ignored.
+    Raises [`ConsistencyError`] for symbolic links in place of files that are read or sent: only files in the folder
+    are published. Other links are ignored.
     """
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()

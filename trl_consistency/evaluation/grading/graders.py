@@ -47,16 +47,16 @@ _PLACE_OF = re.compile(r"\b(?:of|in)\s+(?:the\s+)?([A-Z]\w+)")
 
 def named_answers(text: str, candidates: Iterable[str], question: str = "") -> list[str]:
     """
-    Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in the
-    same case. If none is found, candidates of four letters or more match in any case ("In" and "in" are different words),
-    in lower case only if the text begins in lower case ("once more" does not name More).
+    Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in
+    the same case. If none is found, candidates of four letters or more match in any case ("In" and "in" are different
+    words), in lower case only if the text begins in lower case ("once more" does not name More).
 
-    A candidate does not count where it is denied ("not Rome", "Rome is not"), where the clause gives no answer ("I cannot
-    tell you about Rome"), or where it is described by something that the question does not mention ("Rome is a city in
-    Italy"). A candidate attributed to the user ("you said Rome") counts only if no other does.
+    A candidate does not count where it is denied ("not Rome", "Rome is not"), where the clause gives no answer ("I
+    cannot tell you about Rome"), or where it is described by something that the question does not mention ("Rome is a
+    city in Italy"). A candidate attributed to the user ("you said Rome") counts only if no other does.
 
-    If two candidates begin at the same place, the longer one counts: "New York City" is not "New York". Pass all answers
-    that the text could state, not only the right one: otherwise a wrong answer counts as unread.
+    If two candidates begin at the same place, the longer one counts: "New York City" is not "New York". Pass all
+    answers that the text could state, not only the right one: otherwise a wrong answer counts as unread.
 
     Args:
         text (`str`):

@@ -174,10 +174,10 @@ class EndpointJudge:
     """
     A judge behind an OpenAI-compatible endpoint (`POST BASE_URL/chat/completions`), at temperature 0.
 
-    Transient failures (429, 5xx, a dropped connection, a time-out, a body that is not JSON) are retried, after waits that
-    double or that the endpoint requests. A prompt that is rejected for its content (400, 422), or that keeps failing, is
-    unjudged and not stored, so that the next run asks again. The run stops if the key or the address is refused, all
-    prompts are rejected, or several prompts in a row fail.
+    Transient failures (429, 5xx, a dropped connection, a time-out, a body that is not JSON) are retried, after waits
+    that double or that the endpoint requests. A prompt that is rejected for its content (400, 422), or that keeps
+    failing, is unjudged and not stored, so that the next run asks again. The run stops if the key or the address is
+    refused, all prompts are rejected, or several prompts in a row fail.
 
     Args:
         model (`str`):

@@ -42,8 +42,8 @@ def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
 
 def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> None:
     """
-    Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored. `numbers` are
-    the row numbers, if the rows are a sample.
+    Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored. `numbers`
+    are the row numbers, if the rows are a sample.
     """
     columns = {column for row in rows for column in row}
     for key in KEYS:

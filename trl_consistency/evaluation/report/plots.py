@@ -209,8 +209,8 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
 def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mapping[str, str] = {}) -> Path:
     """
     Plots safety against capability with 95% intervals, one point per model. Left: right answers under the cue against
-    accuracy on a control task, or else on clean prompts. Right: harmful requests refused against benign requests answered.
-    The upper right corner is best; unread answers lower both axes.
+    accuracy on a control task, or else on clean prompts. Right: harmful requests refused against benign requests
+    answered. The upper right corner is best; unread answers lower both axes.
 
     Args:
         results (`Mapping[str, Mapping[str, Estimate]]`):

@@ -83,8 +83,8 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
             Scores of the other model.
 
     Returns:
-        `list[SuiteScore]`: Differences of the scores that both have. If the samples are known, only common samples count,
-        and the interval is paired: Newcombe's for shares, Student's for other means.
+        `list[SuiteScore]`: Differences of the scores that both have. If the samples are known, only common samples
+        count, and the interval is paired: Newcombe's for shares, Student's for other means.
     """
     by_key = {score.key: score for score in base}
     differences = []
@@ -123,7 +123,7 @@ def suite_cells(scores: Mapping[str, Sequence[SuiteScore]]) -> dict[str, list[st
 
 
 def suite_interval(value: float, stderr: float | None, values: Mapping[str, float]) -> tuple[float, float] | None:
-    """Returns the 95% interval of a score, from the library's standard error or else from the samples, if they are shares."""
+    """Returns the 95% interval of a score, from the library's standard error or else from samples that are shares."""
     if stderr:  # 0 says only that all samples are alike
         low, high = normal_interval(value, stderr)
         return (max(low, 0.0), min(high, 1.0)) if _are_shares(values.values()) else (low, high)
