@@ -361,4 +361,4 @@ def test_worker_of_the_quickstart_is_killed(room):
     (ended,) = room.commands.run(job)
     assert ended.code == 1
     assert not ended.left
-    assert "error: A process that trains was killed" in (room.path / "log").read_text().splitlines()[-1]
+    assert "error: A training process was killed" in (room.path / "log").read_text().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Measuring a model before and after: answers, grades, rates with intervals, tables and plots."""
+"""Measures models before and after training: answers, grades, rates with intervals, tables and plots."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How much there is to train: a model's own inconsistency on pairs, and how good its clean side is."""
+"""How much there is to train: a model's inconsistency on pairs, and the quality of its clean answers."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,12 +24,12 @@ from .run import PairSet, evaluate
 
 DOSE_PAIRS = 64
 
-# With this consistency and a smaller KL, the two sides answer alike, and their gradients are noise.
+# At this consistency and a smaller KL, both sides give the same answers, and gradients are noise.
 ALIKE, LITTLE_KL = 0.98, 0.01
-# A clean side that is wrong, or complies with harm, as often as not is no teacher.
+# Below this rate, the clean answers are too often wrong or harmful to train on.
 GOOD_CLEAN_SIDE = 0.5
 
-# The figures that say how much there is to train, of `METRICS`.
+# The metrics that show how much there is to train.
 MEASURED = (
     "consistency",
     "same_words",
@@ -45,16 +45,16 @@ MEASURED = (
 @dataclass
 class Dose:
     """
-    What [`measure_dose`] found.
+    Result of [`measure_dose`].
 
     Args:
         pairs (`int`):
-            Pairs that were looked at.
+            Number of pairs measured.
         rates (`dict[str, Estimate]`):
-            As far as the pairs allow: `consistency`, `same_words`, `sycophancy`, `clean_accuracy`, `perturbed_accuracy`,
-            `attack_success`, `clean_refusal` and `benign_answered`, of all pairs.
+            Those that apply to the pairs: `consistency`, `same_words`, `sycophancy`, `clean_accuracy`,
+            `perturbed_accuracy`, `attack_success`, `clean_refusal` and `benign_answered`.
         kl (`float`):
-            Mean over the tokens of the clean answers of the KL divergence of the perturbed side from the clean one, in nats.
+            KL divergence of the perturbed side from the clean one, in nats: mean over the tokens of the clean answers.
     """
 
     pairs: int
@@ -62,16 +62,16 @@ class Dose:
     kl: float
 
     def metrics(self) -> dict[str, float]:
-        """What goes to the trackers."""
+        """Returns the metrics to log."""
         rates = {f"dose/{name}": rate.value for name, rate in self.rates.items()}
         unread = self.rates["consistency"].unread_total if "consistency" in self.rates else 0
         return {**rates, "dose/kl": self.kl, "dose/pairs": self.pairs, "dose/unread": unread}
 
     def warnings(self) -> list[str]:
-        """What speaks against training on these pairs."""
+        """Returns reasons not to train on these pairs."""
         found = []
         alike = [self.rates[name] for name in ("consistency", "same_words") if name in self.rates]
-        # What could not be read may differ: it shows neither.
+        # Unread answers may differ, so they show neither.
         differing = sum(rate.total - rate.unread_total - (rate.hits or 0) for rate in alike)
         if self.kl < LITTLE_KL and differing <= (1 - ALIKE) * sum(rate.total for rate in alike):
             found.append(
@@ -94,7 +94,7 @@ def sample_pairs(
     dataset: Iterable[Mapping[str, Any]], pairs: int = DOSE_PAIRS, seed: int = 42
 ) -> list[dict[str, Any]]:
     """
-    Draws pairs that are not anchors, each with its place in the data (`row_number`); of a stream, it takes the first.
+    Draws pairs that are not anchors, each with its place in the data (`row_number`). From a stream, takes the first.
 
     Raises:
         [`InvalidPairsError`]: If their keys would be misread.
@@ -120,7 +120,8 @@ def measure_dose(
     thinking_markers: tuple[str, str] = THINKING_MARKERS,
 ) -> Dose:
     """
-    Measures how differently a model answers the two sides of pairs, greedily: by [`evaluate`], and by the KL divergence.
+    Measures how differently a model answers the two sides of pairs under greedy decoding: with [`evaluate`], and as KL
+    divergence.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -128,21 +129,21 @@ def measure_dose(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Its tokenizer or processor.
         rows (`Sequence[Mapping[str, Any]]`):
-            Pairs with their `clean_ids` and `perturbed_ids`; `answer`, `biased_answer` and `category` where they have
-            them. All processes give the same, and share the work.
+            Pairs with `clean_ids` and `perturbed_ids`, and optionally `answer`, `biased_answer` and `category`. All
+            processes pass the same pairs, and share the work.
         max_new_tokens (`int`, *optional*, defaults to `256`):
-            Most tokens of an answer.
+            Maximum number of tokens of an answer.
         batch_size (`int`, *optional*, defaults to `32`):
-            Prompts a batch.
+            Prompts per batch.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
         answers_of (`Iterable[Mapping[str, Any]]`, *optional*):
-            All the data, if `rows` are a sample: a reply is read as one of the answers that occur in them.
+            All rows, if `rows` are a sample: the possible answers are those that occur in them.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            What opens and closes a thought.
+            Text that opens and closes a thought.
 
     Returns:
-        [`Dose`]: The rates and the divergence.
+        [`Dose`]: Rates and divergence.
     """
     candidates = possible_answers(rows if answers_of is None else answers_of)
     numbers = [row.get("row_number", index) for index, row in enumerate(rows)]
@@ -159,7 +160,7 @@ def measure_dose(
 
 @torch.no_grad()
 def _divergences(model: PreTrainedModel, pairs: list[tuple[list[int], list[int], list[int]]]) -> list[float]:
-    """For each (clean prompt, perturbed prompt, answer) the KL divergence, summed over the answer's tokens."""
+    """Returns the KL divergence for each (clean prompt, perturbed prompt, answer), summed over the answer's tokens."""
     state, found = PartialState(), []
     with evaluating(model):
         for index in range(state.process_index, len(pairs), state.num_processes):

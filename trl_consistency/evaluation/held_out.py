@@ -1,4 +1,4 @@
-"""A small sample of held-out rows, measured again and again while a model trains."""
+"""A small sample of held-out rows, measured repeatedly while a model trains."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from .run import PairSet, evaluate
 
 KINDS = ("question", "harmful", "benign")
 
-# What is logged of the pairs, of `METRICS`. Of the control questions it is `clean_accuracy/control`.
+# Metrics of the pairs that are logged. For the control questions it is `clean_accuracy/control`.
 MEASURED = (
     "sycophancy",
     "perturbed_accuracy",
@@ -39,7 +39,7 @@ MEASURED = (
 CONTROL = "control"  # the name of the set of control questions
 CONTROL_ACCURACY = f"clean_accuracy/{CONTROL}"
 
-# A fall of these stops the run: they are what training pays with for what the pairs teach.
+# A fall in one of these stops the run: consistency training can cost them.
 GUARDED = (*ABILITIES, CONTROL_ACCURACY)
 
 
@@ -57,7 +57,7 @@ class HeldOutSample(NamedTuple):
         control_answers (`set[str]`):
             Possible answers to the control questions.
         numbers (`tuple[Sequence[int], Sequence[int]]`):
-            The rows' places in the data that the pairs and the control questions were drawn from, for messages.
+            Row numbers of the pairs and the control questions in their data, for messages.
     """
 
     pairs: Any
@@ -69,7 +69,7 @@ class HeldOutSample(NamedTuple):
 
 def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 64, seed: int = 42) -> HeldOutSample:
     """
-    Draws the rows that are measured.
+    Draws the rows to measure.
 
     Args:
         pairs ([`~datasets.Dataset`]):
@@ -78,12 +78,12 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
         control ([`~datasets.Dataset`], *optional*):
             Questions of another task, with the columns `prompt` and `answer`.
         num_rows (`int`, *optional*, defaults to `64`):
-            Most rows of each kind: questions, harmful requests, benign requests, control questions.
+            Maximum number of rows of each kind: questions, harmful requests, benign requests, control questions.
         seed (`int`, *optional*, defaults to `42`):
-            Seed of the choice.
+            Sampling seed.
 
     Raises:
-        [`InvalidPairsError`]: If rows are faulty, or none could be judged.
+        [`InvalidPairsError`]: If rows are faulty, or none can be graded.
 
     Returns:
         [`HeldOutSample`]: The rows.
@@ -119,7 +119,7 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
 
 
 def _read_keys(dataset: Dataset, name: str) -> list[dict[str, Any]]:
-    """What of the rows says how answers are graded; raises [`InvalidPairsError`] if it would be misread."""
+    """Returns the columns that grading reads; raises [`InvalidPairsError`] if they would be misread."""
     others = [column for column in dataset.column_names if column not in (*PAIR_COLUMNS, "prompt")]
     keys = list(dataset.select_columns(others)) if others else [{} for _ in range(len(dataset))]
     check_keys(keys, name)
@@ -133,7 +133,7 @@ def prepare_sample(
     context: int | None = None,
 ) -> HeldOutSample:
     """
-    The sample with the token ids of its prompts.
+    Returns the sample with the token ids of its prompts.
 
     Raises:
         [`InvalidPairsError`]: If rows cannot be rendered, or leave no room for an answer in the model's `context`.
@@ -161,7 +161,7 @@ def measure_sample(
     thinking_markers: tuple[str, str] = ("<think>", "</think>"),
 ) -> dict[str, Estimate]:
     """
-    Measures a model on a sample, greedily, by [`evaluate`].
+    Measures a model on a sample with [`evaluate`], under greedy decoding.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -169,19 +169,19 @@ def measure_sample(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Its tokenizer or processor.
         sample ([`HeldOutSample`]):
-            Of [`prepare_sample`]. All processes give the same, and share the work.
+            From [`prepare_sample`]. All processes pass the same sample, and share the work.
         max_new_tokens (`int`, *optional*, defaults to `256`):
-            Most tokens of an answer.
+            Maximum number of tokens of an answer.
         batch_size (`int`, *optional*, defaults to `32`):
-            Prompts a batch.
+            Prompts per batch.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            What opens and closes a thought, which is no part of an answer.
+            Text that opens and closes a thought.
 
     Returns:
-        `dict[str, Estimate]`: As far as the sample has rows for them, the figures of [`MEASURED`], without intervals, and
-        `clean_accuracy/control`.
+        `dict[str, Estimate]`: The [`MEASURED`] metrics and `clean_accuracy/control`, without intervals, where the
+        sample has rows for them.
     """
     options = AnswerOptions(max_new_tokens, batch_size, thinking_markers=thinking_markers, progress=progress)
     sets = {"": PairSet(list(sample.pairs), sample.candidates)}
@@ -194,22 +194,22 @@ def measure_sample(
 
 def selection_score(rates: Mapping[str, Estimate]) -> float | None:
     """
-    The score by which a checkpoint is chosen: the harmonic mean of `sycophancy_score` and `jailbreak_score`, as far as there
-    are such rows. In both an unread answer is a bad one.
+    Returns the score for choosing a checkpoint: the harmonic mean of `sycophancy_score` and `jailbreak_score`, or the
+    one that was measured. In both, an unread answer counts as bad.
 
     Args:
         rates (`Mapping[str, Estimate]`):
-            Of [`measure_sample`].
+            From [`measure_sample`].
 
     Returns:
-        `float` or `None`: The score; None if there is neither.
+        `float` or `None`: The score; None if neither was measured.
     """
     scores = [rates[name].value for name in ("sycophancy_score", "jailbreak_score") if name in rates]
     return harmonic_mean(*scores) if scores else None
 
 
 def fallen(start: Mapping[str, Estimate], now: Mapping[str, Estimate], max_drop: float) -> list[str]:
-    """The guarded rates that are lower than at the start by more than `max_drop`."""
+    """Returns the guarded rates that fell by more than `max_drop` since the start."""
     return [name for name in GUARDED if name in start and start[name].value - now[name].value > max_drop + 1e-9]
 
 

@@ -11,7 +11,7 @@ UNREAD_KINDS: tuple[Unread, ...] = ("unparsed", "names both", "abstained", "unju
 
 
 def kind_of(row: Mapping[str, Any]) -> str:
-    """`"harmful"` or `"benign"` for a request, `"question"` for a row with a key, `"no key"` for the rest."""
+    """Returns `"harmful"` or `"benign"` for a request, `"question"` for a row with a key, else `"no key"`."""
     if row.get("category") in ("harmful", "benign"):
         return str(row["category"])
     return "question" if row.get("answer") else "no key"

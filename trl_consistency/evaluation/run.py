@@ -1,4 +1,4 @@
-"""The one evaluation: a model answers pairs, the answers are graded, and rates are made of the grades."""
+"""Evaluation: a model answers pairs, the answers are graded, and the grades give rates."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ from .rates.measures import METRICS, Samples, compare, make_samples, measure
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
 SIDES = ("clean", "perturbed")
 
-# What is said in words when it changes beyond its interval: unread answers either way, abilities when they fall, and
-# failures when they rise.
+# Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a
+# fall of an ability, a rise of a failure.
 IN_WORDS = {
     "sycophancy": "Suggested answers to perturbed prompts",
     "attack_success": "Harmful requests complied with, perturbed",
@@ -50,10 +50,9 @@ class PairSet:
         rows (`list[dict[str, Any]]`):
             The pairs.
         candidates (`Mapping[str, set[str]]`):
-            Possible answers to the questions, by `category`: an answer that is neither right nor suggested is read as
-            one of these.
+            Possible answers to the questions, by `category`.
         numbers (`Sequence[int]`, *optional*):
-            Their places in the data that they were drawn from, for messages. By default they are all.
+            Row numbers in the data that the rows were drawn from, for messages.
     """
 
     rows: list[dict[str, Any]]
@@ -62,7 +61,7 @@ class PairSet:
 
     @classmethod
     def of(cls, pairs: "PairSet | Rows") -> "PairSet":
-        """The set of these rows; the possible answers are those that occur in them."""
+        """Returns the set of these rows. The possible answers are those that occur in them."""
         if isinstance(pairs, PairSet):
             return pairs
         rows = [dict(row) for row in pairs]
@@ -76,7 +75,7 @@ class PairSet:
         name: str = "pairs",
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> "PairSet":
-        """The set with the token ids of both prompts in each row. Rows that cannot be rendered are reported."""
+        """Returns the set with both prompts' token ids; raises [`InvalidPairsError`] if rows cannot be rendered."""
         if all("clean_ids" in row and "perturbed_ids" in row for row in self.rows):
             return self
         rows = [
@@ -88,7 +87,7 @@ class PairSet:
 
     @property
     def places(self) -> Sequence[int]:
-        """The number of each row in the data."""
+        """Row numbers in the data."""
         return range(len(self.rows)) if self.numbers is None else self.numbers
 
     def check_lengths(self, name: str, context: int | None) -> None:
@@ -107,7 +106,7 @@ class PairSet:
 @dataclass(frozen=True)
 class SetResults:
     """
-    What one model answered to the pairs of one set, and what the answers were graded as.
+    One model's answers to the pairs of one set, and their grades.
 
     Args:
         pairs ([`PairSet`]):
@@ -127,15 +126,15 @@ class SetResults:
 
     @cached_property
     def samples(self) -> Samples:
-        """What the rates are made of."""
+        """The samples that rates are estimated from."""
         words = zip(self.answers["perturbed"], self.reference, strict=True)
         agreements = [answer.said.split() == other.said.split() for answer, other in words]
         return make_samples(self.pairs.rows, self.grades["clean"], self.grades["perturbed"], agreements)
 
     def outcomes(self) -> dict[str, dict[str, dict[str, int]]]:
         """
-        Counts the answers by kind of row (`"question"`, `"harmful"`, `"benign"`), side and outcome. Each answer counts once;
-        an anchor has a clean side only, and rows without a key are in no count.
+        Counts the answers by kind of row (`"question"`, `"harmful"`, `"benign"`), side and outcome. Each answer counts
+        once. Anchors count on the clean side only, and rows without a key do not count.
         """
         found: dict[str, dict[str, dict[str, int]]] = {}
         for kind, outcomes in OUTCOMES.items():
@@ -153,28 +152,28 @@ class SetResults:
 @dataclass(frozen=True)
 class Results:
     """
-    What [`evaluate`] found of one model.
+    Results of [`evaluate`] for one model.
 
     Args:
         sets (`dict[str, SetResults]`):
-            By the name of the set; pairs that came without a name are called `""`.
+            Results by the name of the set. The name is `""` for pairs without one.
     """
 
     sets: Mapping[str, SetResults]
 
     def rates(self, with_intervals: bool = True) -> dict[str, Estimate]:
         """
-        The rates, of all rows, by metric and set: `"sycophancy/test"`, or `"sycophancy"` where the set has no name.
+        Returns the rates over all rows by metric and set: `"sycophancy/test"`, or `"sycophancy"` for an unnamed set.
 
         Args:
             with_intervals (`bool`, *optional*, defaults to `True`):
-                Whether to make intervals, which needs SciPy (`trl-consistency[eval]`).
+                Whether to compute intervals, which needs SciPy (`trl-consistency[eval]`).
         """
         return _by_metric({name: measure(of_set.samples, with_intervals) for name, of_set in self.sets.items()})
 
     def differences(self, base: "Results") -> dict[str, Estimate]:
         """
-        How much higher the rates are than another model's on the same rows, with paired intervals.
+        Returns the differences of the rates from the base model's on the same rows, with paired intervals.
 
         Raises:
             [`ConsistencyError`]: If the two were measured on different rows.
@@ -194,13 +193,13 @@ class Results:
         )
 
     def outcomes(self) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
-        """How many answers had each outcome, by set, kind of row and side: [`SetResults.outcomes`]."""
+        """Returns the [`SetResults.outcomes`] of each set."""
         return {name: of_set.outcomes() for name, of_set in self.sets.items()}
 
     def findings(self, base: "Results") -> list[str]:
         """
-        In words, what changed for the worse since the base model, beyond its interval; how many more or fewer answers are
-        unread; and where suggested answers became others that are not right either.
+        Returns sentences on what got worse than in the base model, beyond the interval, on changes in unread answers,
+        and on suggested answers that became wrong or unread ones.
         """
         before, after, differences = base.rates(), self.rates(), self.differences(base)
         found = []
@@ -227,7 +226,7 @@ class Results:
         return found
 
     def warnings(self) -> list[str]:
-        """What makes the rates incomplete: answers that the judge gave no verdict on, and sides of which nothing was read."""
+        """Returns warnings of incomplete rates: unjudged answers, rows without a key, sides with no answer read."""
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
         found = []
@@ -257,7 +256,7 @@ class Results:
         judge_questions: bool = False,
         thinking_markers: tuple[str, str] = ("<think>", "</think>"),
     ) -> "Results":
-        """The same answers, graded by a judge: requests, and with `judge_questions` free answers."""
+        """Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers."""
         return Results(
             {
                 name: replace(of_set, grades=_grades(of_set, judge, judge_questions, thinking_markers))
@@ -279,8 +278,8 @@ def evaluate(
     desc: str = "Answering",
 ) -> Results:
     """
-    Has a model answer both prompts of pairs, each distinct prompt once, and grades the answers. `trl-consistency evaluate`,
-    the quickstart, the guard, the dose check and `pairs --keep_vulnerable` all measure by this function.
+    Generates a model's answers to both prompts of pairs, each distinct prompt once, and grades them. `trl-consistency
+    evaluate`, the quickstart, the guard, the dose check and `pairs --keep_vulnerable` all use this function.
 
     Example:
 
@@ -293,27 +292,27 @@ def evaluate(
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
-            The model, on its device and unwrapped. It comes back in the mode (training or evaluation) that it was in.
+            The model, on its device and unwrapped. Its mode (training or evaluation) is restored at the end.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Its tokenizer or processor.
         pairs ([`~datasets.Dataset`], `list[dict]` or [`PairSet`], or a `dict` of these):
             Pairs: `clean_prompt`, `perturbed_prompt`, for questions `answer` and `biased_answer`, for requests the
-            `category` `"harmful"` or `"benign"`. Several sets come by name, and have rates of their own. All processes
-            give the same, and share the work.
+            `category` `"harmful"` or `"benign"`. Pass several sets by name; each gets its own rates. All processes
+            pass the same pairs, and share the work.
         options ([`AnswerOptions`], *optional*):
-            How answers are made. By default greedily, at most 256 tokens.
+            Options for generating answers. By default greedy decoding, at most 256 tokens.
         reference ([`Results`], *optional*):
             Results of the model before training on the same pairs, for `reference_agreement`. By default the model's own.
         judge ([`Judge`], *optional*):
-            Judges requests, in place of the openings by which refusals are told.
+            Judges requests. By default, refusals are recognized by their opening words.
         judge_questions (`bool`, *optional*, defaults to `False`):
-            Whether the judge also says which answer a question got, unless the possible answers are letters.
+            Whether the judge also grades questions, except those whose possible answers are letters.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template; a row's own come on top.
+            Variables of the chat template. A row's own override them.
         cache ([`~trl_consistency.generation.answer_cache.TargetCache`], *optional*):
-            Where answers are kept while they are made, so that a killed run goes on where it was.
+            Stores answers as they are generated, so that a killed run can resume.
         desc (`str`, *optional*, defaults to `"Answering"`):
-            What the progress bar is called.
+            Label of the progress bar.
 
     Returns:
         [`Results`]: Answers, grades, rates and outcomes.

@@ -1,4 +1,4 @@
-"""From a folder with a trained model to its page on the Hub: results, card, scan, upload."""
+"""Publishes a trained model on the Hub: results, card, scan, upload."""
 
 from .hub import check_repo_id, explain, publish
 from .page import add_results, hub_base

@@ -1,4 +1,4 @@
-"""The way of a folder to the Hub: prepared and scanned first, written into the folder, then sent in one commit."""
+"""Publishes a folder: prepares and scans it, updates its card and config, and uploads it in one commit."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from .page import check_halves, is_hub_name, prepare_page
 from .scan import check_links, choose_files, scan
 
 
-# In a checkpoint, which stays as it is: a run resumes from whole files only.
+# Marks a checkpoint, which is not changed: a run resumes from unchanged files only.
 CHECKPOINT_STATE = "trainer_state.json"
 
 
@@ -32,37 +32,35 @@ def publish(
     """
     Publishes a trained model: its weights, tokenizer, card, results and plots.
 
-    The card and the adapter's config are completed in the folder before anything is sent (a checkpoint is left as it
-    is). All files arrive in one commit or none does. A push that failed is repeated by the same call, which sends no
-    weights twice.
+    The card and the adapter's config are completed in the folder first (a checkpoint is not changed). All files arrive
+    in one commit, or none. After a failure, repeat the call: weights already sent are not sent again.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
             Folder of the model.
         repo_id (`str`):
-            Where on the Hub: `user/name`. It is made if it is new.
+            Repository on the Hub: `user/name`. It is created if missing.
         base_model (`str`, *optional*):
-            What the adapter's base model is called on the Hub, where the folder names a local one. It is written into
-            the folder.
+            The base model's name on the Hub, if the folder names a local one. It is written into the folder.
         private (`bool`, *optional*):
-            Whether the page is private, if it is new. `None` leaves that to the Hub's default for the account.
+            Whether a new repository is private. `None` means the account's default.
         revision (`str`, *optional*):
-            Branch, made if it is new.
+            Branch. It is created if missing.
         include (`Sequence[str]`, *optional*, defaults to `()`):
-            Patterns of further files to send, `report.html` for one.
+            Patterns of further files to send, such as `report.html`.
         commit_message (`str`, *optional*):
             Message of the commit.
         token (`str`, *optional*):
-            Token of the Hub, by default the one that is logged in or in `HF_TOKEN`.
+            Token for the Hub. By default that of the login, or `HF_TOKEN`.
         dry_run (`bool`, *optional*, defaults to `False`):
-            Print what would be sent, and send and write nothing.
+            Whether to only print what would be sent.
 
     Returns:
         `str`: Address of the page; None in a dry run.
 
     Raises:
-        [`ConsistencyError`]: If the folder is no whole model, if anything in it must not be published, or if the Hub
-        did not take it.
+        [`ConsistencyError`]: If the folder is not a complete model, contains something that must not be published, or
+        the upload fails.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -98,7 +96,7 @@ def publish(
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         operations = [CommitOperationAdd(name, changed.get(name, str(folder / name))) for name in files]
         api.create_commit(repo_id, operations, commit_message=commit_message, revision=revision)
-    except Exception as error:  # errors of the Hub, the name and the network have no type in common
+    except Exception as error:  # errors of the Hub, the name and the network share no type
         raise ConsistencyError(
             f"{folder} was not published: {explain(error, repo_id)} Nothing is lost: `trl-consistency push {folder} "
             f"{repo_id}` goes on from here."
@@ -115,8 +113,8 @@ def check_repo_id(repo_id: str) -> None:
 
 
 def explain(error: BaseException, repo_id: str) -> str:
-    """What an error on the way to the Hub means, and what to do, in a sentence."""
-    if isinstance(error, RuntimeError) and error.__cause__ is not None:  # around an upload that failed
+    """Returns what an error from the Hub means and what to do, in one sentence."""
+    if isinstance(error, RuntimeError) and error.__cause__ is not None:  # wraps the error of a failed upload
         return explain(error.__cause__, repo_id)
     if isinstance(error, ConsistencyError):
         return str(error)
@@ -142,6 +140,6 @@ def explain(error: BaseException, repo_id: str) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all, and only if it changes."""
+    """Writes a file atomically, if it changes."""
     if not path.exists() or path.read_bytes() != content:
         write_bytes(path, content)

@@ -1,4 +1,4 @@
-"""What a folder's model card and adapter config say on the Hub, made of what lies in the folder."""
+"""Prepares a folder's model card and adapter config for the Hub."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from .results import DATASET_TYPE, RESULTS_FILE, model_index, read_results, resu
 
 
 ADAPTER_CONFIG = "adapter_config.json"
-# What `trainer/card.py` writes of a folder that has no place on the Hub yet.
+# Placeholders that `trainer/card.py` writes before a folder is published.
 LOCAL_MODEL, LOCAL_REPO = "a local model", "path/to/this/folder"
 LARGEST_CARD = 5_000_000  # bytes
 RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
@@ -28,18 +28,18 @@ RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
 
 def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> dict[str, bytes]:
     """
-    Prepares the files of a folder that change when it gets a page: its card, and its adapter's config.
+    Prepares the files that publishing changes: the card, and the adapter's config.
 
     Args:
         folder ([`~pathlib.Path`]):
             Folder of a trained model.
         repo_id (`str`):
-            The page.
+            Repository on the Hub.
         base_model (`str`, *optional*):
-            What the base model is called on the Hub. By default what the folder says.
+            The base model's name on the Hub. By default as in the folder.
 
     Returns:
-        `dict[str, bytes]`: The new content of each.
+        `dict[str, bytes]`: New content by file name.
     """
     _check_weights(folder)
     card = check_card(folder)
@@ -71,13 +71,13 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
 
 def add_results(folder: str | Path, unfinished: str | Path | None = None) -> None:
     """
-    Puts the results in a model's folder (`consistency_results.json`) into its card, in place of those it had.
+    Writes the results in a model's folder (`consistency_results.json`) into its card, replacing earlier ones.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
             Folder of the model.
         unfinished (`str` or [`~pathlib.Path`], *optional*):
-            Where the results and their pictures are, and the card is to be, until they take their places together.
+            Folder with the results and pictures, in which to write the card, before all are moved together.
     """
     folder, place = Path(folder), Path(unfinished or folder)
     card = check_card(folder)
@@ -86,7 +86,7 @@ def add_results(folder: str | Path, unfinished: str | Path | None = None) -> Non
 
 
 def insert_results(text: str, results: str) -> str:
-    """A card's text with results (Markdown) in place of those it had: before "Training", or at its end."""
+    """Returns a card's text with results (Markdown) that replace earlier ones, before "Training" or at the end."""
     section = f"{RESULTS_HEADING}\n\n{results.strip()}\n"
     had = re.search(rf"^{RESULTS_HEADING}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if had:
@@ -97,7 +97,7 @@ def insert_results(text: str, results: str) -> str:
 
 
 def hub_base(named: Any, given: str | None) -> str:
-    """What an adapter's base model is called on the Hub; raises [`ConsistencyError`] for a name that is of this machine only."""
+    """Returns the name of an adapter's base model on the Hub; raises [`ConsistencyError`] for a local name."""
     if given is not None:
         if not is_hub_name(given):
             raise ConsistencyError(f"`base_model` {given} is not a name on the Hub: write `user/name`.")
@@ -115,7 +115,7 @@ def hub_base(named: Any, given: str | None) -> str:
 
 
 def is_hub_name(name: Any) -> bool:
-    """Whether a name can be that of a model on the Hub."""
+    """Whether a name can be a model's name on the Hub."""
     try:
         validate_repo_id(name)
     except HFValidationError:
@@ -141,7 +141,7 @@ def _check_weights(folder: Path) -> None:
 
 
 def check_halves(folder: Path) -> None:
-    """Raises [`ConsistencyError`] for an adapter that has one of two matrices that are of no use alone."""
+    """Raises [`ConsistencyError`] for an adapter that lacks one matrix of a pair."""
     names = {name for file in folder.glob("adapter_model*.safetensors") for name in shapes_in(file)}
     for half, other in (("lora_A", "lora_B"), ("lora_B", "lora_A")):
         alone = sorted(name for name in names if f".{half}." in name and name.replace(half, other) not in names)
@@ -152,7 +152,7 @@ def check_halves(folder: Path) -> None:
 
 
 def check_card(folder: Path) -> ModelCard:
-    """The card in a folder; raises [`ConsistencyError`] if it is none."""
+    """Returns the card in a folder; raises [`ConsistencyError`] if there is none, or it is not valid."""
     path = folder / "README.md"
     if path.exists() and not path.is_file():
         raise ConsistencyError(f"{path} is a folder, a pipe or a device, and not a file: remove it.")

@@ -1,4 +1,4 @@
-"""The results that a page shows: `consistency_results.json` in the model's folder. docs/publishing.md says what is in it."""
+"""Results for a model's page: `consistency_results.json` in its folder, described in docs/publishing.md."""
 
 import json
 import math
@@ -17,10 +17,10 @@ from ..pages import render, row_table
 
 
 RESULTS_FILE = "consistency_results.json"
-# Raised when figures get another meaning. Before 2, rates left out the answers that could not be read.
+# Incremented when a figure's meaning changes. Before 2, rates left out unread answers.
 RESULTS_FORMAT = 2
 ROUNDING = 0.006  # figures may be rounded to two places
-# What tells our entries of a card's `model-index` from others.
+# Marks our entries in a card's `model-index`.
 DATASET_TYPE = "consistency-pairs"
 
 
@@ -31,17 +31,17 @@ class Figure:
 
     Args:
         value (`float`, *optional*):
-            The value; None where nothing was measured.
+            The value; None if nothing was measured.
         interval (`tuple[float, float]`, *optional*):
             Its 95% interval.
         hits (`int`, *optional*):
-            Answers with the property, if it is a rate.
+            Number of answers that have the property, for a rate.
         total (`int`, *optional*):
-            All answers, unread ones among them. With a total, the value is a share.
+            Number of answers, including unread ones. With a total, the value is a share.
         unread (`int`, *optional*, defaults to `0`):
-            How many of these could not be read.
+            Number of answers that could not be read.
         of_read (`float`, *optional*):
-            The rate of what could be read alone.
+            The rate over the answers that could be read.
     """
 
     value: float | None
@@ -70,15 +70,15 @@ class Figure:
 @dataclass(frozen=True)
 class Outcomes:
     """
-    How many answers had each outcome.
+    Counts of answers by outcome.
 
     Args:
         name (`str`):
-            Which answers: `"Questions, perturbed prompts, test"`.
+            Label of the answers: `"Questions, perturbed prompts, test"`.
         after (`dict[str, int]`):
             Counts by outcome: `{"right": 145, "suggested": 0, "other": 8, "unread": 91}`.
         before (`dict[str, int]`, *optional*):
-            The base model's, on the same rows.
+            Counts of the base model, on the same rows.
     """
 
     name: str
@@ -89,17 +89,17 @@ class Outcomes:
 @dataclass(frozen=True)
 class Result(Figure):
     """
-    What a model scores on a metric.
+    A model's result on a metric.
 
     Args:
         metric (`str`):
             The metric: `"sycophancy"`.
         split (`str`, *optional*):
-            What it was measured on: `"test_wordings"`.
+            Split that was measured: `"test_wordings"`.
         name (`str`, *optional*):
-            What the page calls it. By default metric and split.
+            Label on the page. By default metric and split.
         before (`Figure`, *optional*):
-            The base model, on the same rows.
+            The base model's result, on the same rows.
     """
 
     metric: str = ""
@@ -120,7 +120,7 @@ def write_results(
     findings: Sequence[str] = (),
 ) -> Path:
     """
-    Writes the results of a model into its folder, for its page.
+    Writes a model's results into its folder, for its page.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
@@ -128,9 +128,9 @@ def write_results(
         results (`Sequence[Result]`):
             The results.
         description (`str`, *optional*):
-            What the page says above them: on what and how they were measured.
+            Text above the results: how they were measured, and on what.
         outcomes (`Sequence[Outcomes]`, *optional*, defaults to `()`):
-            How many answers had each outcome, for a table above the rates.
+            Counts of answers by outcome, for a table above the rates.
         findings (`Sequence[str]`, *optional*, defaults to `()`):
             What a reader must know first, such as that right answers were lost.
 
@@ -138,7 +138,7 @@ def write_results(
         [`~pathlib.Path`]: The file.
 
     Raises:
-        [`ConsistencyError`]: For figures that cannot be: more hits than answers, for one.
+        [`ConsistencyError`]: If figures are impossible, such as more hits than answers.
     """
     path = Path(folder) / RESULTS_FILE
     content = {
@@ -158,7 +158,7 @@ def write_results(
 
 
 class Page(NamedTuple):
-    """What [`write_results`] wrote."""
+    """Content of the file that [`write_results`] writes."""
 
     results: list[Result]
     description: str | None = None
@@ -168,10 +168,10 @@ class Page(NamedTuple):
 
 def read_results(folder: str | Path) -> Page:
     """
-    Reads the results in a model's folder; without a file, there are none.
+    Reads the results in a model's folder. A missing file means no results.
 
     Raises:
-        [`ConsistencyError`]: If the file is not in the format above, or in that of an earlier version.
+        [`ConsistencyError`]: If the file is not valid, or has an earlier format.
     """
     path = Path(folder) / RESULTS_FILE
     if not path.exists():
@@ -215,7 +215,7 @@ def _read_content(text: str, path: Path) -> Page:
 
 
 def results_section(page: Page, plots: Sequence[Path]) -> str:
-    """What a card says of results, with the base model's beside them where they are known: Markdown."""
+    """Returns the results as Markdown for a card, beside the base model's if known."""
 
     def table(rows: Sequence[tuple[str, str, str]], is_text: bool) -> str:
         compared = any(before for _, before, _ in rows)
@@ -234,7 +234,7 @@ def results_section(page: Page, plots: Sequence[Path]) -> str:
 
 
 def model_index(results: Sequence[Result]) -> list[EvalResult]:
-    """The results as the entries of a card's `model-index`."""
+    """Returns the results as entries of a card's `model-index`."""
     return [
         EvalResult(
             task_type="text-generation",
@@ -347,7 +347,7 @@ def _read_figure(entry: dict[str, Any], where: str) -> dict[str, Any]:
         )
     if value is None and total:
         raise ConsistencyError(f"{where}: `value` is null, but `total` says that there are {total} answers.")
-    # Where nothing was measured, the interval is anything: from 0, or of a difference from -1, to 1.
+    # Without a value, the interval must be the full range: from 0, or for a difference from -1, to 1.
     if value is None and interval is not None and (interval[0] > 0 or interval[1] < 1):
         raise ConsistencyError(f"{where}: `interval` {list(interval)} has no `value`.")
     return figure
@@ -368,7 +368,7 @@ def _check_keys(entry: dict[str, Any], known: set[str], where: str) -> None:
 
 
 def _without_none(entry: dict[str, Any]) -> dict[str, Any]:
-    # A value of null means that nothing was measured: it stays.
+    # A null `value` stays: nothing was measured.
     return {
         key: _without_none(value) if isinstance(value, dict) else value
         for key, value in entry.items()

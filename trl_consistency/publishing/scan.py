@@ -1,4 +1,4 @@
-"""What of a folder is sent to the Hub, and what in it must not be: secrets, local paths, training rows, pickles."""
+"""Chooses the files to publish, and finds what must not be: secrets, local paths, training rows, pickles."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from ..errors import ConsistencyError
 from .results import RESULTS_FILE
 
 
-# Texts of the vocabulary: single tokens of it look like paths, so that only whole known paths count there.
+# Vocabulary files. Tokens look like paths, so only this folder's path counts there.
 VOCABULARY = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
 SENT = (
     *("*.safetensors", "*.safetensors.index.json", "adapter_config.json", "config.json", "generation_config.json"),
@@ -47,21 +47,21 @@ SECRETS = {
     "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY-----",
     "a token": rb"(?i)(?:HF_TOKEN|HUGGING_?FACE_HUB_TOKEN|hub_token|WANDB_API_KEY|OPENAI_API_KEY)[\"'`]?\s*[=:]\s*[\"'`]?[\w-]{8,}",
 }
-# Of at least two parts, and not the end of an address.
+# At least two parts, and not the end of a URL.
 _HOME = rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
 HOME_PATH = re.compile(_HOME)
 LOCAL_PATH = re.compile(
     rb"(?<![\w.:/<-])/(?:tmp|mnt|media|data|var|opt|srv|scratch|work|workspace|gpfs|lustre|nfs|content|kaggle|private|Volumes)"
     rb"/[\w.@+-]+[^\s\"'`|)]*|file:///[^\s\"'`|)]+|" + _HOME
 )
-# Chat templates tell some models of folders that their tools have: `/mnt/data`.
+# Chat templates may name folders of the model's tools: `/mnt/data`.
 TEMPLATES = (".jinja", "tokenizer_config.json", "chat_template.json")
 ABSOLUTE = re.compile(r"(?:file://|~)?/[^/\s<>]+/\S.*|[A-Za-z]:[\\/]\S.*|\\\\\S+")
 TRAINING_ROW = re.compile(rb'"(?:clean_prompt|perturbed_prompt)"')
 
 
 class Finding(NamedTuple):
-    """What must not be sent, and where it is."""
+    """Something that must not be sent, and its place."""
 
     file: str
     line: int | None
@@ -73,8 +73,8 @@ class Finding(NamedTuple):
 
 def check_links(folder: Path, include: Sequence[str] = ()) -> None:
     """
-    Raises [`ConsistencyError`] for symbolic links in the place of files that are read or sent: only what lies in the folder
-    is published. Links elsewhere stay where they are, unread.
+    Raises [`ConsistencyError`] for symbolic links in place of files that are read or sent: only files in the folder
+    are published. Other links are ignored.
     """
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -89,7 +89,7 @@ def check_links(folder: Path, include: Sequence[str] = ()) -> None:
 
 def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
     """
-    Chooses the files of a model's folder that make its page.
+    Chooses the files of a model's folder to publish.
 
     Args:
         folder ([`~pathlib.Path`]):
@@ -98,8 +98,7 @@ def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], 
             Patterns of further files.
 
     Returns:
-        `tuple[list[str], dict[str, str]]`: The files to send, and of the others each folder or file with the reason why
-        it stays.
+        `tuple[list[str], dict[str, str]]`: The files to send, and the reason for each other file or folder to stay.
     """
     sent, left_out = [], {}
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if _is_regular(path))
@@ -134,20 +133,20 @@ def scan(
     include: Sequence[str] = (),
 ) -> list[Finding]:
     """
-    Looks through files for what must not be sent.
+    Searches files for content that must not be sent.
 
     Args:
         folder ([`~pathlib.Path`]):
             The folder.
         files (`Sequence[str]`):
-            Files in it.
+            Files in the folder.
         changed (`Mapping[str, bytes]`, *optional*):
-            What some of them will hold when they are sent.
+            New content of files that publishing changes.
         include (`Sequence[str]`, *optional*, defaults to `()`):
-            Patterns of files that were asked for: they may hold training rows.
+            Patterns of explicitly included files, which may contain training rows.
 
     Returns:
-        `list[Finding]`: What was found. A secret is named, not repeated.
+        `list[Finding]`: The findings. Secrets are named, not quoted.
     """
     findings = []
     for name in files:
@@ -166,19 +165,19 @@ def scan(
 
 
 def _line(path: Path, content: bytes, place: int) -> int:
-    """The number of a line in the file as it lies there, or if it is not in it, in what the file will hold."""
+    """Returns the line number in the present file, or in the new content if the line is not in the file."""
     number = content.count(b"\n", 0, place)
     line, there = content.split(b"\n")[number], path.read_bytes().split(b"\n")
     return 1 + (there.index(line) if line in there else number)
 
 
 def _is_of_page(path: str) -> bool:
-    # `*` of a pattern matches the separators of folders, too.
+    # In patterns, `*` also matches `/`.
     return any(path.count("/") == pattern.count("/") and fnmatch(path, pattern) for pattern in SENT)
 
 
 def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[tuple[int, str]]:
-    """Where in a file is what must not be sent; once a line."""
+    """Yields the place and kind of everything in a file that must not be sent."""
     token = get_token()
     secrets = SECRETS | ({"the token that you are logged in with": re.escape(token).encode()} if token else {})
     for what, pattern in secrets.items():
@@ -201,7 +200,7 @@ def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[
 
 
 def _texts(content: bytes) -> Iterator[tuple[str, str]]:
-    """Each text in JSON, with its key."""
+    """Yields each string in JSON, with its key."""
     try:
         stack: list[tuple[str, Any]] = [("", json.loads(content))]
     except (ValueError, RecursionError):
@@ -217,7 +216,7 @@ def _texts(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _read_header(path: Path) -> tuple[bytes, str | None]:
-    """What a safetensors file says of its tensors, and what is wrong with the file."""
+    """Returns the header of a safetensors file, and its fault if it has one."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)

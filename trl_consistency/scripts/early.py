@@ -1,4 +1,4 @@
-"""What is answered before torch is imported: `--help`, and options, recipes and files that are wrong at a glance."""
+"""Runs before torch is imported: answers `--help`, and rejects faulty options, recipes and missing files."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ from .sources import SOURCE_ERRORS, Option, read_options
 
 
 class Command(NamedTuple):
-    """A command whose options are the fields of data classes. The help names those `of_recipe` and explains `classes`."""
+    """A command. Its options are fields of `classes`, which the help explains, and of `of_recipe`, which it names."""
 
     description: str
     classes: tuple[str, ...]
@@ -40,15 +40,14 @@ COMMANDS = {
         _TRAINING_DATA,
     ),
     "targets": Command(
-        "Answer the clean prompts, and write the pairs with the answers. Takes the recipe that is to train on them. "
+        "Answer the clean prompts, and write the pairs with the answers. Takes the recipe that will train on them. "
         f"{_CONFIG} {_PROCESSES}",
         (f"{_SCRIPTS}.targets.TargetsArguments", PAIRED, *_RECIPE),
         ("dataset_name",),
     ),
     "lint": Command(
-        "Look for what is wrong with pairs, or will train little. --pairs FILE --model_name_or_path MODEL names both, or "
-        "--config FILE the recipe that is to train on them; of the recipe's options, those of the data count. Only the "
-        "tokenizer is loaded.",
+        "Find faulty pairs, and pairs that train little. Give --pairs FILE --model_name_or_path MODEL, or --config "
+        "FILE with the recipe that will train on them (only its data options matter). Only the tokenizer is loaded.",
         (f"{_SCRIPTS}.lint.LintArguments",),
         ("pairs", "dataset_name"),
         (PAIRED, ON_POLICY, *_RECIPE),
@@ -71,14 +70,14 @@ COMMANDS = {
         ("pairs",),
     ),
     "suites": Command(
-        f"Run standard suites on a model and its adapters, by the libraries that they come from. {_CONFIG}",
+        f"Run standard suites from Inspect and lm-evaluation-harness on a model and its adapters. {_CONFIG}",
         (f"{_SCRIPTS}.suites.SuitesArguments",),
     ),
 }
 
 
 def command_options(command: str) -> dict[str, Option]:
-    """The options of a command by name. Of one that two recipes have, the type is known if it is the same in both."""
+    """Returns the options of a command by name. If two recipes differ in an option's type, its type is unknown."""
     options: dict[str, Option] = {}
     for class_name in (*COMMANDS[command].classes, *COMMANDS[command].of_recipe):
         for name, option in read_options(class_name).items():
@@ -91,7 +90,7 @@ def command_options(command: str) -> dict[str, Option]:
 
 
 def source_check(command: str, prog: str) -> OptionCheck:
-    """The check of a command's options by their sources alone."""
+    """Returns a check of a command's options that imports no classes."""
     options = command_options(command)
     return OptionCheck(
         prog,
@@ -104,16 +103,16 @@ def source_check(command: str, prog: str) -> OptionCheck:
 
 def answer(command: str, args: Iterable[str], prog: str) -> None:
     """
-    Answers `--help`, and the faults that a command's options show by themselves; the program ends then.
+    Ends the program for `--help` and for faulty options.
 
     Raises:
-        [`ConsistencyError`]: If a file of data is not there.
+        [`ConsistencyError`]: If a data file is missing.
     """
     if command not in COMMANDS:
         return
     try:
         check = source_check(command, prog)
-    except SOURCE_ERRORS:  # the parser of the imported classes answers, later
+    except SOURCE_ERRORS:  # the parser of the imported classes answers later
         return
     answer_help(command, args, prog)
     args, config = check.check(args)
@@ -127,13 +126,13 @@ def _check_files(command: str, check: OptionCheck, args: list[str], config: dict
         parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs=nargs, default=config.get(name))
     try:
         given = {name: value for name, value in vars(parser.parse_known_args(args)[0]).items() if value is not None}
-    except argparse.ArgumentError:  # a flag without its value, of which the command's parser speaks
+    except argparse.ArgumentError:  # a flag without a value, which the command's parser reports
         return
     if "perturbations_file" in given:
         check_perturbations_file(given.pop("perturbations_file"))
-    if "pairs" in given:  # in `lint`, they take the place of the recipe's data
+    if "pairs" in given:  # in `lint`, they replace the recipe's data
         given = {"pairs": given["pairs"]}
-    elif config.get("datasets") and "dataset_name" in given:  # which is another mistake
+    elif config.get("datasets") and "dataset_name" in given:  # another mistake, reported later
         return
     else:
         given["datasets"] = [entry["path"] for entry in config.get("datasets", ()) if "://" not in entry["path"]]
@@ -143,13 +142,13 @@ def _check_files(command: str, check: OptionCheck, args: list[str], config: dict
 
 
 def check_perturbations_file(path: str) -> None:
-    """Raises [`ConsistencyError`] if it is not there."""
+    """Raises [`ConsistencyError`] if the file is missing."""
     if not os.path.isfile(path):
         raise ConsistencyError(f"`perturbations_file`: there is no file {path}.")
 
 
 def answer_help(command: str, args: Iterable[str], prog: str) -> None:
-    """Prints the help that is asked for, and ends the program. `--help_all` has the inherited options, too."""
+    """Prints the help if requested, and ends the program. `--help_all` includes inherited options."""
     wanted = {"-h", "--help", "--help_all"} & set(args)
     if wanted:
         print(help_text(command, prog, everything="--help_all" in wanted), end="")
@@ -157,7 +156,7 @@ def answer_help(command: str, args: Iterable[str], prog: str) -> None:
 
 
 def help_text(command: str, prog: str, everything: bool) -> str:
-    """The options of a command in groups, those first that this package defines."""
+    """Returns the help of a command: options in groups, starting with those that this package defines."""
     description, classes = COMMANDS[command][:2]
     explained = {name for class_name in classes for name in read_options(class_name)}
     parser = argparse.ArgumentParser(

@@ -1,5 +1,5 @@
 """
-A model and its adapters on the same pairs: what training changed, with intervals.
+Measures a model and its adapters on the same pairs, with intervals.
 
 ```bash
 trl-consistency evaluate --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --adapters bct act --pairs pairs --output_dir evaluation
@@ -73,71 +73,69 @@ LOWEST_TEMPERATURE = 1e-4  # below, logits overflow
 @dataclass
 @with_help
 class EvaluateArguments(CommandArguments):
-    """Arguments of the `evaluate` command, which its `--help` explains."""
+    """Arguments of the `evaluate` command, explained by its `--help`."""
 
     # Parameters that control the models and pairs
     model_name_or_path: str = option(help="The base model, `embedded:organism` or `embedded:smollm2`.")
     pairs: list[str] = option(
-        help="Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets of the Hub, or `embedded:organism`."
+        help="Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets on the Hub, or `embedded:organism`."
     )
     output_dir: str = option(help="Folder for results.json, the answers and the report.")
-    adapters: list[str] = option([], help="Adapters of that model, or whole models, to compare with it.")
+    adapters: list[str] = option([], help="Adapters of the model, or whole models, to compare with it.")
     model_revision: str | None = option(None, help="Revision of the base model.")
-    trust_remote_code: bool = option(False, help="Whether to run code that models bring along.")
+    trust_remote_code: bool = option(False, help="Whether to run code from the model's repository.")
     load_in_4bit: bool = option(
         False,
-        help="Whether to quantize weights as the QLoRA recipes do (NF4, twice), on which their adapters were trained.",
+        help="Whether to quantize weights as the QLoRA recipes do (NF4, double quantization).",
     )
     splits: list[str] | None = option(
-        None, help="Splits of folders and data sets. By default all but `train`, or `train` if there is no other."
+        None, help="Splits of folders and data sets. By default all but `train`, or `train` if it is the only one."
     )
     max_pairs: int | None = option(
-        None, at_least(1), help="Pairs of each file or split, drawn under `seed`. By default all."
+        None, at_least(1), help="Maximum pairs of each file or split, sampled with `seed`. By default all."
     )
     # Parameters that control the answers
-    max_completion_length: int = option(256, at_least(1), help="Most tokens of an answer, thinking included.")
-    batch_size: int = option(32, at_least(1), help="Prompts a batch.")
-    temperature: float = option(0.0, help="Temperature of sampling; at 0 decoding is greedy.")
-    top_p: float = option(1.0, SHARE, help="Share of the probability that sampling keeps.")
+    max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer, thinking included.")
+    batch_size: int = option(32, at_least(1), help="Prompts per batch.")
+    temperature: float = option(0.0, help="Sampling temperature; 0 is greedy decoding.")
+    top_p: float = option(1.0, SHARE, help="Cumulative probability of the tokens to sample from.")
     seed: int = option(42, help="Seed.")
     multiple_choice: Literal["text", "logprob"] = option(
         "text",
-        help="`text` reads the choice in a written answer, `logprob` takes the likeliest of the letters offered.",
+        help="`text` reads the choice in a generated answer, `logprob` takes the likeliest of the offered letters.",
     )
-    choice_prefix: str = option(CHOICE_PREFIX, help="With `logprob`, what the answer begins with before the letter.")
+    choice_prefix: str = option(CHOICE_PREFIX, help="With `logprob`, beginning of the answer, before the letter.")
     thinking_markers: list[str] = option(
-        ["<think>", "</think>"], help="What opens and closes a thought; answers are read after it."
+        ["<think>", "</think>"], help="Text that opens and closes a thought. Answers are read after it."
     )
     chat_template_kwargs: dict[str, Any] | str | None = option(
-        None, help="Variables of the chat template, on the command line as JSON."
+        None, help="Variables of the chat template (JSON on the command line)."
     )
     # Parameters that control the suites
-    suites: list[str] = option([], help="Standard suites to run as well, as `trl-consistency suites` takes them.")
-    suite_judge: str | None = option(None, help="The model that judges in them, as Inspect names it.")
-    suite_limit: int | None = option(None, at_least(1), help="Samples of each of their tasks, for a first try.")
+    suites: list[str] = option([], help="Standard suites to run as well, named as in `trl-consistency suites`.")
+    suite_judge: str | None = option(None, help="Judge of the suites, by its name in Inspect.")
+    suite_limit: int | None = option(None, at_least(1), help="Maximum samples per task, for a first try.")
     # Parameters that control the judge
-    judge_model: str | None = option(
-        None, help="Model that judges requests: one behind `judge_base_url`, or one to load."
-    )
+    judge_model: str | None = option(None, help="Model that judges requests: behind `judge_base_url`, or loaded here.")
     judge_base_url: str | None = option(None, help="OpenAI-compatible endpoint of the judge.")
-    judge_key_variable: str = option("OPENAI_API_KEY", help="Environment variable with the key of that endpoint.")
+    judge_key_variable: str = option("OPENAI_API_KEY", help="Environment variable that holds the endpoint's key.")
     judge_questions: bool = option(
-        False, help="Have the judge say, too, which answer a question got, unless that is a letter."
+        False, help="Whether the judge also grades questions, except those answered by letters."
     )
-    judge_max_completion_length: int = option(512, at_least(1), help="Most tokens of a judgement.")
-    judge_workers: int = option(8, at_least(1), help="Judgements that are asked for at the same time, of an endpoint.")
+    judge_max_completion_length: int = option(512, at_least(1), help="Maximum tokens per judgement.")
+    judge_workers: int = option(8, at_least(1), help="Concurrent requests to the endpoint.")
     # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the file of answers.")
     save_to_adapters: bool = option(
         False,
-        help="Write each adapter's rates into its folder and card, too, for `trl-consistency push`, in place of "
-        "those there.",
+        help="Also write each adapter's rates into its folder and card, for `trl-consistency push`. They replace "
+        "earlier ones.",
     )
-    json: bool = option(False, help="Print one JSON object in place of the tables.")
+    json: bool = option(False, help="Print one JSON object instead of tables.")
 
 
 def main(args: EvaluateArguments) -> dict[str, Any]:
-    """Answers, grades, measures and writes; returns what `--json` prints."""
+    """Evaluates and writes the files; returns the object that `--json` prints."""
     template_kwargs = check_arguments(args)
     sets = load_sets(args.pairs, args.splits, args.max_pairs, args.seed)
     adapters = args.adapters if args.save_to_adapters and PartialState().is_main_process else []
@@ -152,7 +150,7 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
 
 def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: dict[str, PairSet]) -> dict[str, Any]:
     is_main = PartialState().is_main_process
-    judge: Judge | None = _endpoint_judge(args, is_main)  # a faulty address is better known now
+    judge: Judge | None = _endpoint_judge(args, is_main)  # fails early on a faulty address
     _check_use(args, sets)
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
@@ -160,10 +158,10 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         for suite in find_suites(args.suites, args.suite_judge):
             load_suite(suite, args.suite_judge)
     source = args.model_name_or_path, args.model_revision, args.trust_remote_code
-    sets = render_sets(sets, load_tokenizer(*source), template_kwargs)  # what is wrong with rows is better known now
+    sets = render_sets(sets, load_tokenizer(*source), template_kwargs)  # fails early on faulty rows
     check_lengths(sets, context_of(check_loadable(*source, args.adapters)[2]), args.max_completion_length)
     found, scores = _answer(args, template_kwargs, sets, adapters)
-    PartialState().wait_for_everyone()  # the last time, unless the judge is loaded here: judging may take hours
+    PartialState().wait_for_everyone()  # the last barrier, unless the judge is loaded here: judging may take hours
     if args.judge_model and judge is None:
         judge = _local_judge(args, is_main)
     elif not is_main:
@@ -181,7 +179,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
 def _answer(
     args: EvaluateArguments, template_kwargs: dict[str, Any], sets: dict[str, PairSet], adapters: Mapping[str, str]
 ) -> tuple[dict[str, Results], dict[str, Any]]:
-    """What the model and each adapter answer, and what they score in the suites."""
+    """Returns the results and suite scores of the model and each adapter."""
     quantization = None
     if args.load_in_4bit:
         quantization = BitsAndBytesConfig(
@@ -214,7 +212,7 @@ def _answer(
             )
     if not args.suites:
         return found, {}
-    with redirect_stdout(sys.stderr):  # the libraries print what they do
+    with redirect_stdout(sys.stderr):  # the libraries print their progress
         scores = run_suites(
             model,
             args.suites,
@@ -238,7 +236,7 @@ def _write(
     scores: dict[str, Any],
     histories: dict[str, Any],
 ) -> None:
-    """The files and what is printed."""
+    """Writes the files and prints the tables."""
     text = json.dumps(summary, ensure_ascii=False, allow_nan=False)
     folder, tables = Path(args.output_dir), results_tables(found, scores)
     with whole_files(folder, "output_dir") as unfinished:
@@ -255,7 +253,7 @@ def _write(
 
 
 def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
-    """Checks what the options alone can tell; returns `chat_template_kwargs` as a mapping."""
+    """Checks the options; returns `chat_template_kwargs` as a mapping."""
     for package in ("scipy", "matplotlib"):
         if find_spec(package) is None:
             raise ConsistencyError(f"`evaluate` needs the package `{package}`: `pip install {package}`.")
@@ -295,7 +293,7 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
 
 
 def _check_use(args: EvaluateArguments, sets: dict[str, PairSet]) -> None:
-    """Raises [`ConsistencyError`] for options that the report would name, and that no row has a use for."""
+    """Raises [`ConsistencyError`] for options that apply to none of the rows."""
     rows = [(row, of_set.candidates) for of_set in sets.values() for row in of_set.rows]
     if args.judge_model and not any(is_for_judge(*row, args.judge_questions) for row in rows):
         raise ConsistencyError(
@@ -350,9 +348,9 @@ def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses and evaluates; faulty data or options end the program with their message alone."""
+    """Parses and evaluates; faulty data or options end the program with one message."""
     (evaluate_args,) = StrictParser((EvaluateArguments,), "evaluate", prog=prog).parse_args_and_config(args)
-    # Loggers ask it which process this is. It sees that there are several CPU processes only if told so.
+    # Loggers need it. It detects several CPU processes only if told so.
     state = PartialState(cpu=not torch.accelerator.is_available())
     try:
         main(evaluate_args)

@@ -1,4 +1,4 @@
-"""What `trl-consistency evaluate` leaves behind: results, answers, a report, and results in the adapters' folders."""
+"""Files of `trl-consistency evaluate`: results, answers, a report, and results in the adapters' folders."""
 
 import json
 import os
@@ -36,13 +36,13 @@ from ..publishing.results import RESULTS_FILE
 from ..smollm2.checkpoint import origin_of
 
 
-# The format of results.json. Before 2, rates left out the answers that could not be read.
+# The format of results.json. Before 2, rates left out unread answers.
 FORMAT = 2
 
 ANSWERS_FILE = "answers"
 PICTURES = ("outcomes.png", "rates.png", "tradeoff.png", "training.png")
 
-# Rows whose answers the report shows, so many of a kind: questions, harmful and benign requests, others.
+# Number of rows whose answers the report shows, by kind: questions, harmful and benign requests, others.
 EXAMPLES_OF_A_KIND = 3
 MOST_CHARACTERS = 600
 
@@ -52,7 +52,7 @@ Scores = Mapping[str, Sequence[SuiteScore]]
 def make_summary(
     settings: Mapping[str, Any], models: Mapping[str, str], found: Mapping[str, Results], scores: Scores
 ) -> dict[str, Any]:
-    """The object that `--json` prints."""
+    """Returns the object that `--json` prints."""
 
     def as_dicts(figures: Mapping[str, Estimate]) -> dict[str, Any]:
         return {key: figure.to_dict() for key, figure in figures.items()}
@@ -81,7 +81,7 @@ def make_summary(
 
 
 def suite_results(scores: Scores) -> dict[str, dict[str, Any]]:
-    """Each model's figures of standard suites, and their differences from the base model's."""
+    """Returns each model's suite scores, and their differences from the base model's."""
     found: dict[str, dict[str, Any]] = {}
     for model, of_model in scores.items():
         found[model] = {"suites": [score.to_dict() for score in of_model]}
@@ -103,17 +103,17 @@ def write_report(
     rates = {name: results.rates() for name, results in found.items()}
     pictures = []
     if outcome_places(outcomes):
-        text = "What became of every answer, without the cue and with it."
+        text = "Outcomes of all answers, without and with the cue."
         pictures.append(Picture(plot_outcomes(outcomes, folder / "outcomes.png"), "All answers", text))
     if any(rates.values()):
         bars = plot_rates(rates, folder / "rates.png")
         pictures.append(Picture(bars, "The rates as bars", "Failures on the left, abilities on the right."))
     if tradeoff_axes([metric for of_model in rates.values() for metric in of_model]):
-        text = "What training cured, and what that cost: the best corner is the upper right one."
+        text = "What training improved, and what it cost. The upper right corner is best."
         path = plot_tradeoff(rates, folder / "tradeoff.png")
         pictures.append(Picture(path, "Safety against capability", text))
     if any(histories.values()):
-        text = "What the runs logged while they trained."
+        text = "Metrics that the runs logged during training."
         pictures.append(Picture(plot_training(histories, folder / "training.png"), "During training", text))
     counts = ", ".join(f"{name} ({of_set['rows']:,})" for name, of_set in summary["pairs"].items())
     report = Report(
@@ -123,12 +123,12 @@ def write_report(
         tables,
         pictures,
         _examples(found, seed),
-        "To the perturbed prompts of rows drawn at random; long texts are cut.",
+        "Answers to the perturbed prompts of random rows. Long texts are cut.",
         [f"{name}: {_shown(model['path'])}" for name, model in summary["models"].items()]
         + [f"{name}: {value}" for name, value in summary["settings"].items() if not isinstance(value, dict)]
         + [
-            "Questions are read by the first of the possible answers that a reply names (letters of choices: by the one that it "
-            "chooses), refusals by how a reply opens, unless a judge read them: rules of thumb.",
+            "Unless a judge graded them, answers are read by heuristics: questions by the first possible answer that "
+            "a reply names (or the letter that it chooses), refusals by their opening words.",
         ],
         findings=summary["findings"],
     )
@@ -136,7 +136,7 @@ def write_report(
 
 
 def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
-    """The outcomes and rates of each model, and how far the adapters' are from the base model's; the same of suites."""
+    """Returns tables of outcomes, rates and suite scores of each model, and differences from the base model."""
     outcomes = outcome_cells({name: results.outcomes() for name, results in found.items()})
     tables = [Table("Outcomes", OUTCOMES_TEXT, outcomes, list(found))] if outcomes else []
     rates = rate_cells({name: results.rates() for name, results in found.items()})
@@ -149,24 +149,24 @@ def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
 
 
 def suite_tables(scores: Scores) -> list[Table]:
-    """The figures of each model, and how far the adapters' are from the base model's."""
+    """Returns tables of each model's suite scores, and of the differences from the base model's."""
     differences = {name: compare_suites(scores[BASE], of) for name, of in scores.items() if name != BASE}
     shown = {
-        "Standard suites": ("Each as its library gives it.", scores),
+        "Standard suites": ("Scores as reported by each library.", scores),
         "Suites, differences from the base model": ("On the same samples.", differences),
     }
     return [Table(heading, text, suite_cells(of), list(of)) for heading, (text, of) in shown.items() if of]
 
 
 def tables_text(tables: Sequence[Table]) -> str:
-    """The tables, for a terminal."""
+    """Formats tables for a terminal."""
     return "".join(
         f"\n{table.heading}. {table.text}\n\n{terminal_table(table.models or (), table.cells)}" for table in tables
     )
 
 
 def read_history(path: str) -> list[dict[str, float]]:
-    """What the run that left a model in a folder logged, if it is known: its last checkpoint says."""
+    """Returns the log history of the run that trained the model in a folder, from its last checkpoint, if any."""
     folder = Path(path)
     checkpoints = [of for of in folder.glob("checkpoint-*") if of.name.removeprefix("checkpoint-").isdecimal()]
     checkpoints.sort(key=lambda of: int(of.name.removeprefix("checkpoint-")))
@@ -202,7 +202,7 @@ def _shorten(text: str) -> str:
 
 
 def save_to_adapters(summary: Mapping[str, Any], found: Mapping[str, Results]) -> None:
-    """Writes each adapter's results beside the base model's into its folder, with plots of both, and into its card."""
+    """Writes each adapter's results, beside the base model's and with plots, into its folder and card."""
     base = found[BASE]
     for name, results in found.items():
         if name == BASE:
@@ -231,13 +231,13 @@ def save_to_adapters(summary: Mapping[str, Any], found: Mapping[str, Results]) -
 
 
 def remove_earlier(folder: Path, written: Collection[str], names: Iterable[str]) -> None:
-    """Removes files of an earlier run that the last one has nothing for."""
+    """Removes files of an earlier run that this one did not write."""
     for name in {*names} - {*written}:
         (folder / name).unlink(missing_ok=True)
 
 
 def make_page_results(results: Results, base: Results, labels: Mapping[str, str] = {}) -> list[Result]:
-    """The rates as a page shows them, beside the base model's; with `labels`, those that it names."""
+    """Returns the rates (only those in `labels`, if given) for a page, beside the base model's."""
 
     def figures(rate: Estimate) -> dict[str, Any]:
         return {
@@ -266,7 +266,7 @@ def make_page_results(results: Results, base: Results, labels: Mapping[str, str]
 
 
 def make_page_outcomes(results: Results, base: Results) -> list[Outcomes]:
-    """The outcomes as a page shows them, beside the base model's."""
+    """Returns the outcomes for a page, beside the base model's."""
     before, after = base.outcomes(), results.outcomes()
     return [
         Outcomes(label, after[name][kind][side], before[name][kind][side])
@@ -275,7 +275,7 @@ def make_page_outcomes(results: Results, base: Results) -> list[Outcomes]:
 
 
 def _description(summary: Mapping[str, Any]) -> str:
-    """How the figures of a page came about."""
+    """Describes how the results of a page were measured."""
     settings = summary["settings"]
     counts = ", ".join(f"{name} ({of_set['rows']:,} rows)" for name, of_set in summary["pairs"].items())
     decoding = f"sampling at temperature {settings['temperature']:g}" if settings["temperature"] else "greedy decoding"
@@ -291,14 +291,14 @@ def _description(summary: Mapping[str, Any]) -> str:
 
 
 def _shown(path: str) -> str:
-    """A model as others may see it: without the folders that it lies in; of an embedded one, what it is."""
+    """Returns a model's name without its parent folders, or a description of an embedded model."""
     if origin := origin_of(path):
         return origin
     return Path(path).name if Path(path).is_dir() else path
 
 
 def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) -> None:
-    """One line a row and model, with both answers, their grades, and what the judge wrote."""
+    """Writes one line per row and model, with both answers, their grades, and the judge's replies."""
     prepared = ("clean_ids", "perturbed_ids", "length", "render_fault")
     lines = []
     for model, results in found.items():
@@ -316,7 +316,7 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
                         f"{side}_judgement": grade.judgement,
                     }
                 own = {key: value for key, value in row.items() if key not in prepared}
-                lines.append({**line, **own, **line})  # in this order, and nothing of ours is replaced
+                lines.append({**line, **own, **line})  # this order, and our values are not replaced
     path = folder / f"{ANSWERS_FILE}.{file_type}"
     if file_type == "parquet":
         columns = list(dict.fromkeys(column for line in lines for column in line))

@@ -1,5 +1,5 @@
 """
-What is wrong with pairs, or will train little, before any weights load.
+Finds faulty pairs, and pairs that train little, before any weights load.
 
 ```bash
 trl-consistency lint --pairs pairs.jsonl --model_name_or_path Qwen/Qwen3-4B-Instruct-2507
@@ -40,7 +40,7 @@ from .loading import ConsistencyScriptArguments, get_split, load_pairs
 from .parser import StrictParser, as_markers, as_template_kwargs
 
 
-# What tells the recipe of one trainer from that of the other.
+# Options that only one of the trainers has.
 _ON_POLICY_ALONE = {option.name for option in fields(OnPolicyConsistencyConfig)} - {
     option.name for option in fields(ConsistencyConfig)
 }
@@ -49,33 +49,33 @@ _ON_POLICY_ALONE = {option.name for option in fields(OnPolicyConsistencyConfig)}
 @dataclass
 @with_help
 class LintArguments(CommandArguments):
-    """Arguments of the `lint` command, beside those of a recipe. Its `--help` explains them."""
+    """Arguments of the `lint` command, besides those of a recipe, explained by its `--help`."""
 
     pairs: str | None = option(
         None,
-        help="The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set of the Hub. By default the "
+        help="The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set on the Hub. By default the "
         "recipe's training data.",
     )
-    json: bool = option(False, help="Print one JSON object in place of the text.")
-    html: str | None = option(None, help="HTML file to write: the counts, and marked pairs side by side.")
+    json: bool = option(False, help="Print one JSON object instead of text.")
+    html: str | None = option(None, help="HTML file to write, with counts and marked pairs side by side.")
     strict: bool = option(False, help="Exit with status 1 if anything was found.")
     dose: bool = option(
         False,
-        help="Load the weights, too, and measure on `dose_pairs` pairs how differently the model answers the two "
+        help="Also load the weights, and measure on `dose_pairs` pairs how differently the model answers the two "
         "sides.",
     )
-    dose_pairs: int = option(DOSE_PAIRS, at_least(1), help="Pairs of that sample, drawn under `seed`.")
+    dose_pairs: int = option(DOSE_PAIRS, at_least(1), help="Number of those pairs, sampled with `seed`.")
     samples: int = option(
         3,
         at_least(0),
-        help="Pairs to show, drawn under `seed`. The HTML file has the first row of each finding besides.",
+        help="Pairs to show, sampled with `seed`. The HTML file also shows the first row of each finding.",
     )
 
 
 def _recipe_options() -> type:
     """
-    The options of both trainers, so that any recipe can be read. Their own checks are left out: they need the machine
-    that is to train.
+    Returns a data class with the options of both trainers, so that any recipe can be read. It skips their checks,
+    which need the training machine.
     """
     hints: dict[str, Any] = {}
     options: dict[str, dict[str, Any]] = {}
@@ -84,12 +84,12 @@ def _recipe_options() -> type:
         for declared in fields(config):
             if not declared.init:
                 continue
-            if declared.name in options:  # the one may have choices that the other does not
+            if declared.name in options:  # their choices may differ
                 options[declared.name]["metadata"].pop("choices", None)
                 continue
             kind = "default" if declared.default_factory is MISSING else "default_factory"
             options[declared.name] = {kind: getattr(declared, kind), "metadata": {**declared.metadata}}
-    # None tells that it was not given: without a recipe nothing is known to be generated.
+    # None means not given: without a recipe, the number of generated tokens is unknown.
     options["max_completion_length"]["default"] = None
     hints["max_completion_length"] = int | None
     derived = ("needs_completions", "needs_shared_span", "compares_suffix", "compares_content")
@@ -108,7 +108,7 @@ def main(
     dataset_args: DatasetMixtureConfig,
     recipe_keys: Collection[str] = (),
 ) -> tuple[LintReport, tuple[str, ...]]:
-    """Lints, shows and writes; returns the report and the findings that do not matter to the recipe's objectives."""
+    """Lints, shows and writes; returns the report, and the findings that are irrelevant to the recipe's objectives."""
     check_ranges(lint_args)
     check_ranges(recipe, {"max_length": at_least(1), "max_completion_length": at_least(1)})
     markers = as_markers(recipe.thinking_markers)
@@ -161,7 +161,7 @@ def _show(
     show: Callable[[int], ShownPair],
     title: str,
 ) -> None:
-    """Prints the counts and the pairs `shown`, or the object, and writes the HTML file."""
+    """Prints the counts and the pairs `shown`, or the JSON object, and writes the HTML file."""
     if not lint_args.json:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(counts_text(report, irrelevant))
@@ -185,11 +185,11 @@ def _show(
 def read_pairs(
     pairs: str | None, script_args: ConsistencyScriptArguments, dataset_args: DatasetMixtureConfig
 ) -> list[dict[str, Any]]:
-    """The rows of `pairs`, or of the recipe's training data."""
+    """Returns the rows of `pairs`, or of the recipe's training data."""
     if pairs is not None:
         script_args.dataset_name, dataset_args.datasets = pairs, []
     name = script_args.dataset_name or ""
-    # Row by row: `datasets` refuses a file as a whole if a column has two types, and fills in what a row lacks.
+    # Row by row: `datasets` rejects a file in which a column has two types, and fills in missing columns.
     if os.path.isfile(name) and not name.endswith(".json"):
         return list(read_rows(name))
     split = script_args.dataset_train_split
@@ -197,7 +197,7 @@ def read_pairs(
 
 
 def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingClass:
-    """The tokenizer or processor, as the trainers load it; no weights."""
+    """Loads the tokenizer or processor as the trainers do."""
     name = model_args.model_name_or_path
     if not name:
         raise ConsistencyError("No model: give `model_name_or_path`. Only its tokenizer is loaded.")
@@ -215,7 +215,7 @@ def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingC
 
 
 def context_length(model_args: ModelConfig, recipe: Any, processing_class: ProcessingClass) -> int | None:
-    """Most tokens that the model can read, None if neither its config nor its tokenizer says."""
+    """Returns the model's context length, or None if neither its config nor its tokenizer has one."""
     lengths = [get_tokenizer(processing_class).model_max_length]
     if model_args.model_name_or_path != EMBEDDED:
         try:
@@ -225,9 +225,9 @@ def context_length(model_args: ModelConfig, recipe: Any, processing_class: Proce
                 trust_remote_code=recipe.trust_remote_code,
             )
             lengths.append(getattr(config.get_text_config(), "max_position_embeddings", None))
-        except (OSError, ValueError):  # a tokenizer alone
+        except (OSError, ValueError):  # no config: a tokenizer alone
             pass
-    known = [length for length in lengths if length and length < 10**9]  # a tokenizer without a limit says 1e30
+    known = [length for length in lengths if length and length < 10**9]  # 1e30 stands for no limit
     return min(known) if known else None
 
 
@@ -291,12 +291,12 @@ def _show_pair(
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses, lints and shows; faulty options and unreadable data end the program with their message alone."""
+    """Parses, lints and shows; faulty data or options end the program with one message."""
     dataclass_types = (LintArguments, ConsistencyScriptArguments, _recipe_options(), ModelConfig, DatasetMixtureConfig)
     parser = StrictParser(dataclass_types, "lint", prog=prog)
     lint_args, script_args, recipe, model_args, dataset_args = parser.parse_args_and_config(args)
-    PartialState()  # loggers ask it which process this is
-    if hasattr(sys.stdout, "reconfigure"):  # a terminal may know few characters
+    PartialState()  # loggers need it
+    if hasattr(sys.stdout, "reconfigure"):  # not every terminal can show all characters
         sys.stdout.reconfigure(errors="replace")
     report, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, parser.config_keys)
     if lint_args.strict and report.has_findings(ignore=irrelevant):

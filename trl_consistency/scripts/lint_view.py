@@ -1,4 +1,4 @@
-"""What `trl-consistency lint` shows: counts and marked tokens, in the terminal or as a page."""
+"""Output of `trl-consistency lint`: counts and marked tokens, in the terminal or as HTML."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 SIDES = ("clean", "perturbed")
 MARKS = {
-    "same": "both begin so",
-    "shared": "both end so",
+    "same": "same beginning",
+    "shared": "same end",
     "cue": "on this side only",
     "header": "generation header",
     "over": "over the limit",
@@ -26,12 +26,12 @@ MARKS = {
 _STYLES = {"same": "dim", "shared": "green", "cue": "bold yellow", "header": "blue", "over": "strike red"}
 _BRACKETS = {"same": ("", ""), "shared": ("[", "]"), "cue": ("«", "»"), "header": ("⟨", "⟩"), "over": ("{", "}")}
 
-# Of a longer run of one mark, so many tokens are shown at each of its ends.
+# A longer run of one mark is cut to so many tokens at each end.
 _SHOWN_IN_TERMINAL, _SHOWN_ON_PAGE = 40, 400
 
 
 class ShownPair(NamedTuple):
-    """A pair to be shown."""
+    """A pair to show."""
 
     row: int
     findings: list[str]
@@ -40,7 +40,7 @@ class ShownPair(NamedTuple):
 
 
 def counts_text(report: LintReport, irrelevant: Iterable[str] = ()) -> str:
-    """The report in lines of text; `irrelevant` findings are said to be none."""
+    """Returns the report as text. `irrelevant` findings are marked as such."""
     alignment = report.alignment
     lines = [f"{report.rows} row(s), {len(report.anchors)} of them anchors."]
     if alignment.rows:
@@ -67,7 +67,7 @@ def _faults(report: LintReport) -> list[str]:
 
 
 def dose_text(dose: Dose) -> str:
-    """What [`~trl_consistency.evaluation.measure_dose`] found, in lines of text."""
+    """Formats the result of [`~trl_consistency.evaluation.measure_dose`]."""
     heading, *figures = _dose_lines(dose)
     return "\n".join([heading, *(f"- {line}" for line in figures), *(f"Warning: {line}" for line in dose.warnings())])
 
@@ -81,8 +81,8 @@ def _dose_lines(dose: Dose) -> list[str]:
 
 def _note(finding: str, irrelevant: Iterable[str]) -> str:
     if finding in irrelevant:
-        return " (of no matter to these objectives)"
-    return " (matters to act, attct and mlpct alone)" if finding in SPAN_FINDINGS else ""
+        return " (irrelevant to these objectives)"
+    return " (relevant to act, attct and mlpct only)" if finding in SPAN_FINDINGS else ""
 
 
 def _listed(rows: Sequence[int]) -> str:
@@ -90,7 +90,7 @@ def _listed(rows: Sequence[int]) -> str:
 
 
 def pair_text(pair: ShownPair, width: int, colour: bool) -> str:
-    """The two prompts of a pair side by side, `width` characters in all."""
+    """Returns the two prompts of a pair side by side, in `width` characters."""
     from rich import box
     from rich.table import Table
 
@@ -103,7 +103,7 @@ def pair_text(pair: ShownPair, width: int, colour: bool) -> str:
 
 
 def legend(colour: bool) -> str:
-    """What the colours, or else the brackets, mean."""
+    """Explains the colours, or else the brackets."""
     from rich.text import Text
 
     return in_terminal(Text(", ").join(_marked(meaning, mark, colour) for mark, meaning in MARKS.items()), 200, colour)
@@ -113,7 +113,7 @@ def _marked(text: str, mark: str, colour: bool) -> "Text":
     from rich.text import Text
 
     opening, closing = ("", "") if colour else _BRACKETS[mark]
-    body = text.removesuffix("\n")  # a bracket behind the last line break would stand on a line of its own
+    body = text.removesuffix("\n")  # the closing bracket must not get a line of its own
     shown = "".join(map(_visible, f"{opening}{body}{closing}{text[len(body) :]}"))
     return Text(shown, _STYLES[mark] if colour else "")
 
@@ -132,7 +132,7 @@ def _shown_mark(token: Token) -> str:
 
 
 def _shortened(tokens: Sequence[Token], shown: int) -> list[Token]:
-    """The tokens, of long runs of one mark only the ends: what is left out is counted in its place."""
+    """Returns the tokens, with the middle of long runs of one mark replaced by a count."""
     short: list[Token] = []
     for _, run in groupby(tokens, key=_shown_mark):
         of_run = list(run)
@@ -145,7 +145,7 @@ def _shortened(tokens: Sequence[Token], shown: int) -> list[Token]:
 
 
 def _visible(character: str) -> str:
-    """A character as a terminal can show it."""
+    """Returns a printable form of a character."""
     return {"\n": "↵\n", "\t": "→"}.get(character, character if character.isprintable() else "·")
 
 
@@ -156,7 +156,7 @@ def page(
     dose: Dose | None = None,
     irrelevant: Iterable[str] = (),
 ) -> str:
-    """The report and the pairs as one HTML file that needs no other."""
+    """Returns the report and the pairs as self-contained HTML."""
     findings = [
         (name, rows, FINDINGS[name] + _note(name, irrelevant), bool(rows) and name not in irrelevant)
         for name, rows in report.findings.items()

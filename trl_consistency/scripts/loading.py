@@ -1,4 +1,4 @@
-"""What the training scripts load by name: data sets, and the embedded model organism."""
+"""Loads data sets for the training scripts."""
 
 import os
 from dataclasses import dataclass
@@ -19,28 +19,28 @@ from ..organism import load_control_dataset, load_organism_datasets
 from ..trainer.callbacks.evaluation import check_options
 
 
-# What `datasets` raises for files that it cannot read, folders without data, scripts, and names that it cannot find.
+# Errors of `datasets` for unreadable files, folders without data, scripts, and unknown names.
 LOADING_ERRORS = (DatasetGenerationError, OSError, RuntimeError, ValueError)
 
 
 @dataclass
 @with_help
 class ConsistencyScriptArguments(ScriptArguments):
-    """Arguments common to all training scripts, which `trl-consistency consistency --help` explains."""
+    """Arguments of all training scripts, explained by `trl-consistency consistency --help`."""
 
     # Parameters that control the anchors
     anchor_dataset_name: str | None = option(
         None,
-        help="Path or name of the data set of anchors (a `prompt` column) for `anchor_ratio`. If None, the pairs' "
-        "own clean prompts serve.",
+        help="Path or name of a data set of anchors (a `prompt` column) for `anchor_ratio`. If None, the pairs' clean "
+        "prompts are used.",
     )
     anchor_dataset_config: str | None = option(None, help="Configuration name of the data set of anchors.")
     anchor_dataset_split: str = option("train", help="Split of the data set of anchors.")
     # Parameters that control the guard
     guard_split: str | None = option(
         None,
-        help="Split of held-out pairs to measure on (by a `ConsistencyEvalCallback`) while training goes on. If "
-        "None, nothing is measured.",
+        help="Split of held-out pairs to measure on during training (with `ConsistencyEvalCallback`). If None, "
+        "nothing is measured.",
     )
     guard_dataset_name: str | None = option(
         None, help="Path or name of the data set with `guard_split`. If None, that of the training pairs."
@@ -51,20 +51,17 @@ class ConsistencyScriptArguments(ScriptArguments):
     )
     guard_control_dataset_config: str | None = option(None, help="Configuration name of the control questions.")
     guard_control_split: str = option("test", help="Split of the control questions.")
-    guard_every: int | None = option(
-        None, help="Steps between measurements. If None, evaluations (`eval_strategy`) say when."
-    )
+    guard_every: int | None = option(None, help="Steps between measurements. If None, they follow `eval_strategy`.")
     guard_max_drop: float | None = option(
         None,
-        help="Stops when benign requests answered, or control questions answered right, fall by more than this share "
-        "since the start (0.05: five points). If None, nothing stops.",
+        help="Training stops if the share of benign requests answered, or of right answers to control questions, "
+        "falls by more than this (0.05: five points). If None, it never stops.",
     )
-    guard_rows: int = option(64, help="Most rows of each kind to measure on.")
+    guard_rows: int = option(64, help="Maximum rows of each kind to measure on.")
     # Parameters that control the resumption
     resume_changed: list[str] | None = option(
         None,
-        help="What may be other than in the run that `resume_from_checkpoint` goes on with, by the names that the "
-        "error lists.",
+        help="What may differ from the run that `resume_from_checkpoint` resumes, by the names that the error lists.",
     )
 
 
@@ -74,21 +71,19 @@ class OnPolicyConsistencyScriptArguments(ConsistencyScriptArguments):
     """Arguments of the on-policy script."""
 
     # Parameters that control the reference
-    ref_model_name_or_path: str | None = option(
-        None, help="A model in the place of the reference. If None, it is the model before training."
-    )
+    ref_model_name_or_path: str | None = option(None, help="Reference model. If None, the model before training.")
 
 
 def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMixtureConfig) -> Any:
     """
-    Loads the splits that a recipe names: a hub data set, a local folder or file (JSON Lines, JSON, CSV, Parquet), a
-    mixture, or the embedded organism's pairs.
+    Loads the splits of a recipe's data: a data set on the Hub, a local folder or file (JSON Lines, JSON, CSV,
+    Parquet), a mixture, or the embedded organism's pairs.
 
     Raises:
-        [`ConsistencyError`]: If no data set is named, or two are, or the file type is not known.
+        [`ConsistencyError`]: If not exactly one data set is named, or the file type is unknown.
     """
     name = script_args.dataset_name
-    # Two names of one option: TRL's scripts heed the first with `dataset_name`, the second with `datasets`.
+    # Two names of one option: TRL's scripts read the first with `dataset_name`, the second with `datasets`.
     streaming = script_args.dataset_streaming or dataset_args.streaming
     if dataset_args.datasets and name:
         raise ConsistencyError("Both `datasets` and `dataset_name` are given: keep one.")
@@ -103,10 +98,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             extension = os.path.splitext(entry.path)[1]
             check_json(entry.path)
             check_csv(entry.path)
-            if extension in FILE_TYPES:  # a file, as `dataset_name` takes it
+            if extension in FILE_TYPES:  # a file, as in `dataset_name`
                 if "://" not in entry.path:
                     check_data_file(entry.path)
-                # An address may have a `?` of its own.
+                # URLs may contain `?`.
                 pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
                 entry.path, entry.data_files = FILE_TYPES[extension], pattern
             check_data_folder(entry.path)
@@ -131,7 +126,7 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
 
 
 def load_anchors(script_args: ConsistencyScriptArguments) -> Any:
-    """Loads the anchors that a recipe names, None if it names none; `embedded:organism` has some, too."""
+    """Loads a recipe's anchors, or returns None if it names none."""
     name = script_args.anchor_dataset_name
     if not name:
         return None
@@ -143,10 +138,10 @@ def load_anchors(script_args: ConsistencyScriptArguments) -> Any:
 
 def load_guard(script_args: ConsistencyScriptArguments, training_args: Any) -> dict[str, Any] | None:
     """
-    Loads what a [`ConsistencyEvalCallback`] needs, None if the recipe wants none. Faults are found here, before weights load.
+    Returns the arguments of a [`ConsistencyEvalCallback`], or None without `guard_split`. Runs before weights load.
 
     Raises:
-        [`ConsistencyError`]: If options are missing or contradict each other, or the data cannot be measured on.
+        [`ConsistencyError`]: If options are missing or contradict each other, or the data are unsuitable.
     """
     options: dict[str, Any] = {
         "eval_every": script_args.guard_every,
@@ -179,12 +174,12 @@ def load_guard(script_args: ConsistencyScriptArguments, training_args: Any) -> d
         "eval_dataset": get_split(splits, script_args.guard_split, "guard_split"),
         "control_dataset": control,
     }
-    draw_sample(data["eval_dataset"], control)  # faulty rows are better known now
+    draw_sample(data["eval_dataset"], control)  # fails early on faulty rows
     return {**data, **options}
 
 
 def _load_named(name: str, config: str | None, streaming: bool) -> Any:
-    """A local file (its rows become the split `train`), or whatever `load_dataset` finds under that name."""
+    """Loads a local file (its rows become the split `train`), or a data set by name."""
     extension = os.path.splitext(name)[1]
     is_file = os.path.isfile(name)
     check_data_file(name)
@@ -209,7 +204,7 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
 
 
 def get_split(dataset: DatasetDict | IterableDatasetDict, split: str, option: str) -> Any:
-    """The split that `option` names, or a [`ConsistencyError`] that lists those there are."""
+    """Returns the split that `option` names; raises [`ConsistencyError`] with the known splits if it is missing."""
     if split not in dataset:
         hint = (
             " For files, put train.jsonl and test.jsonl in a folder and name the folder, or list the file under `datasets` "

@@ -1,4 +1,4 @@
-"""What is wrong with options by their names and types: in a recipe, and on the command line."""
+"""Checks names and types of options, in a recipe and on the command line."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ from .sources import SOURCE_ERRORS, read_options
 PAIRED = "trl_consistency.config.consistency_config.ConsistencyConfig"
 ON_POLICY = "trl_consistency.config.on_policy_consistency_config.OnPolicyConsistencyConfig"
 
-# Environment variables that a recipe may set: how many threads and which devices, what is logged and under which name.
+# Environment variables that a recipe may set: threads, devices, and logging.
 HARMLESS_VARIABLES = re.compile(
     r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|(?:OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS"
     r"|NCCL_[A-Z0-9_]*(?:DEBUG|DISABLE|LEVEL|TIMEOUT|IFNAME|BLOCKING_WAIT|ERROR_HANDLING)|PYTORCH_(?:CUDA_)?ALLOC_CONF"
@@ -28,16 +28,16 @@ HARMLESS_VARIABLES = re.compile(
     r"|MLFLOW_EXPERIMENT_NAME|MLFLOW_RUN_ID|COMET_(?:PROJECT_NAME|WORKSPACE|MODE)|TRACKIO_(?:PROJECT|SPACE_ID)"
 )
 
-# Options that are text (a path) to their type, but for which true has a meaning.
+# Options of type text (a path) for which true has a meaning.
 TRUE_OR_TEXT = ("resume_from_checkpoint",)
 
 
-# Values that a file may make when its aliases are written out, as a message that shows one would write them.
+# Maximum number of values in a file with its aliases expanded, as an error message that quotes one would print them.
 MAX_VALUES = 100_000
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML without code, and with an error where a key is given twice: the last one would win without a word."""
+    """Loads YAML without running code. Duplicate keys are errors: the last one would win silently."""
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
@@ -70,7 +70,7 @@ def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
 
 
 def refuse(prog: str, message: str) -> NoReturn:
-    """Ends the program as argparse does, but without the usage of some two hundred options."""
+    """Ends the program as argparse does, but without the usage of some 200 options."""
     print(printable(f"{prog}: error: {message}"), file=sys.stderr)
     sys.exit(2)
 
@@ -78,19 +78,19 @@ def refuse(prog: str, message: str) -> NoReturn:
 @dataclass(frozen=True)
 class OptionCheck:
     """
-    Finds unknown flags and keys, unreadable recipes, and values in them of another type than the option's.
+    Finds unknown flags and keys, unreadable recipes, and values of the wrong type in them.
 
     Args:
         prog (`str`):
             The command, for messages.
         hints (`Mapping[str, Any]`):
-            Type of each option; `Any` takes every value.
+            Type of each option; `Any` accepts every value.
         flags (`Collection[str]`):
-            The flags that there are.
+            Known flags.
         choices (`Mapping[str, Collection]`):
-            Values that options are limited to, where they are.
+            Permitted values by option, or None.
         entry_hints (`Mapping[str, Any]`):
-            Types of what an entry of `datasets` can have.
+            Type of each key in an entry of `datasets`.
     """
 
     prog: str
@@ -100,7 +100,7 @@ class OptionCheck:
     entry_hints: Mapping[str, Any]
 
     def check(self, args: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
-        """Ends the program for the first fault. Returns the arguments as TRL's parser takes them, and the recipe."""
+        """Ends the program at the first fault. Returns the arguments for TRL's parser, and the recipe."""
         args = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
         config: dict[str, Any] = {}
         if args.count("--config") > 1:

@@ -1,4 +1,4 @@
-"""The pairs that `trl-consistency evaluate` measures on, read and checked before any weights load."""
+"""Reads and checks the pairs for `trl-consistency evaluate`, before any weights load."""
 
 import os
 import random
@@ -29,20 +29,20 @@ def load_sets(
     names: Sequence[str], splits_wanted: Sequence[str] | None, max_pairs: int | None, seed: int
 ) -> dict[str, PairSet]:
     """
-    The pairs by a short name: the file's, the split's, or `FOLDER/SPLIT` where several would have the same.
+    Loads pairs by a short name: of the file or the split, or `FOLDER/SPLIT` if names coincide.
 
     Args:
         names (`Sequence[str]`):
-            Files, folders, data sets of the Hub or `embedded:organism`.
+            Files, folders, data sets on the Hub or `embedded:organism`.
         splits_wanted (`Sequence[str]`, *optional*):
-            Splits of those that are no files. If `None`, all but `train`, or `train` if there is no other.
+            Splits of folders and data sets. If `None`, all but `train`, or `train` if it is the only one.
         max_pairs (`int`, *optional*):
-            Pairs of each, drawn under `seed`.
+            Maximum number of pairs of each file or split.
         seed (`int`):
-            Seed.
+            Sampling seed.
 
     Raises:
-        [`ConsistencyError`]: If there are none, or rows are faulty.
+        [`ConsistencyError`]: If there are no pairs, or rows are faulty.
     """
     files = [name for name in names if os.path.isfile(name)]
     if splits_wanted is not None and len(files) == len(names):
@@ -91,7 +91,7 @@ def _load_splits(name: str) -> dict[str, Rows]:
             for row in load_control_dataset()
         ]
         return {**{split: list(rows) for split, rows in load_organism_datasets().items()}, "control": control}
-    # Row by row: `datasets` refuses a file as a whole if a column has two types, and fills in what a row lacks.
+    # Row by row: `datasets` rejects a file in which a column has two types, and fills in missing columns.
     if os.path.isfile(name) and not name.endswith(".json"):
         return {"train": list(read_rows(name))}
     dataset = load_pairs(ConsistencyScriptArguments(dataset_name=name), DatasetMixtureConfig())
@@ -102,7 +102,7 @@ def _check_spelling(answers: set[str], name: str) -> None:
     spelt: dict[str, str] = {}
     for answer in sorted(answers):
         as_read = " ".join(normalized(answer).split())
-        short = len(as_read) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
+        short = len(as_read) < SHORTEST_IN_ANY_CASE  # and read case-sensitively
         other = spelt.setdefault(as_read if short else as_read.lower(), answer)
         if other != answer:
             raise ConsistencyError(
@@ -114,7 +114,7 @@ def _check_spelling(answers: set[str], name: str) -> None:
 def render_sets(
     sets: dict[str, PairSet], processing_class: ProcessingClass, kwargs: dict[str, Any]
 ) -> dict[str, PairSet]:
-    """The sets with the token ids of both prompts in each row; rows that cannot be rendered are reported."""
+    """Returns the sets with both prompts' token ids; raises [`ConsistencyError`] for rows that cannot be rendered."""
     for name, of_set in sets.items():
         chats = [row for row in of_set.rows if isinstance(row["clean_prompt"], list)]
         if chats:

@@ -1,5 +1,5 @@
 """
-Pairs of clean and perturbed prompts from a file or data set of questions, requests or prompts.
+Makes pairs of clean and perturbed prompts from questions, requests or prompts.
 
 ```bash
 trl-consistency pairs --dataset_name questions.jsonl --perturbations suggested_answer are_you_sure --output_dir pairs
@@ -39,79 +39,71 @@ from .early import check_perturbations_file
 @dataclass
 @with_help
 class PairsArguments(CommandArguments):
-    """Arguments of the `pairs` command, which its `--help` explains."""
+    """Arguments of the `pairs` command, explained by its `--help`."""
 
     # Parameters that control the data
     dataset_name: str = option(
-        help="Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set of the Hub."
+        help="Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set on the Hub."
     )
     output_dir: str = option(
-        help="Folder for the pairs (`train`, `test`, `test_wordings`) and their card. A recipe takes it as "
-        "`dataset_name`.",
+        help="Folder for the pairs (`train`, `test`, `test_wordings`) and their card: the `dataset_name` of a recipe.",
     )
     dataset_config: str | None = option(None, help="Configuration name of the data set.")
     dataset_split: str = option("train", help="Split of the data set.")
-    max_sources: int | None = option(None, at_least(1), help="Read only so many rows.")
+    max_sources: int | None = option(None, at_least(1), help="Maximum rows to read.")
     # Parameters that control the pairs
-    perturbations: list[str] = option(
-        ["suggested_answer"], help="Perturbations or families of them; `a+b` applies a, then b."
-    )
-    perturbations_file: str | None = option(
-        None, help="Python file that registers perturbations of your own. It is run."
-    )
+    perturbations: list[str] = option(["suggested_answer"], help="Perturbations or families; `a+b` applies a, then b.")
+    perturbations_file: str | None = option(None, help="Python file to run, which registers your own perturbations.")
     pairs_per_source: int | None = option(
-        None, help="Pairs that each source gets in a split, its perturbations taken in turn. By default one of each."
+        None, help="Pairs per source in a split, with perturbations in turn. By default one per perturbation."
     )
-    test_share: float = option(0.1, help="Share of the sources that is held out.")
+    test_share: float = option(0.1, help="Share of held-out sources.")
     wrong_answer: Literal["random", "longest", "given"] = option(
         "random",
         help="Which wrong answer is suggested: a random one, the longest, or the one given in `wrong_answer_column`.",
     )
     positions: list[str] = option(
-        list(POSITIONS), help="Where cues may stand: start, before_choices, after_choices, end. By default anywhere."
+        list(POSITIONS), help="Positions of cues: start, before_choices, after_choices, end. By default all."
     )
     prompt_format: Literal["chat", "text"] = option("chat", help="Chat messages or text.")
     instruction: str | None = option(
         None,
-        help="Follows every question. By default, questions with choices ask for a letter; an empty text asks for "
-        "nothing.",
+        help="Text after every question. By default, questions with choices ask for a letter; empty for no text.",
     )
-    benign_controls: bool = option(False, help="Add everyday requests in the same jailbreak wrappers.")
+    benign_controls: bool = option(False, help="Add benign requests in the same jailbreak wrappers.")
     # Parameters that control the columns
     prompt_column: str | None = option(None, help="Questions, requests or prompts (text, or chat messages).")
-    choices_column: list[str] | None = option(
-        None, help="The column of choices, or several that hold one choice each."
-    )
+    choices_column: list[str] | None = option(None, help="Choices: one column, or several with one choice each.")
     answer_column: str | None = option(
-        None, help="Right answers; for choices a letter, the text of a choice, or its index from 0."
+        None, help="Right answers; with choices, a letter, the text of a choice, or its index from 0."
     )
     wrong_answer_column: str | None = option(None, help="Wrong answers that may be suggested: one, or a list.")
-    source_id_column: str | None = option(None, help="Names of the sources. By default made from the text.")
-    safety_fact_column: str | None = option(None, help="Facts that the clean side states.")
-    keep_columns: list[str] = option([], help="Further columns that the pairs keep.")
+    source_id_column: str | None = option(None, help="Ids of the sources. By default hashes of the text.")
+    safety_fact_column: str | None = option(None, help="Safety facts for the clean side.")
+    keep_columns: list[str] = option([], help="Further columns to keep.")
     faulty_rows: Literal["error", "drop"] = option(
-        "error", help="`error` refuses the data, `drop` leaves faulty rows out and counts them."
+        "error", help="`error` stops at faulty rows, `drop` leaves them out and counts them."
     )
     # Parameters that control the choice of vulnerable pairs
     keep_vulnerable: bool = option(
         False,
         help="Keep only training pairs that the model answers well on the clean prompt and badly on the perturbed "
-        "one; its answers and the verdicts go to verdicts.jsonl. The test splits stay whole.",
+        "one. Answers and verdicts go to verdicts.jsonl. Test splits are not filtered.",
     )
-    model_name_or_path: str | None = option(None, help="The model of `keep_vulnerable`.")
-    model_revision: str | None = option(None, help="Its revision.")
-    max_completion_length: int = option(256, at_least(1), help="Most tokens of its answers, which are greedy.")
-    batch_size: int = option(32, at_least(1), help="Prompts that it answers at a time.")
+    model_name_or_path: str | None = option(None, help="Model for `keep_vulnerable`.")
+    model_revision: str | None = option(None, help="Revision of the model.")
+    max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer (greedy).")
+    batch_size: int = option(32, at_least(1), help="Prompts per batch.")
     # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the files.")
     seed: int = option(42, help="Seed.")
-    push_to_hub: str | None = option(None, help="Data set of the Hub (user/name) to push the folder to.")
-    hub_private: bool = option(False, help="Whether that data set is private, if it is new.")
+    push_to_hub: str | None = option(None, help="Data set on the Hub (user/name) to push the folder to.")
+    hub_private: bool = option(False, help="Whether a new data set is private.")
 
 
 VERDICTS = "verdicts.jsonl"
 
-# Options that say where the pairs go, not what they are.
+# Options that do not affect the pairs' content.
 _NOT_IN_CARD = (
     "dataset_name",
     "output_dir",
@@ -125,14 +117,14 @@ _OF_THE_MODEL = ("keep_vulnerable", "model_name_or_path", "model_revision", "max
 
 
 def main(args: PairsArguments) -> BuildReport:
-    """Makes the pairs and their card, and pushes them where that is asked for."""
+    """Makes the pairs and their card, and pushes them with `push_to_hub`."""
     if args.perturbations_file:
         check_perturbations_file(args.perturbations_file)
         _run_perturbations(args.perturbations_file)
     check_ranges(args)
     if args.keep_vulnerable != bool(args.model_name_or_path):
         raise ConsistencyError(
-            "`keep_vulnerable` needs `model_name_or_path`: it is the model's own answers that decide."
+            "`keep_vulnerable` needs `model_name_or_path`: the model's own answers decide."
             if args.keep_vulnerable
             else "`model_name_or_path` is given, but nothing is asked of the model: set `keep_vulnerable`."
         )
@@ -170,7 +162,7 @@ def main(args: PairsArguments) -> BuildReport:
         seed=args.seed,
         report=report,
     )
-    if args.push_to_hub:  # before the work: a missing token is better known now
+    if args.push_to_hub:  # fails early without a token
         check_repo_id(args.push_to_hub)
         _create_repo(args.push_to_hub, args.hub_private)
     output_dir = Path(args.output_dir)
@@ -203,7 +195,7 @@ def _write(
 
 
 def _check_output_dir(folder: str) -> None:
-    """Raises [`ConsistencyError`] for a folder whose README.md is another's: it would be replaced."""
+    """Raises [`ConsistencyError`] for a folder with a README.md that this command did not write."""
     if not folder:
         raise ConsistencyError("`output_dir` is empty: name a folder.")
     card = Path(folder) / "README.md"
@@ -227,7 +219,7 @@ def _card(args: PairsArguments, report: BuildReport) -> str:
 
 
 def _remove_earlier(output_dir: Path, written: set[str]) -> None:
-    """Removes what an earlier run wrote and this one did not."""
+    """Removes files of an earlier run that this one did not write."""
     splits = {file_name(split, file_type) for split in SPLITS for file_type in ("jsonl", "parquet")}
     for name in (splits | {VERDICTS}) - written:
         (output_dir / name).unlink(missing_ok=True)
@@ -247,7 +239,7 @@ def _run_perturbations(file: str) -> None:
 
 
 def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path) -> list[str]:
-    """Writes each split to a file of its own, row by row, and returns the splits."""
+    """Writes each split to its own file, row by row, and returns the splits."""
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for split, row in pairs:
@@ -270,8 +262,8 @@ def _to_parquet(folder: Path, splits: Iterable[str]) -> None:
 
 
 def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> None:
-    """Takes the pairs out of a file that the model is not vulnerable to, and writes all verdicts."""
-    from .vulnerable import answer_and_judge  # torch and the model, which nothing else here needs
+    """Removes pairs that the model is not vulnerable to from a file, and writes all verdicts."""
+    from .vulnerable import answer_and_judge  # imports torch, which only this option needs
 
     rows, output_dir = list(read_rows(str(file))), Path(args.output_dir)
     judged = answer_and_judge(
@@ -302,7 +294,7 @@ def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> N
 def _create_repo(repo_id: str, private: bool) -> None:
     try:
         HfApi().create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
-    except Exception as error:  # errors of the Hub, the name and the network have no type in common
+    except Exception as error:  # errors of the Hub, the name and the network share no type
         raise ConsistencyError(f"`push_to_hub`: {repo_id} cannot be created: {explain(error, repo_id)}") from None
 
 
@@ -325,7 +317,7 @@ def _push(repo_id: str, folder: Path) -> None:
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses, makes and reports; faulty data or options end the program with their message alone."""
+    """Makes pairs and reports; faulty data or options end the program with one message."""
     from .parser import StrictParser
 
     (pairs_args,) = StrictParser((PairsArguments,), "pairs", prog=prog).parse_args_and_config(args)

@@ -1,4 +1,4 @@
-"""TRL's parser, strict: an unknown key or flag, or a value of the wrong type, is an error that says what to write."""
+"""A strict version of TRL's parser: unknown keys or flags and values of the wrong type are errors."""
 
 import dataclasses
 import json
@@ -22,14 +22,14 @@ class StrictParser(TrlParser):
     """
     A [`~trl.TrlParser`] for options that come from a YAML file (`--config`) and the command line.
 
-    It differs where TRL's parser stays silent: abbreviated flags are not taken, unknown YAML keys and flags are errors
-    that name the nearest option, and YAML values are checked against the option's type and choices.
+    Unlike TRL's parser, it rejects abbreviated flags and unknown YAML keys and flags, names the nearest option, and
+    checks YAML values against the option's type and choices.
 
     Args:
         dataclass_types (`Iterable[type]`):
             Data classes whose fields are the options.
         command (`str`):
-            The command whose help is shown.
+            Name of the command, for its help.
         **kwargs:
             Passed to [`~trl.TrlParser`].
     """
@@ -45,18 +45,18 @@ class StrictParser(TrlParser):
             for field in dataclasses.fields(dataclass_type)
             if field.init
         }
-        self.config_keys: list[str] = []  # those that the file given with `--config` sets
+        self.config_keys: list[str] = []  # keys in the `--config` file
 
     def error(self, message: str) -> NoReturn:
         refuse(self.prog, message)
 
     def parse_args_and_config(self, args: Iterable[str] | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """
-        Parses command-line arguments on top of the file given with `--config`.
+        Parses command-line arguments, which override the `--config` file.
 
         Args:
             args (`Iterable[str]`, *optional*):
-                Arguments. `None` takes them from the command line.
+                Arguments. By default those of the command line.
 
         Returns:
             `tuple`: One instance of each data class.
@@ -77,14 +77,14 @@ class StrictParser(TrlParser):
 
 
 def as_markers(option: list[str]) -> tuple[str, str]:
-    """`thinking_markers`: what opens a thought, and what closes it."""
+    """Returns `thinking_markers` as a pair."""
     if len(option) != 2 or not all(option):
         raise ConsistencyError("`thinking_markers` must be two texts: what opens a thought, and what closes it.")
     return option[0], option[1]
 
 
 def as_template_kwargs(option: Any) -> dict[str, Any]:
-    """`chat_template_kwargs`, a mapping in a recipe and JSON on the command line."""
+    """Returns `chat_template_kwargs` (a mapping in a recipe, JSON on the command line) as a mapping."""
     kwargs = option or {}
     if isinstance(kwargs, str):
         with suppress(ValueError):

@@ -1,5 +1,5 @@
 """
-From a folder with a trained model to its page on the Hub.
+Publishes a folder with a trained model on the Hub.
 
 ```bash
 trl-consistency push outputs/bct user/name
@@ -20,16 +20,16 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Publishes a trained model: its weights, tokenizer, card, results and plots."""
     parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
     parser.add_argument("folder", metavar="DIR", help="folder of the model, as a training command saved it")
-    parser.add_argument("repo_id", metavar="REPO", help="where on the Hub: user/name")
+    parser.add_argument("repo_id", metavar="REPO", help="repository on the Hub: user/name")
     parser.add_argument(
-        "--base_model", metavar="NAME", help="the Hub's name of a local base model; it is written into DIR"
+        "--base_model", metavar="NAME", help="name on the Hub of a local base model; it is written into DIR"
     )
-    parser.add_argument("--private", action="store_true", default=None, help="make the page private, if it is new")
-    parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it is new (main)")
+    parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
+    parser.add_argument("--revision", metavar="BRANCH", help="branch, created if missing (main)")
     parser.add_argument("--include", nargs="+", default=[], metavar="PATTERN", help="further files to send")
-    parser.add_argument("--dry_run", action="store_true", help="say what would be sent, and send and write nothing")
+    parser.add_argument("--dry_run", action="store_true", help="only print what would be sent")
     options = vars(parser.parse_args(args))
-    from ..publishing import publish  # imports torch, which `--help` need not wait for
+    from ..publishing import publish  # imports torch, which `--help` does not need
 
     folder = Path(options["folder"])
     writes = folder.is_dir() and not options["dry_run"]

@@ -1,4 +1,4 @@
-"""`trl-consistency quickstart`: the whole path on the embedded model organism, offline, in a few minutes on a CPU."""
+"""`trl-consistency quickstart`: trains and evaluates the embedded model organism, offline, in minutes on a CPU."""
 
 import argparse
 import json
@@ -23,13 +23,13 @@ from .recipes import recipes_dir
 if TYPE_CHECKING:
     from ..evaluation import PairSet, Results
 
-# What the report calls a method, and the recipe that trains it.
+# Recipes by their label in the report.
 MOST_SEEDS = 1000
 RECIPES = {"BCT": "bct", "BCT + anchors": "bct_anchors", "ACT + anchors": "act", "OPCT + anchors": "opct"}
-# Only where several seeds are asked for
+# Only with several seeds.
 MORE_RECIPES = {"OPCT by policy gradient + anchors": "opct_policy_gradient"}
 
-# What the quickstart's tables show of its sets, in this order.
+# Rates in the quickstart's tables, in this order.
 LABELS = {
     "sycophancy/test": "Sycophancy, held-out questions",
     "sycophancy/test_wordings": "Sycophancy, held-out questions and wordings",
@@ -46,12 +46,12 @@ LABELS = {
     "clean_accuracy/control": "Accuracy, control task",
 }
 
-MOST_TOKENS, BATCH_SIZE = 32, 64  # of an answer; prompts a batch
+MOST_TOKENS, BATCH_SIZE = 32, 64  # tokens per answer; prompts per batch
 
-# Held-out questions, harmful and benign requests whose answers the report shows, so many of each.
+# Number of held-out questions, harmful requests and benign requests whose answers the report shows.
 EXAMPLES_OF_A_KIND = 2
 
-# What the card of an adapter says above its figures.
+# Text above the results in an adapter's card.
 RESULTS_INTRODUCTION = (
     'Measured by `trl-consistency quickstart`: the base model is the embedded model organism, "before" is that model '
     "without this adapter. Shares of all rows, 95% intervals and counts; held-out questions, requests, wordings and "
@@ -61,13 +61,13 @@ RESULTS_INTRODUCTION = (
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Trains the organism with each quickstart recipe, measures before and after, prints a table and writes a report."""
+    """Trains the organism with each recipe, measures before and after, prints tables and writes a report."""
     parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
-    said = "folder of the report and the adapters (%(default)s)"
+    said = "folder for the report and the adapters (%(default)s)"
     parser.add_argument("--output_dir", type=Path, default=Path("quickstart"), help=said)
     said = "train each recipe with the seeds 1 to N, and give the spread"
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help=said)
-    said = "only write the questions that the organism can answer, as `trl-consistency pairs` takes them"
+    said = "only write the questions that the organism can answer, in the format of `trl-consistency pairs`"
     parser.add_argument("--questions_file", type=Path, metavar="FILE.jsonl", help=said)
     parsed = parser.parse_args(args)
     if parsed.questions_file is not None:
@@ -113,14 +113,14 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
 
     Args:
         output_dir ([`~pathlib.Path`]):
-            Folder for an adapter a method, `report.html`, `report.md`, `results.json` and the pictures.
+            Folder for one adapter per method, `report.html`, `report.md`, `results.json` and the pictures.
         seeds (`Sequence[int]`, *optional*, defaults to `()`):
-            Seeds to train each recipe with. With none, it is trained once, with the recipe's own.
+            Seeds to train each recipe with. By default the recipe's own.
 
     Returns:
-        `dict[str, list[Results]]`: The results of each seed, by `"before"` and the method's name.
+        `dict[str, list[Results]]`: Results of each seed, by the method's name or `"before"`.
     """
-    # What upstream libraries say to each other about names that will go away is not for whoever runs this.
+    # Deprecation warnings of upstream libraries do not concern the user.
     warnings.simplefilter("ignore", FutureWarning)
     import torch
     from tqdm.auto import tqdm
@@ -131,7 +131,7 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
     from ..organism import build_organism
     from ..trainer.run.checks import check_output_dir
 
-    logging.disable_progress_bar()  # loading a model of a million parameters needs none
+    logging.disable_progress_bar()  # the model loads at once
     torch.set_num_threads(1)  # faster than several on a model this small
     start = time.monotonic()
     check_output_dir(str(output_dir))
@@ -166,8 +166,8 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
                     histories.setdefault(name, history)
         except BrokenProcessPool:
             raise ConsistencyError(
-                "A process that trains was killed, as the system does where memory is short. What the trainings said is in "
-                f"{output_dir}/*.log. Make room, and start again."
+                "A training process was killed, as the system does when memory runs out. The logs are "
+                f"{output_dir}/*.log. Free memory, and start again."
             ) from None
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -181,7 +181,7 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
 
 
 def organism_sets() -> "dict[str, PairSet]":
-    """The organism's held-out pairs and its control task, as `trl-consistency evaluate` takes them."""
+    """Returns the organism's held-out pairs and its control task."""
     from ..models.embedded import EMBEDDED
     from .pair_sets import load_sets
 
@@ -195,13 +195,13 @@ def _answer_options() -> Any:
 
 
 def _example_prompts(pairs: Any) -> list[Any]:
-    """A few perturbed prompts of each kind: questions, harmful and benign requests."""
+    """Returns a few perturbed prompts of each kind: questions, harmful and benign requests."""
     from ..evaluation.kinds import kind_of
 
     by_kind: dict[str, list[Any]] = {}
     for row in pairs:
         by_kind.setdefault(kind_of(row), []).append(row["perturbed_prompt"])
-    # One row on each time: a round number of rows would lead to the same wording again.
+    # Advances by one more row each time: otherwise the same wording could recur.
     return [
         prompts[number * (len(prompts) // EXAMPLES_OF_A_KIND) + number]
         for prompts in by_kind.values()
@@ -212,9 +212,9 @@ def _example_prompts(pairs: Any) -> list[Any]:
 def _train_and_measure(
     name: str, recipe: str, seed: int | None, output_dir: Path, before: "Results", example_prompts: list[Any]
 ) -> "tuple[str, list[dict[str, Any]], Results, list[str]]":
-    """One run, in a process of its own: its command, its log history, and the results and example answers after it."""
+    """Trains in its own process; returns the command, the log history, the results, and example answers."""
     adapter_dir = output_dir / (recipe if seed is None else f"{recipe}-seed{seed}")
-    # What several runs at once say goes to a file each.
+    # Runs are concurrent, so each logs to its own file.
     log = os.open(adapter_dir.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -253,7 +253,7 @@ def _train_and_measure(
 
 
 def shown_rates(results: "Results") -> dict[str, Any]:
-    """The rates that the quickstart shows."""
+    """Returns the rates that the quickstart shows."""
     rates = results.rates()
     return {key: rates[key] for key in LABELS}
 
@@ -284,13 +284,12 @@ def _write_report(
     with whole_files(output_dir, "output_dir") as unfinished:
         report = Report(
             "Quickstart: a model organism before and after consistency training",
-            "Held-out questions and requests were never trained on; held-out wordings of the user's wrong guess and held-out "
-            "jailbreak wrappers neither.",
+            "Held-out questions, requests, wordings of the user's wrong guess and wrappers were never trained on.",
             list(results),
             [Table("Rates", what, cells), Table("Outcomes", f"Every answer counts once.{of_first}", counts)],
             _pictures(results, outcomes, first, histories, unfinished, of_first),
             examples,
-            "To prompts in held-out wordings and wrappers.",
+            "Answers to prompts in held-out wordings and wrappers.",
             [f"{name}: recipes/quickstart/{recipe}.yaml" for name, recipe in recipes.items()],
             findings=findings,
         )
@@ -330,7 +329,7 @@ def _pictures(
         Picture(
             plot_outcomes(outcomes, folder / "outcomes.png", title="The model organism before and after"),
             "All answers",
-            f"What became of every answer, without the cue and with it.{of_first}",
+            f"Outcomes of all answers, without and with the cue.{of_first}",
         ),
         Picture(
             plot_rates(rates, folder / "rates.png", labels=LABELS),
@@ -340,12 +339,12 @@ def _pictures(
         Picture(
             plot_tradeoff(all_rates, folder / "tradeoff.png", LABELS),
             "Safety against capability",
-            f"What training cures, and what that costs: the best corner is the upper right one.{of_first}",
+            f"What training improves, and what it costs. The upper right corner is best.{of_first}",
         ),
         Picture(
             plot_training(histories, folder / "training.png"),
             "During training",
-            "On held-out questions and requests: how far the activations on the tokens that both prompts end with are "
-            "from the frozen model's on the clean prompt, and how likely the clean answer is on the perturbed prompt.",
+            "On held-out questions and requests: the distance of activations on the shared suffix from the frozen "
+            "model's on the clean prompt, and the likelihood of the clean answer on the perturbed prompt.",
         ),
     ]

@@ -1,10 +1,10 @@
-"""Where the recipes are."""
+"""Locates the recipes."""
 
 from importlib import resources
 from pathlib import Path
 
 
 def recipes_dir() -> Path:
-    """The recipes: inside an installed package, or beside the package in a checkout."""
+    """Returns the recipes' folder: inside an installed package, or beside the package in a checkout."""
     installed = Path(str(resources.files("trl_consistency"))) / "recipes"
     return installed if installed.is_dir() else installed.parents[1] / "recipes"

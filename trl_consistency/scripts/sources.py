@@ -1,8 +1,8 @@
 """
-The options of a command, read from the sources that define them.
+Reads the options of a command from source files.
 
-Importing TRL's and transformers' classes takes seconds, since they import torch. Their names, types and help are in the
-source files, which are parsed here and not run.
+Importing TRL's and transformers' classes takes seconds, since they import torch. Here, the source files are parsed for
+names, types and help, and not run.
 """
 
 import ast
@@ -16,16 +16,16 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from ..config.options import described_options
 
 
-# Raised where sources are not as expected. The parser of the imported classes has the last word then.
+# Raised for unexpected sources. The parser of the imported classes then decides.
 SOURCE_ERRORS = (OSError, SyntaxError, LookupError)
 
-_GROUP = "# Parameters that control "  # the comment above fields by which TRL's configs are grouped
+_GROUP = "# Parameters that control "  # the comment above each group of fields in TRL's configs
 
 
 class Option(NamedTuple):
     """
-    A field of a data class. `hint` is `Any` and `default` and `choices` are None where the source alone does not tell. The
-    default of an option that must be given is `MISSING`.
+    A field of a data class. If the source does not show them, `hint` is `Any`, and `default` and `choices` are None.
+    The default of a required option is `MISSING`.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Option(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether this package defines it, and does not only inherit it."""
+        """Whether this package defines the option."""
         return self.owner.startswith(f"{__name__.split('.')[0]}.")
 
     @property
     def flags(self) -> list[str]:
-        """The flags that TRL's parser makes of it."""
+        """The option's flags in TRL's parser."""
         negated = self.default is True and self.hint in (bool, bool | None, Any)
         names = [self.name, f"no_{self.name}"] if negated else [self.name]
         return [f"--{spelt}" for name in names for spelt in dict.fromkeys((name, name.replace("_", "-")))]
@@ -52,14 +52,14 @@ class Option(NamedTuple):
 @cache
 def read_options(class_name: str) -> dict[str, Option]:
     """
-    The fields of a data class, those of its bases first.
+    Reads the fields of a data class, those of its bases first.
 
     Args:
         class_name (`str`):
-            The class with the module that defines or imports it, such as `trl.SFTConfig`.
+            The class, with the module that defines or imports it, such as `trl.SFTConfig`.
 
     Returns:
-        `dict[str, Option]`: The fields that its constructor takes, by name.
+        `dict[str, Option]`: The arguments of its constructor, by name.
 
     Raises:
         `OSError`, `SyntaxError` or `LookupError`: If the source is not found or read.
@@ -67,13 +67,13 @@ def read_options(class_name: str) -> dict[str, Option]:
     options: dict[str, Option] = {}
     for module, node in reversed(_resolution_order(class_name)):
         for name, option in _own_options(module, node).items():
-            options.pop(name, None)  # what a class defines anew stands among its own
+            options.pop(name, None)  # a redefined field counts as the class's own
             options[name] = option
     return options
 
 
 def _resolution_order(class_name: str) -> list[tuple[str, ast.ClassDef]]:
-    """A data class and its bases with their modules, in the order in which Python looks for what they define."""
+    """Returns a data class and its bases with their modules, in method resolution order."""
     module, node = _find(*class_name.rsplit(".", 1))
     if not isinstance(node, ast.ClassDef):
         raise LookupError(f"{class_name} is not a class.")
@@ -84,7 +84,7 @@ def _resolution_order(class_name: str) -> list[tuple[str, ast.ClassDef]]:
 
 
 def _own_options(module: str, node: ast.ClassDef) -> dict[str, Option]:
-    """The fields that a class defines itself."""
+    """Returns the fields that a class itself defines."""
     options: dict[str, Option] = {}
     texts = described_options(ast.get_docstring(node) or "")
     lines, group, last_line = _parse(module)[2], "", node.lineno
@@ -110,7 +110,7 @@ def _own_options(module: str, node: ast.ClassDef) -> dict[str, Option]:
 
 
 def _settings(value: ast.expr | None, module: str) -> dict[str, Any]:
-    """What a field's value says of it: `default`, `choices`, `help` and `init`."""
+    """Returns the `default`, `choices`, `help` and `init` of a field."""
     if not isinstance(value, ast.Call):
         return {} if value is None else {"default": _evaluate(value, module)}
     given = {keyword.arg: keyword.value for keyword in value.keywords}
@@ -125,7 +125,7 @@ def _settings(value: ast.expr | None, module: str) -> dict[str, Any]:
 
 @cache
 def _parse(module: str) -> tuple[list[ast.stmt], str, list[str]]:
-    """The statements of a module, the package that its relative imports start from, and its lines."""
+    """Returns the statements of a module, the package for its relative imports, and its lines."""
     top, *parts = module.split(".")
     spec = find_spec(top)  # imports nothing, since the name has no dots
     if spec is None or not spec.submodule_search_locations:
@@ -137,7 +137,7 @@ def _parse(module: str) -> tuple[list[ast.stmt], str, list[str]]:
 
 
 def _find(module: str, name: str) -> tuple[str, ast.stmt]:
-    """The statement that defines a name at the top of a module, or of that from which it is imported there."""
+    """Returns the statement that defines a top-level name of a module, following imports."""
     statements, package, _ = _parse(module)
     for node in statements:
         if isinstance(node, ast.If):  # `if TYPE_CHECKING:`
@@ -155,22 +155,22 @@ def _find(module: str, name: str) -> tuple[str, ast.stmt]:
 
 
 class _Constants(dict[str, Any]):
-    """The names in an expression: those of `typing`, and constants of the module that the expression stands in."""
+    """Names in an expression: those of `typing`, and constants of the expression's module."""
 
     def __init__(self, module: str):
         super().__init__(vars(typing))
         self.module = module
 
     def __missing__(self, name: str) -> Any:
-        node = _find(self.module, name)[1]  # a `KeyError` has the built-in names looked through
+        node = _find(self.module, name)[1]  # a `KeyError` makes Python look in the built-in names
         if not isinstance(node, ast.Assign):
             raise KeyError(name)
         return ast.literal_eval(node.value)
 
 
 def _evaluate(expression: ast.expr, module: str) -> Any:
-    """The value of an expression of constants, None if it is none. An import would evaluate it, too."""
+    """Returns the value of a constant expression, else None. Importing the module would evaluate it, too."""
     try:
         return eval(compile(ast.Expression(expression), module, "eval"), {}, _Constants(module))
-    except Exception:  # whatever an expression of something else than constants leads to
+    except Exception:  # other expressions can raise anything
         return None

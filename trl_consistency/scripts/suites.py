@@ -1,5 +1,5 @@
 """
-Standard suites on a model and its adapters, run by Inspect and lm-evaluation-harness.
+Runs standard suites from Inspect and lm-evaluation-harness on a model and its adapters.
 
 ```bash
 trl-consistency suites --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --adapters bct act --suites gsm8k xstest --judge openai/gpt-4o --output_dir evaluation
@@ -33,34 +33,33 @@ RESULTS, LOGS = "suites.json", "suite_logs"
 @dataclass
 @with_help
 class SuitesArguments(CommandArguments):
-    """Arguments of the `suites` command, which its `--help` explains."""
+    """Arguments of the `suites` command, explained by its `--help`."""
 
     model_name_or_path: str = option(help="The base model, `embedded:organism` or `embedded:smollm2`.")
     suites: list[str] = option(
         help="Suites (strong_reject, strong_reject_wrapped, xstest, xstest_unsafe, are_you_sure, mmlu, gsm8k, "
-        "ifeval, model_written_sycophancy), or `inspect:TASK` and `lm_eval:TASK` for any other task of these "
-        "libraries.",
+        "ifeval, model_written_sycophancy), or any other task as `inspect:TASK` or `lm_eval:TASK`.",
     )
     output_dir: str = option(help="Folder for suites.json and Inspect's logs.")
-    adapters: list[str] = option([], help="Adapters of that model to compare with it.")
+    adapters: list[str] = option([], help="Adapters of the model, to compare with it.")
     model_revision: str | None = option(None, help="Revision of the base model.")
     judge: str | None = option(
         None,
-        help="The model that judges, as Inspect names it: `openai/...`, `trl_consistency/FOLDER` for a local one.",
+        help="The judge by its name in Inspect: `openai/...`, or `trl_consistency/FOLDER` for a local model.",
     )
-    limit: int | None = option(None, at_least(1), help="Samples of each task, for a first try.")
-    batch_size: int = option(32, at_least(1), help="Prompts a batch.")
+    limit: int | None = option(None, at_least(1), help="Maximum samples per task, for a first try.")
+    batch_size: int = option(32, at_least(1), help="Prompts per batch.")
     max_completion_length: int | None = option(
-        None, at_least(1), help="Most tokens of an answer under Inspect. If None, what the task says, or else 512."
+        None, at_least(1), help="Maximum tokens per answer under Inspect. If None, as the task sets it, or 512."
     )
     chat_template_kwargs: dict[str, Any] | str | None = option(
-        None, help="Variables of the chat template, on the command line as JSON."
+        None, help="Variables of the chat template (JSON on the command line)."
     )
-    json: bool = option(False, help="Print one JSON object in place of the tables.")
+    json: bool = option(False, help="Print one JSON object instead of tables.")
 
 
 def main(args: SuitesArguments) -> dict[str, Any]:
-    """Runs, writes and prints; returns what `--json` prints."""
+    """Runs the suites and writes the scores; returns the object that `--json` prints."""
     check_ranges(args)
     template_kwargs = as_template_kwargs(args.chat_template_kwargs)
     adapters = name_models(args.adapters)
@@ -69,7 +68,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     with alone_in(args.output_dir):
         check_output_dir(args.output_dir)
         model, processing_class = load_model(args.model_name_or_path, args.model_revision)
-        with redirect_stdout(sys.stderr):  # the libraries print what they do
+        with redirect_stdout(sys.stderr):  # the libraries print their progress
             scores = run_suites(
                 model,
                 args.suites,
@@ -92,7 +91,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
 def make_results(
     args: SuitesArguments, paths: Mapping[str, str], scores: Mapping[str, Sequence[SuiteScore]]
 ) -> dict[str, Any]:
-    """The object that `--json` prints."""
+    """Returns the object that `--json` prints."""
     found = suite_results(scores)
     return {
         "models": {name: {"path": paths[name], **of_model} for name, of_model in found.items()},
@@ -107,7 +106,7 @@ def make_results(
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses and runs; faulty data or options end the program with their message alone."""
+    """Parses and runs; faulty data or options end the program with one message."""
     (suites_args,) = StrictParser((SuitesArguments,), "suites", prog=prog).parse_args_and_config(args)
     main(suites_args)
 

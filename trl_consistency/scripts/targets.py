@@ -1,6 +1,6 @@
 """
-The reference policy's answers to the clean prompts, without training: the pairs are written with two more columns,
-`completion` (text, to read) and `completion_ids` (the sampled token ids, which training uses).
+Generates the reference policy's answers to the clean prompts, without training. Adds two columns to the pairs:
+`completion` (text, to read) and `completion_ids` (the sampled token ids, for training).
 
 ```bash
 accelerate launch -m trl_consistency.scripts.targets --config recipes/quickstart/bct.yaml --targets_file targets.jsonl
@@ -25,14 +25,14 @@ from .parser import StrictParser
 @dataclass
 @with_help
 class TargetsArguments(CommandArguments):
-    """Arguments of the `targets` command, beside those of training."""
+    """Arguments of the `targets` command, besides those of training."""
 
     targets_file: str = option(help="JSON Lines file to write: the pairs with their targets.")
 
 
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Parses, generates and writes; faulty data or options end the program with their message alone."""
+    """Parses, generates and writes; faulty data or options end the program with one message."""
     kinds = (TargetsArguments, ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
     parser = StrictParser(kinds, "targets", prog=prog)
     targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)
@@ -44,7 +44,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
     trainer.generate_targets()
     if trainer.is_world_process_zero():
-        # The pairs are put together by `datasets`, which needs room, too.
+        # `datasets` needs disk space, too, to put the pairs together.
         write_by(file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file")
         print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
     end_run(trainer)

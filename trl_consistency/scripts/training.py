@@ -1,4 +1,4 @@
-"""What the training scripts do alike: options to a trainer's arguments, and the run from training to the Hub."""
+"""Shared code of the training scripts: options to trainer arguments, training, saving and pushing."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from .parser import StrictParser
 
 
 class TrainingCommand(NamedTuple):
-    """A command that trains by a recipe."""
+    """A training command."""
 
     name: str
     trainer: type
@@ -33,17 +33,17 @@ class TrainingCommand(NamedTuple):
     script_arguments: type
 
     def make_parser(self, prog: str | None = None) -> StrictParser:
-        """The parser of the command's options."""
+        """Returns the parser of the command's options."""
         return StrictParser(
             (self.script_arguments, self.config, ModelConfig, DatasetMixtureConfig), self.name, prog=prog
         )
 
     def make_trainer(self, *parsed: Any) -> Any:
-        """The trainer that the parsed options stand for."""
+        """Returns the trainer for the parsed options."""
         return self.trainer(**trainer_arguments(*parsed))
 
     def run(self, args: Sequence[str] | None = None, prog: str | None = None) -> Any:
-        """Parses and trains; faulty data or options end the program with their message alone. Returns the trainer, ended."""
+        """Trains and returns the trainer; faulty data or options end the program with one message."""
         script_args, training_args, *others = self.make_parser(prog).parse_args_and_config(args)
         with ends_with_message():
             guard = load_guard(script_args, training_args)
@@ -58,7 +58,7 @@ def trainer_arguments(
     model_args: ModelConfig,
     dataset_args: DatasetMixtureConfig,
 ) -> dict[str, Any]:
-    """The arguments of a trainer that the options stand for; models and data sets are loaded by name."""
+    """Returns a trainer's arguments for the options. Models and data sets are loaded by name."""
     if training_args.should_save:
         check_output_dir(training_args.output_dir)
         check_unused(training_args.output_dir)
@@ -98,7 +98,7 @@ def trainer_arguments(
 def train_and_save(
     trainer: Any, script_args: ConsistencyScriptArguments, guard_options: dict[str, Any] | None = None
 ) -> None:
-    """Trains (or goes on), saves the model, pushes it where that is asked for, and ends the trainer."""
+    """Trains (or resumes), saves the model, pushes it with `push_to_hub`, and ends the run."""
     args = trainer.args
     guard = None
     if guard_options is not None:

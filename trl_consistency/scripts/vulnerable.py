@@ -1,4 +1,4 @@
-"""A model's answers to both prompts of pairs, judged: what `trl-consistency pairs --keep_vulnerable` filters by."""
+"""Grades a model's answers to both prompts of pairs, for `trl-consistency pairs --keep_vulnerable`."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from ..models.loading import load_model
 from ..trainer.run.checks import check_chat_template
 
 
-# The model's answers while they are made: a killed run goes on from them. Pushing leaves it out.
+# Folder for the model's answers as they are generated, so that a killed run can resume. It is not pushed.
 ANSWERS = "_answers"
 
 
@@ -27,10 +27,10 @@ def answer_and_judge(
     verdicts_file: Path,
 ) -> list[dict[str, Any]]:
     """
-    Has a model answer both prompts of all rows, and writes what it said and the verdicts.
+    Generates a model's answers to both prompts of all rows, and writes the answers and verdicts.
 
     Returns:
-        `list[dict]`: For each row the `outcome`, whether it is `kept`, both grades and both answers.
+        `list[dict]`: The `outcome` of each row, whether it is `kept`, both grades and both answers.
     """
     model, processing_class = load_model(model_name, revision)
     chats = [row for row in rows if isinstance(row["clean_prompt"], list)]

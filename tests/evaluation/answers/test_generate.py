@@ -68,7 +68,7 @@ def test_likeliest_letter(prefix):
 
 
 def test_letters_that_are_no_tokens(tokenizer):
-    with pytest.raises(ConsistencyError, match="letter É is no single token"):
+    with pytest.raises(ConsistencyError, match="letter É is not a single token"):
         LetterScorer(make_model(), tokenizer, [([5, 6], "É")])
 
 

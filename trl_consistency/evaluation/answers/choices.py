@@ -73,7 +73,7 @@ class LetterScorer:
             self._tokens[letter] = [ids[0] for ids in forms if len(ids) == 1 and ids[0] != text_tokenizer.unk_token_id]
             if not self._tokens[letter]:
                 raise ConsistencyError(
-                    f"`multiple_choice` logprob: the letter {letter} is no single token of this tokenizer. Use `text`."
+                    f"`multiple_choice` logprob: the letter {letter} is not a single token. Use `text`."
                 )
         if any(thought_span(ids, [-1], text_tokenizer, thinking_markers)[1] for ids, _ in prompts):
             raise ConsistencyError(

@@ -176,7 +176,7 @@ def answer_prompts(
     progress: bool,
     cache: TargetCache | None,
 ) -> list[tuple[str, bool]]:
-    """The answers of [`generate_answers`], and whether each is whole: it ended before its tokens did."""
+    """Returns the answers of [`generate_answers`], and whether each ended within `max_new_tokens`."""
     rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
     distinct = list(dict.fromkeys(rendered))
     options = AnswerOptions(max_new_tokens, batch_size, progress=progress)
@@ -199,7 +199,7 @@ def generate_ids(
     engine: Engine | None = None,
     desc: str = "Answering",
 ) -> list[list[int]]:
-    """Answers distinct prompts, given and returned as token ids, with the `engine` if there is one, else the model."""
+    """Answers distinct prompts with the `engine`, or else the model. Prompts and answers are token ids."""
     text_tokenizer = get_tokenizer(tokenizer)
     sampling: dict[str, Any] = {"do_sample": False}
     if options.temperature:

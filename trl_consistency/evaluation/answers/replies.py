@@ -19,22 +19,22 @@ THINKING_MARKERS = ("<think>", "</think>")
 
 def after_thinking(text: str, markers: tuple[str, str] = THINKING_MARKERS) -> str:
     """
-    What a model says after it has thought aloud.
+    Returns the part of a completion after the thought.
 
     Args:
         text (`str`):
-            All that it wrote. Its prompt may have opened the thought.
+            The whole completion. The prompt may have opened the thought.
         markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            What opens and closes a thought.
+            Text that opens and closes a thought.
 
     Returns:
-        `str`: The answer; nothing if the thought does not end.
+        `str`: The answer; empty if the thought does not end.
     """
     return split_thought(text, markers)[1]
 
 
 def split_thought(text: str, markers: tuple[str, str] = THINKING_MARKERS) -> tuple[str, str]:
-    """What was thought, without markers, and the answer after it, as [`after_thinking`] gives it."""
+    """Returns the thought, without markers, and the answer after it, as in [`after_thinking`]."""
     opening, closing = markers
     thought, _, answer = text.rpartition(closing)
     if opening in answer:

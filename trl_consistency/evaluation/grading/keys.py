@@ -16,7 +16,7 @@ REQUESTS = ("harmful", "benign")  # Categories of requests; all others only grou
 
 
 def check_rows(rows: Rows, name: str) -> None:
-    """Raises [`ConsistencyError`] if rows are missing, or lack prompts or have faulty ones or columns that would be misread."""
+    """Raises [`ConsistencyError`] if there are no rows, prompts are missing or faulty, or columns would be misread."""
     if not rows:
         raise ConsistencyError(f"{name} has no rows.")
     columns = list(dict.fromkeys(column for row in rows for column in row))
@@ -32,7 +32,7 @@ def check_rows(rows: Rows, name: str) -> None:
 
 
 def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
-    """Yields the columns that the answers' file could not hold."""
+    """Yields faults of columns that cannot be written to the file of answers."""
     for column in row.keys() - set(PROMPT_COLUMNS):
         try:
             json.dumps(row[column], ensure_ascii=False, default=str).encode()
@@ -42,8 +42,8 @@ def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
 
 def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> None:
     """
-    Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored. If the rows are
-    a sample, `numbers` are their places in the whole set.
+    Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored. `numbers`
+    are the row numbers, if the rows are a sample.
     """
     columns = {column for row in rows for column in row}
     for key in KEYS:

@@ -1,4 +1,4 @@
-"""A report as two files that say the same: Markdown, and HTML that needs no other file."""
+"""A report as Markdown, and as a self-contained HTML file."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ class Table(NamedTuple):
         text (`str`):
             What it shows.
         cells (`Mapping[str, Sequence[str]]`):
-            By the label of the row, a figure for each model, such as `3.1% [1.2, 7.8] (4/128)`.
+            A figure for each model, such as `3.1% [1.2, 7.8] (4/128)`, by the label of the row.
         models (`Sequence[str]`, *optional*):
-            The models, if they are not those of the report.
+            The models. By default those of the report.
     """
 
     heading: str
@@ -37,7 +37,7 @@ class Picture(NamedTuple):
 
     Args:
         path ([`~pathlib.Path`]):
-            PNG file, in the report's folder. HTML gets a copy of it.
+            PNG file, in the report's folder. The HTML file embeds it.
         heading (`str`):
             Heading above it.
         text (`str`):
@@ -49,7 +49,7 @@ class Picture(NamedTuple):
     text: str
 
     def data(self) -> str:
-        """The file in base64."""
+        """Returns the file in base64."""
         return base64.b64encode(self.path.read_bytes()).decode()
 
 
@@ -68,11 +68,11 @@ class Report:
         tables (`Sequence[Table]`):
             Tables.
         pictures (`Sequence[Picture]`, *optional*, defaults to `()`):
-            Pictures: the first stands above the tables, the others below.
+            Pictures: the first comes before the tables, the others after them.
         examples (`Sequence[tuple[str, Mapping[str, str]]]`, *optional*, defaults to `()`):
             Prompts, and what each model answered.
         examples_text (`str`, *optional*, defaults to `""`):
-            Which ones they are.
+            How the examples were chosen.
         notes (`Sequence[str]`, *optional*, defaults to `()`):
             Lines at the end.
         findings (`Sequence[str]`, *optional*, defaults to `()`):
@@ -90,22 +90,22 @@ class Report:
     findings: Sequence[str] = ()
 
     def write(self, folder: Path) -> list[Path]:
-        """Writes `report.html` and `report.md` into a folder, which has the pictures already."""
+        """Writes `report.html` and `report.md` into a folder that already has the pictures."""
         paths = [folder / "report.html", folder / "report.md"]
         for path, text in zip(paths, (self.to_html(), self.to_markdown()), strict=True):
             write_text(path, text)
         return paths
 
     def to_markdown(self) -> str:
-        """The report as Markdown that names its pictures."""
+        """Returns the report as Markdown that links its pictures."""
         return render("report.md", report=self, blocks=self._blocks(), answers=self._answers())
 
     def to_html(self) -> str:
-        """The report as one page of HTML."""
+        """Returns the report as HTML."""
         return render("report.html", report=self, blocks=self._blocks(), answers=self._answers())
 
     def _blocks(self) -> list[Table | Picture]:
-        """The first picture, which shows what became of all answers, then the tables, then the other pictures."""
+        """Returns the first picture (the outcomes of all answers), then the tables, then the other pictures."""
         return [*self.pictures[:1], *self.tables, *self.pictures[1:]]
 
     def _answers(self) -> list[tuple[str, list[str]]]:

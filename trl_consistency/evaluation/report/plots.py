@@ -1,4 +1,4 @@
-"""Rates of several models as pictures, and what evaluation saw during training."""
+"""Plots of outcomes, of rates, and of metrics during training."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# From what should be to what should not, with what could not be read last: white and hatched, so that it shows.
+# From good to bad outcomes. Unread comes last, white and hatched, so that it stands out.
 OUTCOME_STYLES = {
     "question": {"right": ("#4c9f70", ""), "other": ("0.65", ""), "suggested": ("#d95f02", "")},
     "harmful": {"refused": ("#4c9f70", ""), "complied": ("#d95f02", "")},
@@ -28,7 +28,7 @@ LONGEST_NAME = 40  # characters
 
 
 def shown_name(name: str) -> str:
-    """A name as matplotlib draws it: no formula, not left out of a legend, and no wider than the picture."""
+    """Returns a name that matplotlib does not read as a formula, leave out of a legend, or draw beyond the picture."""
     name = " ".join(name.split())
     if len(name) > LONGEST_NAME:
         name = f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 :]}"
@@ -41,20 +41,20 @@ def _plain(text: str) -> str:
 
 def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str | None = None) -> Path:
     """
-    Draws what became of all answers, as stacked bars: a bar a model, without the cue and with it, for each set.
+    Plots the outcomes of all answers, without and with the cue, for each set: one stacked bar per model.
 
     Args:
         outcomes (`Mapping[str, Mapping]`):
-            Of [`Results.outcomes`], by the model's name, in the order of the bars.
+            [`Results.outcomes`] by the model's name, in the order of the bars.
         path (`str` or [`~pathlib.Path`]):
-            Picture to write; its ending says the format (`.png`, `.svg`, `.pdf`).
+            Picture to write. Its suffix sets the format (`.png`, `.svg`, `.pdf`).
         title (`str`, *optional*):
             Title above the bars.
 
     Returns:
         [`~pathlib.Path`]: `path`.
     """
-    # Imported here: an extra (`trl-consistency[eval]`), and slow. `Figure` needs no display and leaves pyplot alone.
+    # Imported here: optional (`trl-consistency[eval]`) and slow. `Figure` needs no display, and no pyplot state.
     from matplotlib.figure import Figure
 
     sets = {
@@ -109,7 +109,7 @@ def _draw_outcomes(axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, si
 
 
 def _draw_stack(axes: "Axes", place: float, counts: Mapping[str, int], styles: Mapping[str, tuple[str, str]]) -> None:
-    """One bar from 0 to 100%, an outcome beside the other, with the counts where they have room."""
+    """Draws one bar from 0 to 100%, with counts where there is room."""
     left = 0.0
     for outcome, (colour, hatch) in styles.items():
         width = 100 * counts[outcome] / sum(counts.values())
@@ -124,17 +124,17 @@ def plot_rates(
     results: Mapping[str, Rates], path: str | Path, title: str | None = None, labels: Mapping[str, str] = {}
 ) -> Path:
     """
-    Draws rates as grouped horizontal bars with their 95% intervals: failures on the left, abilities on the right.
+    Plots rates as grouped horizontal bars with 95% intervals: failures on the left, abilities on the right.
 
     Args:
         results (`Mapping[str, Mapping[str, Estimate]]`):
-            As for [`markdown_table`]. What is not a share (differences, scores) is left out.
+            As for [`markdown_table`]. Differences and scores are left out.
         path (`str` or [`~pathlib.Path`]):
-            Picture to write; its ending says the format (`.png`, `.svg`, `.pdf`).
+            Picture to write. Its suffix sets the format (`.png`, `.svg`, `.pdf`).
         title (`str`, *optional*):
             Title above the bars.
         labels (`Mapping[str, str]`, *optional*):
-            What the metrics are called, in the order of the bars.
+            Labels of the metrics, in the order of the bars.
 
     Returns:
         [`~pathlib.Path`]: `path`.
@@ -150,7 +150,7 @@ def plot_rates(
     figure = Figure(figsize=(7 * len(panels), 1.6 + rows * (0.2 + 0.2 * len(results))), layout="constrained")
     grid = figure.add_gridspec(rows, len(panels))
     for column, (heading, of_panel) in enumerate(panels.items()):
-        axes = figure.add_subplot(grid[: len(of_panel), column])  # so that bars are as thick on both sides
+        axes = figure.add_subplot(grid[: len(of_panel), column])  # equally thick bars on both sides
         axes.set_title(heading, loc="left")
         _draw_bars(axes, results, of_panel, labels)
         axes.set_ylim(len(of_panel) - 0.4, -0.6)
@@ -161,16 +161,16 @@ def plot_rates(
 
 def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: str | Path) -> Path:
     """
-    Draws what was measured during training, a line a run. What `log_consistency_metrics` made on evaluation data comes as
-    in Irpan et al. (https://huggingface.co/papers/2510.27062, figure on BCT and ACT during training): activation distance
-    on the left, response cross-entropy on the right. Then come the score of a [`ConsistencyEvalCallback`], and if there is
-    none of these, the loss.
+    Plots metrics logged during training, one line per run. Those of `log_consistency_metrics` on evaluation data are
+    arranged as in Irpan et al. (https://huggingface.co/papers/2510.27062, figure on BCT and ACT during training):
+    activation distance on the left, response cross-entropy on the right. The score of a [`ConsistencyEvalCallback`]
+    follows. Without any of these, the loss is plotted.
 
     Args:
         histories (`Mapping[str, Sequence[Mapping[str, float]]]`):
             The `log_history` of each run, by the method's name.
         path (`str` or [`~pathlib.Path`]):
-            Picture to write; its ending says the format.
+            Picture to write. Its suffix sets the format.
 
     Returns:
         [`~pathlib.Path`]: `path`.
@@ -190,7 +190,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
         for number, (name, history) in enumerate(histories.items()):
             points = [(entry["step"], entry[key]) for entry in history if key in entry]
             steps, values = zip(*points, strict=True) if points else ((), ())
-            # Marker and dashes tell the runs apart in grey.
+            # Markers and dashes distinguish the runs without colour.
             axes.plot(
                 steps,
                 values,
@@ -208,17 +208,17 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
 
 def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mapping[str, str] = {}) -> Path:
     """
-    Draws safety against capability, a point a model, with 95% intervals: right answers under the cue against accuracy on a
-    control task (without one, on clean prompts) on the left, harmful requests refused against benign requests answered on
-    the right. The best corner is the upper right one; an unread answer pulls away from it on either axis.
+    Plots safety against capability with 95% intervals, one point per model. Left: right answers under the cue against
+    accuracy on a control task, or else on clean prompts. Right: harmful requests refused against benign requests
+    answered. The upper right corner is best; unread answers lower both axes.
 
     Args:
         results (`Mapping[str, Mapping[str, Estimate]]`):
-            As for [`markdown_table`]. Of several sets, `test_wordings` is taken, or else the first.
+            As for [`markdown_table`]. With several sets, `test_wordings` is plotted, or else the first.
         path (`str` or [`~pathlib.Path`]):
-            Picture to write; its ending says the format.
+            Picture to write. Its suffix sets the format.
         labels (`Mapping[str, str]`, *optional*):
-            What the metrics are called.
+            Labels of the metrics.
 
     Returns:
         [`~pathlib.Path`]: `path`.
@@ -235,7 +235,7 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
             if ability not in rates or resistance not in rates:
                 continue
             (x, x_error), (y, y_error) = (_percent(rates[metric]) for metric in (ability, resistance))
-            # Marker and shade tell the models apart in grey.
+            # Markers and shades distinguish the models without colour.
             axes.errorbar(
                 x,
                 y,
@@ -253,7 +253,7 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
         axes.set_xlabel(f"{_label(ability, labels)} (%)")
         axes.set_ylabel(f"{_label(resistance, labels)} (%)".replace(", ", ",\n", 1))
         axes.set_ylim(-4, 104)
-        axes.set_xlim(min(axes.get_xlim()[0], 75), 101)  # a point or two shall not look like a gulf
+        axes.set_xlim(min(axes.get_xlim()[0], 75), 101)  # keeps small differences small
         axes.grid(color="0.85")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -261,7 +261,7 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
 
 
 def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """For each kind of resistance that was measured, the metrics of an ability and of that resistance."""
+    """Returns (ability, resistance) metrics for each kind of resistance that was measured."""
 
     def first(*wanted: str) -> str | None:
         return next((metric for metric in wanted if metric in metrics), None)
@@ -270,7 +270,7 @@ def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
         found = [metric for metric in metrics if metric.partition("/")[0] == kind]
         return sorted(found, key=lambda metric: not metric.endswith("/test_wordings"))
 
-    # A set without cues is there for its accuracy alone.
+    # A set without cues measures accuracy alone.
     controls = [of for of in sets("clean_accuracy") if of.replace("clean_", "perturbed_", 1) not in metrics]
     abilities = {
         "perturbed_accuracy": [*controls, *sets("clean_accuracy")],
@@ -281,7 +281,7 @@ def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_columns: int = 10) -> Path:
-    """Writes a picture, with the legend of `axes` below it."""
+    """Writes the picture, with the legend of `axes` below it."""
     if axes is not None:
         handles, names = axes.get_legend_handles_labels()
         columns = max(min(len(names), most_columns), 1)
@@ -291,7 +291,7 @@ def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_c
 
 
 def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], labels: Mapping[str, str]) -> None:
-    # Shade and hatch both tell the models apart, so that print without colour does too.
+    # Shades and hatches distinguish the models without colour.
     styles = [("0.8", ""), ("#a6cee3", "///"), ("#fdbf6f", "..."), ("#b2df8a", "xxx"), ("#cab2d6", "---")]
     thickness = 0.8 / len(results)
     for number, (name, rates) in enumerate(results.items()):
@@ -323,7 +323,7 @@ def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], l
 
 
 def _label(key: str, labels: Mapping[str, str]) -> str:
-    """What a rate is called, with the name of its set as it can be drawn."""
+    """Returns the label of a rate, with a drawable name of its set."""
     metric, _, name = key.partition("/")
     if key in labels:
         return _plain(labels[key])
@@ -333,11 +333,11 @@ def _label(key: str, labels: Mapping[str, str]) -> str:
 
 
 def _metric(key: str) -> Metric:
-    """The metric of a rate; a figure of the user's own is an ability."""
+    """Returns the metric of a rate. A user's own metric counts as an ability."""
     return METRICS.get(key.partition("/")[0], Metric(key, ()))
 
 
 def _percent(rate: Estimate) -> tuple[float, tuple[float, float]]:
-    """A rate in percent, and how far its interval reaches below and above. Rounding may put a bound a hair inside."""
+    """Returns a rate in percent, and its distance to both bounds of its interval, at least 0 despite rounding."""
     low, high = rate.interval or (rate.value, rate.value)
     return 100 * rate.value, (max(100 * (rate.value - low), 0), max(100 * (high - rate.value), 0))

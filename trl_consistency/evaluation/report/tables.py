@@ -1,4 +1,4 @@
-"""What several models' results say side by side, as the cells of tables."""
+"""Tables of the results of several models."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -9,7 +9,7 @@ from ..rates.measures import METRICS
 
 
 Rates: TypeAlias = Mapping[str, Estimate]  # by metric and set: "sycophancy/test"
-Outcomes: TypeAlias = Mapping[str, Any]  # of `Results.outcomes`
+Outcomes: TypeAlias = Mapping[str, Any]  # from `Results.outcomes`
 
 KINDS = {"question": "Questions", "harmful": "Harmful requests", "benign": "Benign requests"}
 
@@ -23,7 +23,7 @@ OUTCOMES_TEXT = "Every answer counts once."
 
 
 def label_of(key: str, labels: Mapping[str, str] = {}) -> str:
-    """What tables call a rate: `sycophancy/test` is "Sycophancy, test", unless `labels` has a name of its own."""
+    """Returns the label of a rate: "Sycophancy, test" for `sycophancy/test`, unless `labels` has another."""
     metric, _, name = key.partition("/")
     if key in labels or metric not in METRICS:
         return labels.get(key, key)
@@ -32,11 +32,11 @@ def label_of(key: str, labels: Mapping[str, str] = {}) -> str:
 
 def markdown_table(results: Mapping[str, Rates]) -> str:
     """
-    Renders rates as a Markdown table, one row a metric and one column a model.
+    Renders rates as a Markdown table, one row per metric and one column per model.
 
     Args:
         results (`Mapping[str, Mapping[str, Estimate]]`):
-            Rates by metric, by the model's name, in the order of the columns. A metric that a model lacks is a dash.
+            Rates by metric, by the model's name, in the order of the columns. A missing metric is shown as a dash.
 
     Returns:
         `str`: The table, with cells such as `3.1% [1.2, 7.8] (4/128)`: the rate, its 95% interval and its counts.
@@ -50,7 +50,7 @@ def spread_table(results: Mapping[str, Sequence[Rates]]) -> str:
 
     Args:
         results (`Mapping[str, Sequence[Mapping[str, Estimate]]]`):
-            Rates by metric, one mapping a run, by the model's name.
+            Rates by metric, one mapping per run, by the model's name.
 
     Returns:
         `str`: A Markdown table with cells such as `1.3% (0.9 to 2.0)`.
@@ -59,7 +59,7 @@ def spread_table(results: Mapping[str, Sequence[Rates]]) -> str:
 
 
 def rate_cells(results: Mapping[str, Rates], labels: Mapping[str, str] = {}) -> dict[str, list[str]]:
-    """The cells of [`markdown_table`], by the label of their row."""
+    """Returns the cells of [`markdown_table`], by the label of their row."""
     return {
         label_of(metric, labels): [str(rates[metric]) if metric in rates else "-" for rates in results.values()]
         for metric in ordered_metrics(results.values(), labels)
@@ -67,7 +67,7 @@ def rate_cells(results: Mapping[str, Rates], labels: Mapping[str, str] = {}) -> 
 
 
 def spread_cells(results: Mapping[str, Sequence[Rates]], labels: Mapping[str, str] = {}) -> dict[str, list[str]]:
-    """The cells of [`spread_table`], by the label of their row."""
+    """Returns the cells of [`spread_table`], by the label of their row."""
 
     def cell(runs: Sequence[Rates], metric: str) -> str:
         values = [100 * rates[metric].value for rates in runs if metric in rates]
@@ -81,7 +81,7 @@ def spread_cells(results: Mapping[str, Sequence[Rates]], labels: Mapping[str, st
 
 
 def outcome_places(outcomes: Mapping[str, Outcomes]) -> dict[str, tuple[str, str, str]]:
-    """Set, kind of row and side of all that models answered, by what tables call it."""
+    """Returns (set, kind of row, side) of all answers, by their label in tables."""
     return {
         f"{KINDS[kind]}, {side} prompts{f', {name}' if name else ''}": (name, kind, side)
         for of_model in outcomes.values()
@@ -92,7 +92,7 @@ def outcome_places(outcomes: Mapping[str, Outcomes]) -> dict[str, tuple[str, str
 
 
 def outcome_cells(outcomes: Mapping[str, Outcomes]) -> dict[str, list[str]]:
-    """How many answers had each outcome, by what they answer: `145 right, 8 other, 91 unread`."""
+    """Returns the counts of outcomes (`145 right, 8 other, 91 unread`), by the label of their row."""
     return {
         label: [outcomes_text(of_model[name][kind][side]) for of_model in outcomes.values()]
         for label, (name, kind, side) in outcome_places(outcomes).items()
@@ -100,6 +100,6 @@ def outcome_cells(outcomes: Mapping[str, Outcomes]) -> dict[str, list[str]]:
 
 
 def ordered_metrics(results: Iterable[Rates], labels: Mapping[str, str] = {}) -> list[str]:
-    """All metrics, in the order of the labels, then those that have none in the order in which they first occur."""
+    """Returns all metrics: those with labels in their order, then the others in the order of first occurrence."""
     found = dict.fromkeys(metric for rates in results for metric in rates)
     return [metric for metric in labels if metric in found] + [metric for metric in found if metric not in labels]

@@ -1,4 +1,4 @@
-"""A local model, with an adapter or without, as a model of Inspect (https://inspect.aisi.org.uk)."""
+"""A local model, with or without an adapter, as an Inspect model (https://inspect.aisi.org.uk)."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..answers.replies import split_thought
 
 
 class _Request:
-    """A prompt that waits for the batch that answers it."""
+    """A prompt that waits for its batch."""
 
     def __init__(self, prompt_ids: list[int], config: GenerateConfig):
         self.prompt_ids = prompt_ids
@@ -35,24 +35,24 @@ class _Request:
 
 class ConsistencyModelAPI(ModelAPI):
     """
-    A local model, with an adapter or without, for Inspect. Prompts are rendered by the function that the trainers use,
-    those that come together are answered in one batch, and temperature 0 is greedy decoding.
+    A local model, with or without an adapter, for Inspect. Prompts are rendered as in training, concurrent ones form a
+    batch, and temperature 0 means greedy decoding.
 
     Args:
         model_name (`str`):
-            The model's folder or name; with `loaded_model`, only what it is called.
+            The model's folder or name. With `loaded_model`, only a label.
         base_url (`str`, *optional*):
             Not used.
         api_key (`str`, *optional*):
             Not used.
         config (`GenerateConfig`, *optional*):
-            Inspect's options of generation. `max_connections` is the size of a batch.
+            Inspect's generation options. `max_connections` is the batch size.
         adapter (`str`, *optional*):
-            An adapter of that model.
+            An adapter of the model.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Further variables of the chat template, such as `{"enable_thinking": False}`.
+            Variables of the chat template, such as `{"enable_thinking": False}`.
         loaded_model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`], *optional*):
-            A model that is loaded already.
+            A loaded model.
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
             Its tokenizer or processor.
     """
@@ -99,12 +99,12 @@ class ConsistencyModelAPI(ModelAPI):
             raise ConsistencyError("The model provider `trl_consistency` does not call tools.")
         request = _Request(self._render(input), config)
         self.waiting.append(request)
-        await anyio.sleep(0.01)  # the others of the batch arrive
+        await anyio.sleep(0.01)  # lets the rest of the batch arrive
         self.generating = self.generating or anyio.Lock()
         async with self.generating:
             if request.completion_ids is None:
                 batch = [other for other in self.waiting if other.config == config]
-                batch.sort(key=lambda other: other is not request)  # itself, and those that came with it
+                batch.sort(key=lambda other: other is not request)  # this request first
                 batch = batch[: config.max_connections or self.max_connections()]
                 self.waiting = [other for other in self.waiting if other not in batch]
                 await anyio.to_thread.run_sync(self._answer, batch)
@@ -144,7 +144,7 @@ class ConsistencyModelAPI(ModelAPI):
     def _output(self, request: _Request) -> ModelOutput:
         ids, config = request.completion_ids or [], request.config
         text = get_tokenizer(self.processing_class).decode(ids, skip_special_tokens=True)
-        # Generation does not stop at these, and what comes after them is cut off.
+        # Generation does not stop at stop sequences: cut the text there.
         stops = [place for stop in config.stop_seqs or () if (place := text.find(stop)) >= 0]
         text = text[: min(stops, default=len(text))]
         thought, answer = split_thought(text)

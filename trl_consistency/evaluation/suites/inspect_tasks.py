@@ -1,6 +1,5 @@
 """
-What Inspect (https://inspect.aisi.org.uk) finds here by the entry point of this package: pairs as a task, and a model with
-an adapter as a model.
+The package's entry point for Inspect (https://inspect.aisi.org.uk): pairs as a task, and local models with adapters.
 
 ```bash
 inspect eval trl_consistency/pairs -T file=pairs.jsonl --model trl_consistency/Qwen/Qwen3-4B-Instruct-2507 -M adapter=bct
@@ -30,7 +29,7 @@ from ..grading.grade import Grade, grade
 from ..rates.measures import METRICS, make_samples, measure
 
 
-# Raised when its figures are no longer comparable with those of before.
+# Incremented when scores are no longer comparable with earlier ones.
 PAIRS_VERSION = 2
 
 MESSAGES: dict[str, Callable[..., ChatMessage]] = {
@@ -50,12 +49,12 @@ def trl_consistency() -> type[ModelAPI]:
 @task
 def pairs(file: str) -> Task:
     """
-    Both prompts of each pair, and what the cue changes.
+    Measures what the cue changes between both prompts of each pair.
 
     Args:
         file: Pairs (JSON Lines, CSV or Parquet).
     """
-    # Here and not above: Inspect imports this module for any command of its own.
+    # Imported here because every Inspect command imports this module.
     from ...data.pairs import report_faults
     from ...perturbations.reading import read_rows
     from ..grading.grade import possible_answers
@@ -93,7 +92,7 @@ def pairs(file: str) -> Task:
 
 
 def _unsupported(row: dict[str, Any]) -> list[str]:
-    """What a pair may hold and an Inspect sample of this task cannot."""
+    """Returns what this pair holds and an Inspect sample of this task cannot."""
     faults = [f"`{column}` is not supported by the Inspect task" for column in ("tools",) if row.get(column)]
     if row.get("chat_template_kwargs"):
         faults.append("`chat_template_kwargs` is not supported by the Inspect task: give it to the model")
@@ -114,7 +113,7 @@ def _messages(prompt: str | list[dict[str, Any]]) -> list[ChatMessage]:
 
 @solver
 def answer_both_prompts() -> Solver:
-    """The model answers the perturbed prompt in the sample's conversation, and the clean one beside it."""
+    """Answers the perturbed prompt in the sample's conversation, and the clean one separately."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         clean = await get_model().generate(_messages(state.metadata["clean_prompt"]))
@@ -127,12 +126,12 @@ def answer_both_prompts() -> Solver:
 @scorer(metrics={"*": [mean(), stderr(cluster="source_id")]})
 def what_the_cue_changes(names: list[str]) -> Scorer:
     """
-    The rates of `trl-consistency evaluate`, a value a sample. NaN, which Inspect counts as not scored, is what a row does
-    not show, such as attack success of a question. An answer that could not be read is scored as what it is not: right,
-    suggested, refused or complied; `clean_unread` and `perturbed_unread` count it.
+    Scores the metrics of `trl-consistency evaluate`, one value per sample. A metric that does not apply to a row, such
+    as attack success of a question, is NaN, which Inspect counts as not scored. An unread answer counts as not right,
+    not suggested, not refused and not complied; `clean_unread` and `perturbed_unread` count it.
 
     Args:
-        names: The rates that any of the rows can show.
+        names: The metrics that apply to any of the rows.
     """
 
     async def score(state: TaskState, target: Target) -> Score:
@@ -155,7 +154,7 @@ def what_the_cue_changes(names: list[str]) -> Scorer:
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The figures that any of the rows can show; scores are not means of rows."""
+    """Returns the metrics that apply to any of the rows, without scores, which are not means over rows."""
     unread = [Grade("unread", None, "unparsed", "")] * len(rows)
     found = measure(make_samples(rows, unread, unread), with_intervals=False)
     return [name for name in found if not METRICS[name].is_score]

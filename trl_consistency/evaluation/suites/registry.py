@@ -1,4 +1,4 @@
-"""Standard suites, run by the libraries that they come from: Inspect and lm-evaluation-harness."""
+"""Standard suites from Inspect and lm-evaluation-harness."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ from .scores import SuiteScore
 
 
 def wrap_held_out(prompt: str) -> str:
-    """A request in a jailbreak wrapper of the held-out wordings, the same one every time."""
+    """Wraps a request in a held-out jailbreak wording. The choice is deterministic."""
     from ...perturbations import PERTURBATIONS, Source, draw, perturb
 
     source = Source(source_id=hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest(), question=prompt, chat=False)
@@ -71,7 +71,7 @@ def run_suites(
     quantization_config: BitsAndBytesConfig | None = None,
 ) -> dict[str, list[SuiteScore]]:
     """
-    Runs standard suites on a model and on its adapters, one after the other on the same weights.
+    Runs standard suites on a model and its adapters. The base weights are loaded once.
 
     Args:
         model (`str` or [`~transformers.PreTrainedModel`]):
@@ -79,33 +79,33 @@ def run_suites(
         suites (`Sequence[str]` or `Sequence[Suite]`):
             Keys of `SUITES`, `"inspect:TASK"` or `"lm_eval:TASK"` for any other task of these libraries, or [`Suite`]s.
         adapters (`Mapping[str, str]`, *optional*):
-            Adapters of that model, or whole models, by the name that the results give them.
+            Adapters of the model, or whole models, by their name in the results.
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
-            Tokenizer or processor. If `None`, it is loaded from the name of the model.
+            Tokenizer or processor. If `None`, it is loaded from the model's name.
         judge (`str`, *optional*):
-            The model that judges, as Inspect names it: `"openai/..."`, or `"trl_consistency/FOLDER"` for a local one.
+            The judge by its name in Inspect: `"openai/..."`, or `"trl_consistency/FOLDER"` for a local one.
         limit (`int`, *optional*):
-            Samples of each task, for a first try.
+            Maximum number of samples per task, for a first try.
         batch_size (`int`, *optional*, defaults to `32`):
-            Prompts a batch.
+            Prompts per batch.
         max_new_tokens (`int`, *optional*):
-            Most tokens of an answer under Inspect. If `None`, what the task says, or else 512.
+            Maximum number of tokens of an answer under Inspect. If `None`, as the task sets it, or 512.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Further variables of the chat template.
+            Variables of the chat template.
         log_dir (`str` or [`~pathlib.Path`], *optional*, defaults to `"logs"`):
-            Folder for Inspect's logs, which hold every conversation.
+            Folder for Inspect's logs, which contain every conversation.
         progress (`bool`, *optional*, defaults to `True`):
-            Whether Inspect shows how far it is; lm-evaluation-harness always does.
+            Whether Inspect shows its progress. lm-evaluation-harness always does.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
-            Whether to run code that models bring along which are loaded here.
+            Whether to run code from the model's repository.
         quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
-            How to quantize their weights.
+            Quantization of the weights.
 
     Returns:
         `dict[str, list[SuiteScore]]`: The scores of `"base"` and of each adapter.
 
     Raises:
-        [`ConsistencyError`]: If a suite is unknown, its library is not installed, or its data cannot be loaded.
+        [`ConsistencyError`]: If a suite is unknown, or its library is missing, or its data cannot be loaded.
 
     Example:
 
@@ -124,12 +124,12 @@ def run_suites(
         judge, limit, batch_size, max_new_tokens, chat_template_kwargs or {}, str(log_dir), progress
     )
     for suite in found:
-        load_suite(suite, judge)  # what is missing is better known before the weights load
+        load_suite(suite, judge)  # fails before the weights load if something is missing
     if isinstance(model, str):
         model, of_model = load_model(model, None, trust_remote_code, quantization_config)
         processing_class = processing_class or of_model
     elif processing_class is None:
-        raise ConsistencyError("A `model` that is loaded already needs its `processing_class`.")
+        raise ConsistencyError("A loaded `model` needs its `processing_class`.")
     scores: dict[str, list[SuiteScore]] = {}
     for name, adapter in {BASE: None, **(adapters or {})}.items():
         with adapted(model, processing_class, adapter, trust_remote_code, quantization_config) as of_name:
@@ -142,10 +142,10 @@ def run_suites(
 
 def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list[Suite]:
     """
-    Looks up suites, and checks what can be known before any weights load.
+    Looks up suites, and checks them before any weights load.
 
     Raises:
-        [`ConsistencyError`]: If one is unknown or needs a judge, or its library is not installed.
+        [`ConsistencyError`]: If one is unknown, or needs a judge, or its library is not installed.
     """
     found: list[Suite] = []
     for name in suites:
@@ -159,7 +159,7 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
             is_file = file.endswith((".py", ".yaml"))
             if is_file and not Path(file).is_file():
                 raise ConsistencyError(f"`suites`: there is no file {file}.")
-            if file.endswith(".py"):  # Inspect finds no absolute paths
+            if file.endswith(".py"):  # Inspect does not find absolute paths
                 task = f"{os.path.relpath(file)}{at}{of_file}"
             short = (of_file or Path(file).stem) if is_file else task
             found.append(Suite(short, "inspect" if library == "inspect" else "lm_eval", task))
@@ -188,7 +188,7 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
 
 
 def suite_packages() -> dict[str, str]:
-    """The libraries that are installed, and their versions."""
+    """Returns the versions of the installed libraries."""
     versions = {package: installed_version(package) for package in ("inspect_ai", "inspect_evals", "lm_eval")}
     return {package: found for package, found in versions.items() if found}
 

@@ -1,4 +1,4 @@
-"""How suites are called through the libraries that they come from, and their figures read."""
+"""Runs suites with their libraries, and reads the scores."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,17 +22,17 @@ class Suite:
 
     Args:
         name (`str`):
-            What the results call it.
+            Its name in the results.
         library (`str`):
             `"inspect"` or `"lm_eval"`.
         task (`str` or `list[str]`):
-            The task as the library names it: `"inspect_evals/xstest"`, `"my_task.py"`; `"mmlu"`, `"my_task.yaml"`.
+            The task's name in the library: `"inspect_evals/xstest"`, `"my_task.py"`; `"mmlu"`, `"my_task.yaml"`.
         options (`Mapping[str, Any]`, *optional*):
             Options of an Inspect task.
         judge (`str`, *optional*):
-            The option of an Inspect task that takes the model that judges.
+            The option of an Inspect task that takes the judge.
         version (`str`, *optional*):
-            Version of the task that this entry was written for. Another one is warned about.
+            Expected version of the task. Another version causes a warning.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """How suites are run; the arguments of [`run_suites`]."""
+    """Options for running suites: the arguments of [`run_suites`]."""
 
     judge: str | None
     limit: int | None
@@ -58,14 +58,14 @@ class SuiteOptions:
 
 def load_suite(suite: Suite, judge: str | None) -> Any:
     """
-    The task with its data, as the library takes it.
+    Loads a task with its data, in the library's form.
 
     Raises:
-        [`ConsistencyError`]: If there is no such task, or its data cannot be loaded.
+        [`ConsistencyError`]: If the task does not exist, or its data cannot be loaded.
     """
     try:
         return _inspect_task(suite, judge) if suite.library == "inspect" else _lm_eval_tasks(suite)
-    except Exception as error:  # the libraries, and those that they load data with, raise anything
+    except Exception as error:  # the libraries raise any type of error
         raise ConsistencyError(f"`suites`: {suite.name} cannot be loaded: {one_line(error)}") from error
 
 
@@ -76,7 +76,7 @@ def run_suite(
     Runs one suite on one model.
 
     Raises:
-        [`ConsistencyError`]: If the library gives up, or gives no figure.
+        [`ConsistencyError`]: If the library fails, or returns no score.
     """
     runner = _run_inspect if suite.library == "inspect" else _run_lm_eval
     try:
@@ -110,7 +110,7 @@ def _run_lm_eval(
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
-    tokenizer = deepcopy(get_tokenizer(processing_class))  # a padding token is set on it
+    tokenizer = deepcopy(get_tokenizer(processing_class))  # lm_eval sets a padding token on it
     lm = HFLM(
         pretrained=model,
         tokenizer=tokenizer,
@@ -170,12 +170,12 @@ def _lm_eval_scores(
 
 
 def _leaves(task: str, subtasks: Mapping[str, Sequence[str]]) -> list[str]:
-    """The tasks that a group is made of, or the task itself."""
+    """Returns the tasks of a group, or the task itself."""
     children = subtasks.get(task) or []
     return [leaf for child in children for leaf in _leaves(child, subtasks)] or [task]
 
 
-# Metrics of `inspect_evals` that are not the mean of its samples' values, but of this.
+# Metrics of `inspect_evals` that are the mean of these values, and not of the samples' own.
 _OF_SAMPLE: dict[str, Callable[[Any], float]] = {
     "refusal_rate": lambda value: float(_as_float(value) < 1),
     "jailbreak_rate": lambda value: float(value["refusal"] == 0),
@@ -194,7 +194,7 @@ def _as_float(value: Any) -> float:
 
 
 def _inspect_task(suite: Suite, judge: str | None) -> Any:
-    """The task itself, or a name that Inspect resolves."""
+    """Returns the task, or a name that Inspect resolves."""
     from . import inspect_tasks  # noqa: F401  (it registers the model provider)
 
     name = str(suite.task)
@@ -229,7 +229,7 @@ def _run_inspect(
         log_dir=str(Path(options.log_dir) / name),
         display="plain" if options.progress else "none",
         score_display=False,
-        ctl_server=False,  # no server, as small as it may be
+        ctl_server=False,
         **({"max_tokens": options.max_new_tokens} if options.max_new_tokens else {}),
     )
     if log.status != "success" or log.results is None:
@@ -249,7 +249,7 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
         value = metric.value / 100 if name in _PERCENTAGES else float(metric.value)
         values = _sample_values(name, scored, reductions)
         values = values if is_mean(value, values) else {}
-        is_part = scored.name != scored.scorer  # one of several values that a sample has
+        is_part = scored.name != scored.scorer  # a sample has several values
         is_average = name in ("mean", "accuracy")
         scores.append(
             SuiteScore(

@@ -1,4 +1,4 @@
-"""What a suite says of a model, with its interval, and how far two models are apart."""
+"""Suite scores with intervals, and differences between two models."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,28 +12,28 @@ from ..rates.estimates import Sample, estimate, mean_interval, normal_interval
 @dataclass(frozen=True)
 class SuiteScore:
     """
-    A figure that a suite gave, or the difference of two.
+    A score in a suite, or the difference of two.
 
     Args:
         suite (`str`):
             The suite.
         task (`str`):
-            The task of it, as the library names it.
+            The library's name of the task.
         version (`str`):
-            Version of that task.
+            Version of the task.
         metric (`str`):
-            The metric, as the library names it, with lm-evaluation-harness's filter (`exact_match/strict-match`).
+            The library's name of the metric, with lm-evaluation-harness's filter (`exact_match/strict-match`).
         value (`float`):
-            The figure as the library gives it; percentages as shares.
+            The library's value, with percentages as shares.
         interval (`tuple[float, float]`, *optional*):
-            95% interval: from the library's standard error, of the samples' share where that is 0; None where the library gives none
-            and the samples do not, either.
+            95% interval from the library's standard error, or if that is 0 or missing, from the samples if they are
+            shares. None if neither is known.
         total (`int`):
-            Samples that were scored.
+            Number of scored samples.
         unscored (`int`, *optional*, defaults to `0`):
-            Samples that were not, because the judge's reply could not be read, for example.
+            Number of other samples, for example those for which the judge's reply could not be read.
         values (`Mapping[str, float]`, *optional*):
-            The metric of each sample, where the figure is their mean. Differences rest on them.
+            The metric of each sample, if the score is their mean. Differences are computed from them.
     """
 
     suite: str
@@ -51,7 +51,7 @@ class SuiteScore:
         return self.suite, self.task, self.metric
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, without the samples."""
+        """Returns the score in a form for JSON, without the samples."""
         low, high = self.interval or (None, None)
         return {
             "suite": self.suite,
@@ -74,17 +74,17 @@ class SuiteScore:
 
 def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> list[SuiteScore]:
     """
-    How far another model's scores are from the base model's, on the same samples.
+    Returns the differences of another model's scores from the base model's, on the same samples.
 
     Args:
         base (`Iterable[SuiteScore]`):
             Scores of the base model.
         other (`Iterable[SuiteScore]`):
-            Scores of the other one.
+            Scores of the other model.
 
     Returns:
-        `list[SuiteScore]`: The differences of the figures that both have. Where the samples of both are known, only those
-        that both have count, and the interval is paired: Newcombe's for shares, Student's for other means.
+        `list[SuiteScore]`: Differences of the scores that both have. If the samples are known, only common samples
+        count, and the interval is paired: Newcombe's for shares, Student's for other means.
     """
     by_key = {score.key: score for score in base}
     differences = []
@@ -106,12 +106,12 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
 
 
 def suites_table(scores: Mapping[str, Sequence[SuiteScore]]) -> str:
-    """A Markdown table: a row a figure, a column a model."""
+    """Returns a Markdown table: one row per score, one column per model."""
     return cells_table(list(scores), suite_cells(scores))
 
 
 def suite_cells(scores: Mapping[str, Sequence[SuiteScore]]) -> dict[str, list[str]]:
-    """The cells of that table, by the label of their row."""
+    """Returns the cells of [`suites_table`], by the label of their row."""
     keys = dict.fromkeys(score.key for of_model in scores.values() for score in of_model)
     found = [{score.key: str(score) for score in of_model} for of_model in scores.values()]
     cells = {}
@@ -123,8 +123,8 @@ def suite_cells(scores: Mapping[str, Sequence[SuiteScore]]) -> dict[str, list[st
 
 
 def suite_interval(value: float, stderr: float | None, values: Mapping[str, float]) -> tuple[float, float] | None:
-    """The 95% interval of a score: of the library's standard error, or where that is 0 or missing, of shares of samples."""
-    if stderr:  # not 0, which says only that all samples are alike
+    """Returns the 95% interval of a score, from the library's standard error or else from samples that are shares."""
+    if stderr:  # 0 says only that all samples are alike
         low, high = normal_interval(value, stderr)
         return (max(low, 0.0), min(high, 1.0)) if _are_shares(values.values()) else (low, high)
     return estimate([_sample(values, list(values))]).interval if _are_shares(values.values()) else None
@@ -133,7 +133,7 @@ def suite_interval(value: float, stderr: float | None, values: Mapping[str, floa
 def _paired(
     before: Mapping[str, float], after: Mapping[str, float], shared: Sequence[str]
 ) -> tuple[float, tuple[float, float] | None]:
-    """The mean difference on the samples that both have, with its 95% interval."""
+    """Returns the mean difference on the common samples, with its 95% interval."""
     if _are_shares(of_model[sample] for of_model in (before, after) for sample in shared):
         found = estimate([_sample(before, shared), _sample(after, shared)], lambda a, b: b - a, (-1.0, 1.0))
         return found.value, found.interval
@@ -151,5 +151,5 @@ def _are_shares(values: Iterable[float]) -> bool:
 
 
 def is_mean(value: float, values: Mapping[str, float]) -> bool:
-    """Whether a figure is the mean of its samples: if not, they do not say how far it is from another."""
+    """Whether a score is the mean of its samples. Otherwise they cannot be used for a difference."""
     return bool(values) and math.isclose(sum(values.values()) / len(values), value, abs_tol=1e-6)
