@@ -242,7 +242,7 @@ class PairedLoss:
 
     # Training part of a model
 
-    def freeze_unreached(self, model: nn.Module) -> None:
+    def freeze_unused(self, model: nn.Module) -> None:
         """
         Freezes trainable parameters that get no gradient from any objective: the head and the blocks after the last
         compared one. DDP would wait for their gradients, and the optimizer would apply weight decay to them.

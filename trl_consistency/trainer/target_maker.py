@@ -40,13 +40,13 @@ PLAIN_LOADING = {
 
 class TargetMaker:
     """
-    Lets the reference policy answer the clean prompts of a trainer's data sets.
+    Generates the reference policy's answers to the clean prompts of a trainer's data sets.
 
     Args:
         trainer ([`ConsistencyTrainer`]):
             The trainer.
         loaded_by_name (`bool`):
-            Whether the model's weights come unchanged from the files under its name.
+            Whether the model's weights are exactly those in the files under its name.
 
     Attributes:
         table ([`~trl_consistency.data.target_table.TargetTable`]):
@@ -70,7 +70,7 @@ class TargetMaker:
         """
         args, noted = self.args, self.trainer.noted_data
         pairs, anchors = noted["train_dataset"], noted.get("anchor_dataset")
-        # In the mixture with anchors, the rows without a target are no longer known.
+        # Rows without a target are not known from the mixture with anchors.
         self.sources = [pairs, *named(self.trainer.eval_dataset).values()]
         if anchors is not None and not isinstance(pairs, IterableDataset):
             self.sources.append(anchors)
@@ -119,7 +119,7 @@ class TargetMaker:
 
         Args:
             policy (`str`, *optional*):
-                Fingerprint of the policy whose answers to use. For any but the current policy, they must be cached.
+                Fingerprint of the policy whose answers to use; they must be cached unless it is the current policy.
 
         Returns:
             `str`: Fingerprint of the policy that answered.
@@ -190,7 +190,7 @@ class TargetMaker:
 
     @contextmanager
     def _reference_policy(self) -> Iterator[PreTrainedModel]:
-        """Yields the policy as it was when training began, unwrapped and ready to generate."""
+        """Yields the initial policy, unwrapped and ready to generate."""
         has_begun = self.trainer.is_in_train or self.trainer.state.global_step > 0
         adapter_off = self.trainer._adapter_off
         if has_begun and not adapter_off:
@@ -226,7 +226,7 @@ class TargetMaker:
             adapter_off=self.trainer._peft_config is not None,
         )
         identity["autocast"] = "bfloat16" if self.args.bf16 else "float16" if self.args.fp16 else None
-        # A folder that the user names holds one model's targets. By default, each model gets its own folder.
+        # `target_cache_dir` holds one model's targets. By default, each model gets its own folder.
         own = Path(self.args.output_dir) / TARGET_CACHE / identity_digest(identity)
         directory = self.args.target_cache_dir or own
         with self.accelerator.main_process_first():

@@ -1,4 +1,4 @@
-"""Runs that may be interrupted at any moment: only whole checkpoints are resumed from, and a signal ends with one."""
+"""Interruption-safe runs: only complete checkpoints are resumed from, and a signal saves one before the run ends."""
 
 import hashlib
 import json
@@ -25,9 +25,9 @@ from ...errors import ConsistencyError
 logger = get_logger(__name__)
 
 
-# What a checkpoint holds, and who saved it, stands under this name in its last file, among the states of callbacks.
+# Key of the checkpoint's manifest among the callback states in `trainer_state.json`, which is written last.
 MANIFEST = "manifest"
-LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that a run goes on with
+LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that resuming loads
 LARGEST_DIGEST = 1 << 28  # bytes; reading back larger files would slow every checkpoint of a fully trained model
 
 
@@ -38,10 +38,10 @@ def rows_per_step(trainer: Any) -> int:
 
 def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
     """
-    What its trainer noted of a checkpoint; empty if that was another kind of trainer.
+    Returns the manifest of a checkpoint, empty if another kind of trainer saved it.
 
     Raises:
-        [`ConsistencyError`]: If the checkpoint is not whole.
+        [`ConsistencyError`]: If the checkpoint is incomplete.
     """
     checkpoint = Path(checkpoint)
     try:
@@ -71,7 +71,7 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
 
 
 def check_unchanged(checkpoint: str | Path) -> None:
-    """Raises [`ConsistencyError`] if the weights or states in a checkpoint are not those that were saved."""
+    """Raises [`ConsistencyError`] if weights or states in a checkpoint have changed since they were saved."""
     for name, digest in read_manifest(checkpoint).get("digests", {}).items():
         if _digest(Path(checkpoint) / name) != digest:
             raise ConsistencyError(
@@ -87,16 +87,16 @@ def _digest(file: Path) -> str:
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
     """
-    The checkpoint to resume from.
+    Returns the checkpoint to resume from, if any.
 
     Args:
         resume_from_checkpoint (`str` or `bool`, *optional*):
-            A checkpoint, or `True` for the last one that is whole.
+            A checkpoint, or `True` for the last complete one.
         output_dir (`str`):
-            Where checkpoints are.
+            Folder of the checkpoints.
 
     Raises:
-        [`ConsistencyError`]: If there is none, or the one that is named is not there.
+        [`ConsistencyError`]: If the checkpoint does not exist.
     """
     if not resume_from_checkpoint:
         return None
@@ -118,7 +118,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
 
 
 def _checkpoints(directory: str | Path) -> list[Path]:
-    """In the order of their steps."""
+    """Returns the checkpoints, ordered by step."""
     numbers = {path: path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in Path(directory).glob("*")}
     found = [path for path, number in numbers.items() if number.isdigit() and path.name != number and path.is_dir()]
     return sorted(found, key=lambda path: int(numbers[path]))
@@ -126,12 +126,12 @@ def _checkpoints(directory: str | Path) -> list[Path]:
 
 class StopOnSignal(TrainerCallback):
     """
-    On SIGTERM or Ctrl-C in any process, ends all of them after the same step, with a checkpoint. The run's script ends
-    with them, by `SystemExit`: what it does after training is for a model that is trained.
+    On SIGTERM or Ctrl-C in any process, stops all processes after the same step, with a checkpoint. It raises
+    `SystemExit`, so the script does not continue with a partly trained model.
 
     Args:
         accelerator ([`~accelerate.Accelerator`]):
-            What lets the processes agree.
+            Shares the signal between processes.
     """
 
     def __init__(self, accelerator: Accelerator):
@@ -142,9 +142,9 @@ class StopOnSignal(TrainerCallback):
     @contextmanager
     def listening(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
-            yield  # Python lets no other thread listen.
+            yield  # Python allows signal handlers only in the main thread.
             return
-        # A shell has the processes that it starts in the background ignore Ctrl-C, which is not meant for them.
+        # Shells start background processes with Ctrl-C ignored, which must stay so.
         heard = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, self._receive) for number in heard}
         try:
@@ -175,7 +175,7 @@ class StopOnSignal(TrainerCallback):
         if self.accelerator.check_trigger():
             self.is_stopping = True
             control.should_save = control.should_training_stop = True
-            control.should_evaluate = False  # There may not be the time.
+            control.should_evaluate = False  # There may be no time for it.
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self.is_stopping:
@@ -191,8 +191,8 @@ class StopOnSignal(TrainerCallback):
 @contextmanager
 def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
     """
-    Has a thread call `tell` with the number of each signal when it arrives. Python's own handlers wait until the main thread
-    comes back from what it computes, and the backward of a step is one call, of minutes for a large model on CPUs.
+    Calls `tell` from a thread with the number of each signal when it arrives. Python's own handlers wait until the
+    main thread returns from native code, and a backward pass can take minutes on CPUs.
     """
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
@@ -208,7 +208,9 @@ def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.write(write_end, bytes(1))  # No signal has the number 0. Processes that were forked keep the pipe open.
+        os.write(
+            write_end, bytes(1)
+        )  # 0 ends the thread; closing would not, since forked processes keep the pipe open.
         thread.join()
         os.close(read_end)
         os.close(write_end)
@@ -216,7 +218,7 @@ def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
 
 @contextmanager
 def stopping_on_signals(trainer: Any) -> Iterator[None]:
-    """Lets a signal stop a trainer's training after a step, with a checkpoint."""
+    """Makes a signal stop the training after the current step, with a checkpoint."""
     stop = StopOnSignal(trainer.accelerator)
     trainer.add_callback(stop)
     try:
@@ -228,7 +230,7 @@ def stopping_on_signals(trainer: Any) -> Iterator[None]:
 
 class Checkpoints:
     """
-    The checkpoints of a training, of which each is whole or not there.
+    Writes the checkpoints of a training run, each completely or not at all.
 
     Args:
         trainer ([`PairTrainer`]):
@@ -241,10 +243,10 @@ class Checkpoints:
     @contextmanager
     def writing(self, trial: Any) -> Iterator[None]:
         """
-        Surrounds the writing of a checkpoint.
+        Guards the writing of a checkpoint.
 
         Raises:
-            [`ConsistencyError`]: If it cannot be written. What was written of it is deleted.
+            [`ConsistencyError`]: If it cannot be written. The partial checkpoint is deleted.
         """
         trainer = self.trainer
         run_dir = Path(trainer._get_output_dir(trial=trial))
@@ -266,7 +268,7 @@ class Checkpoints:
             ) from error
 
     def note_files(self, directory: str) -> None:
-        """Notes what a checkpoint holds for its last file, which says that all processes have written theirs."""
+        """Records the manifest of a checkpoint after all processes have written their files."""
         trainer = self.trainer
         trainer.accelerator.wait_for_everyone()
         files = [path for path in Path(directory).rglob("*") if path.is_file()]
@@ -284,7 +286,7 @@ class Checkpoints:
         }
 
     def delete_surplus(self, resumed_from: str | None) -> None:
-        """A run that was killed after its last step did not come to this, and saves no further checkpoint when it resumes."""
+        """Rotates checkpoints after resuming: a run killed after its last step has not done so."""
         args, state = self.trainer.args, self.trainer.state
         if resumed_from is not None and args.should_save and args.save_total_limit:
             _delete_damaged(Path(args.output_dir))
@@ -292,7 +294,7 @@ class Checkpoints:
 
 
 def _make_way(run_dir: Path, directory: Path, will_rotate: bool) -> None:
-    """Deletes what would be mixed with the files of a new checkpoint, or kept in its place when checkpoints rotate."""
+    """Deletes old files of a new checkpoint and, before rotation, damaged checkpoints, which would count."""
     shutil.rmtree(directory, ignore_errors=True)
     if will_rotate:
         _delete_damaged(run_dir)
@@ -308,7 +310,7 @@ def _delete_damaged(run_dir: Path) -> None:
 
 def _why_not_written(error: Exception) -> str | None:
     """Why the write failed, or None if the failure is unrelated to the disk."""
-    if isinstance(error, ConsistencyError) and isinstance(error.__cause__, OSError):  # of our own files
+    if isinstance(error, ConsistencyError) and isinstance(error.__cause__, OSError):  # from `files.py`
         error = error.__cause__
     if isinstance(error, OSError):
         return error.strerror
