@@ -6,11 +6,11 @@ from typing import Any
 from accelerate import Accelerator
 
 from tests.hostile_input.room import Case, Room
-from trl_consistency.trainer.run.folder_lock import locked_for_all_processes
+from trl_consistency.trainer.run.folder_lock import command_lock
 
 
 def in_use(room: Room) -> None:
-    with locked_for_all_processes(room.path / "out", Accelerator(cpu=True)):
+    with command_lock(room.path / "out", Accelerator(cpu=True)):
         room.train()
 
 

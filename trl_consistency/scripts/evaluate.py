@@ -48,7 +48,7 @@ from ..models.loading import (
 )
 from ..publishing.page import check_card
 from ..trainer.run.checks import check_bitsandbytes, check_output_dir
-from ..trainer.run.folder_lock import locked_for_all_processes
+from ..trainer.run.folder_lock import command_lock
 from .evaluation_files import (
     ANSWERS_FILE,
     PICTURES,
@@ -141,7 +141,7 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     template_kwargs = check_arguments(args)
     sets = load_sets(args.pairs, args.splits, args.max_pairs, args.seed)
     adapters = args.adapters if args.save_to_adapters and PartialState().is_main_process else []
-    with locked_for_all_processes(args.output_dir, PartialState(), "evaluates"), ExitStack() as locks:
+    with command_lock(args.output_dir, PartialState(), "evaluates"), ExitStack() as locks:
         check_output_dir(args.output_dir)
         for folder in {os.path.realpath(path): path for path in adapters}.values():
             if not os.path.samefile(folder, args.output_dir):

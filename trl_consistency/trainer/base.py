@@ -53,7 +53,7 @@ from .run.checks import (
     check_tokenizer,
     check_training_options,
 )
-from .run.folder_lock import locked_for_all_processes
+from .run.folder_lock import command_lock
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
@@ -298,7 +298,7 @@ class PairTrainer(PushMixin, _Trainer):
                 finite.
         """
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
-        with locked_for_all_processes(self.args.output_dir, self.accelerator):
+        with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)

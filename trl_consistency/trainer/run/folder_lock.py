@@ -12,9 +12,7 @@ from ...folder_lock import acquire, release
 
 
 @contextmanager
-def locked_for_all_processes(
-    folder: str | Path, state: Accelerator | PartialState, activity: str = "trains"
-) -> Iterator[None]:
+def command_lock(folder: str | Path, state: Accelerator | PartialState, activity: str = "trains") -> Iterator[None]:
     """
     Keeps other commands out of a folder.
 
