@@ -145,16 +145,16 @@ def _check_weights(name: str, model: PreTrainedModel) -> None:
     """
     folder = folder_of(name, getattr(model.config, "_commit_hash", None))
     files = [] if folder is None else weight_files(folder)
-    there = {of: facts for file in files if file.exists() for of, facts in stored_in(file).items()}
+    saved = {weight: facts for file in files if file.exists() for weight, facts in stored_in(file).items()}
     if not files or (not os.path.isdir(name) and not all(file.exists() for file in files)):
         return  # the rest will be downloaded
-    for weight, (dtype, _) in there.items():
+    for weight, (dtype, _) in saved.items():
         if not dtype.startswith(("F", "BF")) or dtype.startswith("F8"):
             raise ConsistencyError(
                 f"{name}: the weights {weight} are stored as {dtype}, and config.json has no `quantization_config` that says "
                 "what they mean. Download or copy both again."
             )
-    state = {of: torch.empty(shape, device="meta") for of, (_, shape) in there.items()}
+    state = {weight: torch.empty(shape, device="meta") for weight, (_, shape) in saved.items()}
     loading = LoadStateDictConfig(device_map={"": "meta"}, weight_mapping=get_model_conversion_mapping(model))
     with _no_progress_bar():
         info, _ = convert_and_load_state_dict_in_model(model, state, loading)
@@ -170,15 +170,15 @@ def _check_weights(name: str, model: PreTrainedModel) -> None:
             f"{name} lacks {_listed(info.missing_keys)}, which config.json asks for. Download or copy the model again."
         )
     if info.mismatched_keys:
-        weight, stored, asked = min(info.mismatched_keys)
+        weight, stored, expected = min(info.mismatched_keys)
         raise ConsistencyError(
-            f"{name}: the weights do not go with config.json, which asks for {list(asked)} in "
-            f"{_listed([of[0] for of in info.mismatched_keys])}: it is {list(stored)} there. Download or copy both again."
+            f"{name}: the weights do not go with config.json, which asks for {list(expected)} in "
+            f"{_listed([names[0] for names in info.mismatched_keys])}: it is {list(stored)} there. Download or copy both again."
         )
-    homeless = [weight for weight in info.unexpected_keys if _belongs(weight, model)]
-    if homeless:
+    unused = [weight for weight in info.unexpected_keys if _belongs(weight, model)]
+    if unused:
         raise ConsistencyError(
-            f"{name}: config.json has no place for {_listed(homeless)}, which would be left out. Download or copy both again."
+            f"{name}: config.json has no place for {_listed(unused)}, which would be left out. Download or copy both again."
         )
 
 
@@ -204,5 +204,5 @@ def _belongs(name: str, model: PreTrainedModel) -> bool:
     """
     if name in dict(model.named_buffers()) or name.endswith("inv_freq"):
         return False
-    layers = [of for of, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)]
-    return any(name.startswith(f"{of}.") for of in layers)
+    layers = [layer for layer, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)]
+    return any(name.startswith(f"{layer}.") for layer in layers)

@@ -142,14 +142,14 @@ def _check_layers(folder: str) -> None:
         content = json.loads((Path(folder) / CONFIG_NAME).read_text(encoding="utf-8")) if names else None
     except (OSError, ValueError, RecursionError):
         return  # transformers reports what is wrong
-    there = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
+    stored = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
     parts = [content] if isinstance(content, dict) else []
     for part in parts:  # grows: multimodal models have nested configs
         parts += [value for value in part.values() if isinstance(value, dict)]
         for key in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
-            if isinstance(layers := part.get(key), int) and layers > there:
+            if isinstance(layers := part.get(key), int) and layers > stored:
                 raise ConsistencyError(
-                    f"{folder}: config.json asks for {layers} layers (`{key}`), and the weights have {there}. Download or copy "
+                    f"{folder}: config.json asks for {layers} layers (`{key}`), and the weights have {stored}. Download or copy "
                     "both again."
                 )
 
@@ -354,22 +354,22 @@ def check_checkpoint(folder: str, model: Any) -> None:
     if is_adapter and model.active_adapters[0] != "default":  # PEFT saves it in a subfolder
         folder = str(Path(folder) / model.active_adapters[0])
     check_weights(folder)
-    there: dict[str, list[int]] = {}
+    saved: dict[str, list[int]] = {}
     for file in sorted(Path(folder).glob("*.safetensors")):
-        there |= shapes_in(file)
+        saved |= shapes_in(file)
     state = (
         get_peft_model_state_dict(model, adapter_name=model.active_adapters[0]) if is_adapter else model.state_dict()
     )
-    here = {name: list(weight.shape) for name, weight in state.items()}
+    current = {name: list(weight.shape) for name, weight in state.items()}
     differences = [
-        f"{name} is {there[name]} there and {here[name]} here"
-        for name in here
-        if name in there and there[name] != here[name]
+        f"{name} is {saved[name]} there and {current[name]} here"
+        for name in current
+        if name in saved and saved[name] != current[name]
     ]
     # A whole model may have other names in the file, and tied weights only once.
-    if is_adapter or not here.keys() & there.keys():
-        differences += [f"{name} is not here" for name in there if name not in here]
-        differences += [f"{name} is not there" for name in here if name not in there]
+    if is_adapter or not current.keys() & saved.keys():
+        differences += [f"{name} is not here" for name in saved if name not in current]
+        differences += [f"{name} is not there" for name in current if name not in saved]
     if differences:
         more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
         raise ConsistencyError(

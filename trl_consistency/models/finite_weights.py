@@ -42,9 +42,9 @@ def _is_finite_weight(weight: Any) -> bool:
     return all(is_finite(tensor) for tensor in (shard_of(weight), *scales_of(weight)))
 
 
-def _all_agree(is_well: bool, accelerator: Accelerator | None) -> bool:
+def _all_agree(passed: bool, accelerator: Accelerator | None) -> bool:
     """Whether the check passed on all processes. Without shards, every process has the same result."""
     if accelerator is None or not is_sharded(accelerator):
-        return is_well
-    flag = torch.tensor([is_well], dtype=torch.int32, device=accelerator.device)
+        return passed
+    flag = torch.tensor([passed], dtype=torch.int32, device=accelerator.device)
     return bool(accelerator.gather(flag).all())

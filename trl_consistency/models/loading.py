@@ -248,13 +248,13 @@ def put_adapter(model: Any, path: str, option: str = "adapters", on_meta: bool =
 def _check_names(model: PeftModel, folder: str, option: str) -> None:
     """Raises [`ConsistencyError`] for weights that an adapter's config does not use: PEFT ignores them silently."""
     adapter = model.active_adapters[0]
-    here = get_peft_model_state_dict(model, adapter_name=adapter, save_embedding_layers=False).keys()
-    there = {name for file in Path(folder).glob("*.safetensors") for name in shapes_in(file)}
-    if here - there:  # PEFT found them under other names
+    used = get_peft_model_state_dict(model, adapter_name=adapter, save_embedding_layers=False).keys()
+    saved = {name for file in Path(folder).glob("*.safetensors") for name in shapes_in(file)}
+    if used - saved:  # PEFT found them under other names
         return
     unknown = sorted(
         name
-        for name in there - {*here, *model.state_dict()}
+        for name in saved - {*used, *model.state_dict()}
         if not any(layer in name for layer in EMBEDDING_LAYER_NAMES)  # saved with some adapters
     )
     if unknown:

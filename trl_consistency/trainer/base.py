@@ -245,7 +245,7 @@ class PairTrainer(PushMixin, _Trainer):
         self._meter = LossMeter()
         self._forward_redirection = ForwardRedirection()
         # Prepared data sets by argument name; checkpoints record them
-        self.noted_data = {"train_dataset": self.train_dataset}
+        self.recorded_data = {"train_dataset": self.train_dataset}
         if args.dose_check:
             self.add_callback(DoseCheck(self, self.train_dataset))
         if args.anchor_ratio > 0:
@@ -263,7 +263,7 @@ class PairTrainer(PushMixin, _Trainer):
         else:
             anchors = choose_anchors(cast(Dataset, anchors), len(pairs), args.anchor_ratio, args.seed)
             self.train_dataset = mix_anchors(pairs, anchors)
-        self.noted_data["anchor_dataset"] = anchors
+        self.recorded_data["anchor_dataset"] = anchors
 
     def _freeze_reference(self, model: Any) -> Reference:
         check_sharding(self, self._adapter_off)

@@ -68,8 +68,8 @@ class TargetMaker:
         Raises:
             [`ConsistencyError`]: If targets cannot be generated, or if they should be regenerated but none are needed.
         """
-        args, noted = self.args, self.trainer.noted_data
-        pairs, anchors = noted["train_dataset"], noted.get("anchor_dataset")
+        args, recorded = self.args, self.trainer.recorded_data
+        pairs, anchors = recorded["train_dataset"], recorded.get("anchor_dataset")
         # Rows without a target are not known from the mixture with anchors.
         self.sources = [pairs, *named(self.trainer.eval_dataset).values()]
         if anchors is not None and not isinstance(pairs, IterableDataset):
@@ -155,19 +155,19 @@ class TargetMaker:
                 cache,
                 engine=engine,
             )
-        unended = sum(completion_ids[-1] not in config.eos_token_id for completion_ids in completions)
-        if unended:
+        truncated = sum(completion_ids[-1] not in config.eos_token_id for completion_ids in completions)
+        if truncated:
             logger.warning(
-                f"{unended} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
+                f"{truncated} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
                 "without an end-of-turn token; they are used as they are. Raise it to avoid this."
             )
         if not self.args.keep_thinking:
             opening, closing = self.args.thinking_markers
             completions = [empty_thought(ids, self.trainer._tokenizer, (opening, closing)) for ids in completions]
-            unanswered = completions.count([])
-            if unanswered:
+            unfinished = completions.count([])
+            if unfinished:
                 logger.warning(
-                    f"{unanswered} of {len(completions)} targets did not come to the end of their thinking. With "
+                    f"{unfinished} of {len(completions)} targets did not come to the end of their thinking. With "
                     "`keep_thinking=False` nothing is left of them, and their rows train nothing. Raise "
                     "`max_completion_length` to avoid this."
                 )

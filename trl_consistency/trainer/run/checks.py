@@ -259,13 +259,13 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> N
     if "attct" in args.method:
         if isinstance(model, str):
             options = args.model_init_kwargs or {}
-            asked = options.get("attn_implementation")
-            args.model_init_kwargs = {**options, "attn_implementation": asked or "eager"}
+            attention = options.get("attn_implementation")
+            args.model_init_kwargs = {**options, "attn_implementation": attention or "eager"}
         else:
-            asked = model.config._attn_implementation
-        if asked not in (None, "eager"):
+            attention = model.config._attn_implementation
+        if attention not in (None, "eager"):
             raise ConsistencyError(
-                f"`attct` compares attention maps, which `{asked}` attention never forms. Set `attn_implementation: eager`."
+                f"`attct` compares attention maps, which `{attention}` attention never forms. Set `attn_implementation: eager`."
             )
     if args.layers is not None:
         if isinstance(model, str):

@@ -49,11 +49,11 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
         state = TrainerState(**content)
         manifest = state.stateful_callbacks.get(MANIFEST, {})
         files = list(manifest.get("files", {}).items())
-        is_well = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
-        is_well &= isinstance(manifest.get("run"), dict | None)
+        is_valid = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
+        is_valid &= isinstance(manifest.get("run"), dict | None)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        is_well = False
-    if not is_well:
+        is_valid = False
+    if not is_valid:
         raise ConsistencyError(
             f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME}, its last file, is missing or cut short, or was changed."
         )
@@ -137,7 +137,7 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         self.received: int | None = None  # by this process
-        self.is_stopping = self.has_said = False
+        self.is_stopping = self.has_announced = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -145,10 +145,10 @@ class StopOnSignal(TrainerCallback):
             yield  # Python allows signal handlers only in the main thread.
             return
         # Shells start background processes with Ctrl-C ignored, which must stay so.
-        heard = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, self._receive) for number in heard}
+        handled = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._receive) for number in handled}
         try:
-            with _told_at_once(self._say):
+            with _calling_at_once(self._announce):
                 yield
         finally:
             for number, handler in before.items():
@@ -161,9 +161,9 @@ class StopOnSignal(TrainerCallback):
             raise KeyboardInterrupt
         self.received = number
 
-    def _say(self, number: int) -> None:
-        if number in (signal.SIGTERM, signal.SIGINT) and not self.has_said and self.accelerator.is_main_process:
-            self.has_said = True
+    def _announce(self, number: int) -> None:
+        if number in (signal.SIGTERM, signal.SIGINT) and not self.has_announced and self.accelerator.is_main_process:
+            self.has_announced = True
             # Not `print`, which the signal may have interrupted
             os.write(2, f"\n{signal.Signals(number).name}: this step is finished and saved first.\n".encode())
 
@@ -189,9 +189,9 @@ class StopOnSignal(TrainerCallback):
 
 
 @contextmanager
-def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
+def _calling_at_once(callback: Callable[[int], None]) -> Iterator[None]:
     """
-    Calls `tell` from a thread with the number of each signal when it arrives. Python's own handlers wait until the
+    Calls `callback` from a thread with the number of each signal when it arrives. Python's own handlers wait until the
     main thread returns from native code, and a backward pass can take minutes on CPUs.
     """
     read_end, write_end = os.pipe()
@@ -200,7 +200,7 @@ def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
 
     def listen() -> None:
         while number := os.read(read_end, 1)[0]:
-            tell(number)
+            callback(number)
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
@@ -252,7 +252,7 @@ class Checkpoints:
         run_dir = Path(trainer._get_output_dir(trial=trial))
         directory = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         if trainer.args.should_save:
-            _make_way(run_dir, directory, will_rotate=bool(trainer.args.save_total_limit))
+            _delete_obsolete(run_dir, directory, will_rotate=bool(trainer.args.save_total_limit))
         trainer.accelerator.wait_for_everyone()
         try:
             yield
@@ -293,7 +293,7 @@ class Checkpoints:
             rotate_checkpoints(args.output_dir, args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
 
 
-def _make_way(run_dir: Path, directory: Path, will_rotate: bool) -> None:
+def _delete_obsolete(run_dir: Path, directory: Path, will_rotate: bool) -> None:
     """Deletes old files of a new checkpoint and, before rotation, damaged checkpoints, which would count."""
     shutil.rmtree(directory, ignore_errors=True)
     if will_rotate:

@@ -43,7 +43,7 @@ class RunRecord:
 
     Args:
         trainer ([`PairTrainer`]):
-            The trainer. It has `noted_data` (the prepared data sets by name) and `base_checksum`.
+            The trainer. It has `recorded_data` (the prepared data sets by name) and `base_checksum`.
 
     Attributes:
         run (`dict[str, Any]`, *optional*):
@@ -70,7 +70,7 @@ class RunRecord:
         generates = args.rolls_out or bool(self._data_with_targets())
         if self._of_trainer is None:
             self._of_trainer = {
-                **{name: describe_rows(dataset) for name, dataset in trainer.noted_data.items()},
+                **{name: describe_rows(dataset) for name, dataset in trainer.recorded_data.items()},
                 "chat_template": describe_template(trainer.processing_class),
                 "model": f"{trainer.base_checksum:x}",
                 "mixed_precision": trainer.accelerator.mixed_precision,  # from an option or the environment
@@ -88,7 +88,7 @@ class RunRecord:
         """Returns the data sets whose targets the reference generates."""
         if not self.trainer.args.needs_completions:
             return {}
-        return {name: dataset for name, dataset in self.trainer.noted_data.items() if needs_targets(dataset)}
+        return {name: dataset for name, dataset in self.trainer.recorded_data.items() if needs_targets(dataset)}
 
     def compare(self, checkpoint: str | None, resume_changed: Sequence[str] = ()) -> None:
         """
@@ -126,7 +126,7 @@ class RunRecord:
             )
             return
         self._check_differences(checkpoint, find_differences(saved, self.run))
-        if any(isinstance(dataset, IterableDataset) for dataset in self.trainer.noted_data.values()):
+        if any(isinstance(dataset, IterableDataset) for dataset in self.trainer.recorded_data.values()):
             logger.warning(STREAM_WARNING)
 
     def _check_differences(self, checkpoint: str, differences: dict[str, tuple[Any, Any]]) -> None:
