@@ -93,7 +93,7 @@ def _explain(error: Exception) -> str:
     """Returns an error's message, with its type if the message alone is unclear."""
     if isinstance(error, ImportError | RuntimeError | ValueError):
         return one_line(error)
-    return f"what config.json says makes no model ({type(error).__name__}: {one_line(error)})."
+    return f"config.json does not describe a valid model ({type(error).__name__}: {one_line(error)})."
 
 
 def _architecture(model: str, config: PreTrainedConfig) -> Any:
@@ -121,11 +121,11 @@ def _architecture(model: str, config: PreTrainedConfig) -> Any:
         raise ConsistencyError(f"{model}: config.json names the class `{name}`, which is not a model's.")
     if not architecture.can_generate():
         raise ConsistencyError(
-            f"{model} is a `{name}`, which writes no text. Use a model that does (`...ForCausalLM`)."
+            f"{model} is a `{name}`, which does not generate text. Use a model that does (`...ForCausalLM`)."
         )
     if not isinstance(config, architecture.config_class):
         raise ConsistencyError(
-            f"{model}: config.json names the class `{name}`, which does not go with its `model_type`, {config.model_type}."
+            f"{model}: config.json names the class `{name}`, which does not match its `model_type`, {config.model_type}."
         )
     return architecture
 
@@ -162,7 +162,7 @@ def _check_weights(name: str, model: PreTrainedModel) -> None:
     model._adjust_missing_and_unexpected_keys(info)
     if info.conversion_errors:
         raise ConsistencyError(
-            f"{name}: the parts that {_listed(info.conversion_errors)} is joined of do not fit together: one is missing, or has "
+            f"{name}: the parts of {_listed(info.conversion_errors)} do not fit together: one is missing, or has "
             "another shape. Download or copy the model again."
         )
     if info.missing_keys:
@@ -172,7 +172,7 @@ def _check_weights(name: str, model: PreTrainedModel) -> None:
     if info.mismatched_keys:
         weight, stored, expected = min(info.mismatched_keys)
         raise ConsistencyError(
-            f"{name}: the weights do not go with config.json, which asks for {list(expected)} in "
+            f"{name}: the weights do not match config.json, which asks for {list(expected)} in "
             f"{_listed([names[0] for names in info.mismatched_keys])}: it is {list(stored)} there. Download or copy both again."
         )
     unused = [weight for weight in info.unexpected_keys if _belongs(weight, model)]

@@ -92,8 +92,8 @@ def _check_routers(config: PreTrainedConfig, args: Any) -> None:
     coefficient = getattr(args, "router_aux_loss_coef", None)
     if coefficient and not hasattr(config.get_text_config(), "output_router_logits"):
         raise ConsistencyError(
-            f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no routers whose logits it "
-            "could give: it is for mixtures of experts. Leave it out."
+            f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no router logits: the option "
+            "is for mixtures of experts. Leave it out."
         )
 
 
@@ -108,7 +108,7 @@ def load_config(model: str, revision: str | None = None, trust_remote_code: bool
     except Exception as error:  # faults in the file have no common error type
         if not trust_remote_code and "trust_remote_code" in str(error):
             raise ConsistencyError(
-                f"{model} brings Python code along (`auto_map` in config.json), which is not run. If you trust it, set "
+                f"{model} contains Python code (`auto_map` in config.json), which is not run. If you trust it, set "
                 "`trust_remote_code: true`."
             ) from None
         reason = fault_in(Path(model) / CONFIG_NAME) or one_line(error)
@@ -125,7 +125,7 @@ def _check_kernels(model: str, config: PreTrainedConfig) -> None:
             kernel = getattr(part, f"_{option}", None)
             if "/" in str(kernel or ""):
                 raise ConsistencyError(
-                    f"{model}: `{option}` in config.json is {kernel}, code of the Hub, which is not run. Take it out of the "
+                    f"{model}: `{option}` in config.json is {kernel}, code on the Hub, which is not run. Take it out of the "
                     "file and name the one that you want in `attn_implementation`, or set `trust_remote_code: true` if you "
                     "trust it."
                 )
@@ -164,7 +164,7 @@ def _check_new_adapter(config: Any) -> None:
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind in NEED_MORE:
         raise ConsistencyError(
-            f"`peft_config` is of the type {kind}, which needs more of a trainer than the gradients of a loss. Use LoRA."
+            f"`peft_config` is of the type {kind}, which needs more from a trainer than the gradients of a loss. Use LoRA."
         )
     refused = {name: getattr(config, name, None) for name in ("alora_invocation_tokens", "arrow_config")}
     refused["init_lora_weights"] = init if (init := getattr(config, "init_lora_weights", None)) in NEED_DATA else None
@@ -183,7 +183,7 @@ def _check_own_adapters(model: Any, peft_config: Any) -> None:
         faults["has an adapter already, and `peft_config` would make another"] = has_one
     if isinstance(model, PeftModel):
         check_adapter_config("The adapter of the model", model.active_peft_config)
-        faults["has several adapters, and not `default` alone is active"] = len(
+        faults["has several adapters, and others than `default` are active"] = len(
             model.peft_config
         ) > 1 and model.active_adapters != ["default"]
         faults["has its adapter merged into the base weights"] = any(
@@ -226,8 +226,8 @@ def check_adapter_config(whose: str, config: PeftConfig) -> None:
         raise ConsistencyError(f"{whose} is wrong: {faults[0]}.")
     if getattr(config, "megatron_config", None):
         raise ConsistencyError(
-            f"{whose}: `megatron_config` and `megatron_core` would have a package imported, which is not done. Take them out "
-            "if the adapter does without."
+            f"{whose}: `megatron_config` and `megatron_core` would import a package, which is not allowed. Remove "
+            "them if the adapter works without them."
         )
     init = str(getattr(config, "init_lora_weights", None)).lower()
     changes = "layer_replication" if getattr(config, "layer_replication", None) else "init_lora_weights"
@@ -276,7 +276,7 @@ def check_model_folder(name: str, revision: str | None = None) -> None:
         return
     if (folder / ADAPTER_CONFIG).is_file():
         raise ConsistencyError(
-            f"{name} is an adapter, and a model is asked for. Load it on its base model with "
+            f"{name} is an adapter, not a whole model. Load it on its base model with "
             f"`PeftModel.from_pretrained(base_model, {name!r}, is_trainable=True)` and give the trainer that, or merge "
             "it into its base model (`merge_and_unload`), save the whole and name that folder."
         )
@@ -294,7 +294,7 @@ def _check_generation_config(file: Path) -> None:
         ends = GenerationConfig.from_pretrained(file.parent).eos_token_id
     except Exception as error:  # faults in the file have no common error type
         reason = fault_in(file) or one_line(error)
-        raise ConsistencyError(f"{file} cannot be read: {reason} Mend it, or delete it.") from None
+        raise ConsistencyError(f"{file} cannot be read: {reason} Repair it, or delete it.") from None
     if not all(
         isinstance(end, int) for end in (ends if isinstance(ends, list) else [ends] if ends is not None else [])
     ):
@@ -396,14 +396,14 @@ def _check_index(index: Path) -> None:
                 f"{index.parent} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} names. Download or copy it again."
             )
     if not isinstance(content.get("metadata"), dict):
-        raise ConsistencyError(f"{index} has no `metadata`, which it is not read without. Download or copy it again.")
+        raise ConsistencyError(f"{index} has no `metadata`, which it needs. Download or copy it again.")
 
 
 def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
     """Returns the error for comparing states inside the blocks with a learned prompt."""
     kind = getattr(peft_config.peft_type, "value", peft_config.peft_type)
     return ConsistencyError(
-        f"What is compared inside the blocks cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
+        f"Objectives on hidden states cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
         "forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` "
         "bct or kl, without `log_consistency_metrics`)."
     )

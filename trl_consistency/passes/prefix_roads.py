@@ -133,7 +133,7 @@ def refused_roads(blocks: Blocks) -> dict[str, str]:
     name, attention = type(backbone).__name__, backbone.config._attn_implementation
     kinds = {type(layer) for layer in DynamicCache(config=backbone.config).layers}
     if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
-        reason = f"`{name}` has layers that are no plain attention over keys and values"
+        reason = f"`{name}` has layers that are not plain attention over keys and values"
         return {"cache": reason, "packed": reason}
 
     device = next(backbone.parameters()).device
@@ -152,7 +152,7 @@ def refused_roads(blocks: Blocks) -> dict[str, str]:
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
         for road in ("cache", "packed"):
             if road == "packed" and attention not in TAKES_MASK:
-                refused[road] = f"`{attention}` attention takes no mask of a tree"
+                refused[road] = f"`{attention}` attention does not accept a tree mask"
                 continue
             try:
                 hidden, _ = (

@@ -167,8 +167,8 @@ class TargetMaker:
             unfinished = completions.count([])
             if unfinished:
                 logger.warning(
-                    f"{unfinished} of {len(completions)} targets did not come to the end of their thinking. With "
-                    "`keep_thinking=False` nothing is left of them, and their rows train nothing. Raise "
+                    f"{unfinished} of {len(completions)} targets did not finish their thinking. With "
+                    "`keep_thinking=False` they are empty, and their rows are not trained on. Raise "
                     "`max_completion_length` to avoid this."
                 )
         for prompt_ids, completion_ids in zip(prompts, completions, strict=True):

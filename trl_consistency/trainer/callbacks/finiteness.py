@@ -77,15 +77,15 @@ class FinitenessGuard(TrainerCallback):
     def _check_end(self) -> None:
         if self.trainer.state.global_step == 0:
             raise ConsistencyError(
-                "Training ended before its first step, so that the model is what it was: the data fill no batch, or "
+                "Training ended before its first step, so the model has not changed: the data do not fill a batch, or "
                 "`num_train_epochs` is 0. Use smaller batches, or more rows."
             )
         if self.updates == 0 and self._overflows_in_fp16():
             raise NotFiniteError("The gradients of every batch overflowed in fp16, so that no step changed a weight.")
         if self.updates and not self._has_gradient:
             raise ConsistencyError(
-                "The gradient was zero in every step, so that nothing was learned: the student already is as the reference on "
-                "these pairs, or its adapter takes no part (`lora_alpha` 0, a dropout of 1)."
+                "The gradient was zero in every step, so that nothing was learned: the student already agrees with the "
+                "reference on these pairs, or its adapter has no effect (`lora_alpha` 0, a dropout of 1)."
             )
 
     def _overflows_in_fp16(self) -> bool:
@@ -96,7 +96,7 @@ class FinitenessGuard(TrainerCallback):
     ) -> None:
         if not self.weights_are_finite():
             raise ConsistencyError(
-                f"The weights of step {state.global_step}, from which training is to go on, are not finite. Delete that "
+                f"The weights of step {state.global_step}, from which training resumes, are not finite. Delete that "
                 "checkpoint, and start again from an earlier one or from the beginning."
             )
 

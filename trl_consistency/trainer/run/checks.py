@@ -55,7 +55,7 @@ def check_apart(output_dir: str, *models: Any) -> None:
     for model in models:
         if isinstance(model, str) and os.path.isdir(model) and os.path.samefile(model, output_dir):
             raise ConsistencyError(
-                f"`output_dir` {output_dir} is the folder of a model that the run is made with, which it would write over. "
+                f"`output_dir` {output_dir} is the folder of a model that the run uses, which would be overwritten. "
                 "Choose another one."
             )
 
@@ -164,7 +164,7 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
         way_out = "set `eval_strategy: 'no'`" if strategy != "no" else "leave it out"
         raise ConsistencyError(f"{wanted}, but there is no `eval_dataset`: give one, or {way_out}.")
     if isinstance(eval_dataset, dict) and not all(isinstance(name, str) for name in eval_dataset):
-        raise ConsistencyError(f"`eval_dataset` must have names that are text, got {list(eval_dataset)}.")
+        raise ConsistencyError(f"`eval_dataset` must have names of type str, got {list(eval_dataset)}.")
     if args.do_eval and not wanted and not eval_dataset:  # with a data set, a script may call `evaluate` itself
         raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")
     if args.load_best_model_at_end and strategy == "no":
@@ -191,10 +191,10 @@ def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase
     for option in ("eos_token", "pad_token"):
         token = getattr(args, option, None)
         if token is not None and token not in tokenizer.get_vocab():
-            raise ConsistencyError(f"`{option}` is {token!r}, which is no token of the tokenizer.")
+            raise ConsistencyError(f"`{option}` is {token!r}, which is not a token of the tokenizer.")
     if tokenizer.eos_token is None and getattr(args, "eos_token", None) is None:
         raise ConsistencyError(
-            "The tokenizer has no `eos_token`, so that no answer could end. Set it (`tokenizer.eos_token = ...`) and save "
+            "The tokenizer has no `eos_token`, so no answer could end. Set it (`tokenizer.eos_token = ...`) and save "
             "the tokenizer."
         )
     return tokenizer
@@ -322,8 +322,8 @@ def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset
     """Raises [`ConsistencyError`] for anchors that are invalid or would not be used."""
     if anchor_ratio == 0:
         raise ConsistencyError(
-            "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: say which share it is to "
-            "have, or leave the data set out."
+            "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: set it, "
+            "or leave the data set out."
         )
     if isinstance(anchor_dataset, IterableDataset) and isinstance(train_dataset, Dataset):
         raise ConsistencyError("`anchor_dataset` is streamed and the pairs are not: load it without streaming.")
@@ -354,5 +354,5 @@ def check_chat_template(
         if len(texts) > 1:
             raise InvalidPairsError(
                 f"`{name}`: the chat template renders the same messages differently each time, so that the two sides would "
-                "differ in more than the cue. Take the time or the chance out of it."
+                "differ in more than the cue. Remove the time or the randomness from it."
             )

@@ -55,18 +55,18 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
         is_valid = False
     if not is_valid:
         raise ConsistencyError(
-            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME}, its last file, is missing or cut short, or was changed."
+            f"{checkpoint} is not a complete checkpoint: {TRAINER_STATE_NAME}, its last file, is missing or cut short, or was changed."
         )
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     steps = [manifest.get("step", state.global_step), *([int(number)] if number.isdigit() else [])]
     if not isinstance(state.global_step, int) or any(step != state.global_step for step in steps):
         raise ConsistencyError(
-            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME} says step {state.global_step!r}, which is another."
+            f"{checkpoint} is not a complete checkpoint: {TRAINER_STATE_NAME} says step {state.global_step!r}, which is another."
         )
     for name, size in files:
         file = checkpoint / name
         if not file.is_file() or file.stat().st_size < size:
-            raise ConsistencyError(f"{checkpoint} is no whole checkpoint: {name} is missing or cut short.")
+            raise ConsistencyError(f"{checkpoint} is not a complete checkpoint: {name} is missing or cut short.")
     return manifest
 
 
@@ -110,10 +110,10 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         try:
             read_manifest(checkpoint)
         except ConsistencyError as error:
-            logger.warning_once(f"{error} It is passed over.")
+            logger.warning_once(f"{error} It is skipped.")
         else:
             return str(checkpoint)
-    kind = "whole checkpoint" if checkpoints else "checkpoint"
+    kind = "complete checkpoint" if checkpoints else "checkpoint"
     raise ConsistencyError(f"`resume_from_checkpoint` is true, but there is no {kind} in {output_dir}.")
 
 

@@ -114,15 +114,15 @@ class RunRecord:
         unknown = [name for name in resume_changed if name not in known]
         if unknown:
             raise ConsistencyError(
-                f"`resume_changed` names `{unknown[0]}`, which is nothing that a checkpoint notes. What differs is listed "
-                "when a run is resumed without it."
+                f"`resume_changed` names `{unknown[0]}`, which no checkpoint records. Resume without it to list the "
+                "differences."
             )
         self.history = list(manifest.get("history", []))
         self._saved, self._may_change = saved, tuple(resume_changed)
         if saved is None:
             logger.warning(
-                f"{checkpoint} does not say what it was trained on: another trainer saved it, or an earlier version. "
-                "Whether its data, model and options were these cannot be checked, and the model card says so."
+                f"{checkpoint} does not record its run: another trainer saved it, or an earlier version. Its data, model "
+                "and options cannot be compared with these, and the model card says so."
             )
             return
         self._check_differences(checkpoint, find_differences(saved, self.run))
@@ -146,14 +146,14 @@ class RunRecord:
             )
             if "model" in refused:
                 rows += (
-                    "\n  The model is to be the one that the run began with, not the checkpoint's: "
+                    "\n  Give the model that the run began with, not the checkpoint's: "
                     "`resume_from_checkpoint` loads what was trained since."
                 )
             names = " ".join(refused)
             raise ConsistencyError(
-                f"`resume_from_checkpoint`: {checkpoint} is of another run. Resume with what that run had, or, if "
+                f"`resume_from_checkpoint`: {checkpoint} belongs to another run. Resume with what that run had, or, if "
                 f"the change is meant, with `--resume_changed {names}` (in Python "
-                f"`trainer.train(..., resume_changed={list(refused)})`), which the model card will say.{rows}"
+                f"`trainer.train(..., resume_changed={list(refused)})`), which the model card will state.{rows}"
             )
         self.changes |= differences
 
@@ -212,7 +212,7 @@ class RunRecord:
         base_lrs = list(scheduler.base_lrs)
         if "optim" in self.changes:
             logger.warning(
-                "`optim` is another one than in the checkpoint: its state (momentum and the like) begins anew."
+                "`optim` is another one than in the checkpoint: its state (momentum and the like) starts again."
             )
             scheduler.load_state_dict(torch.load(os.path.join(checkpoint, SCHEDULER_NAME), weights_only=True))
         else:
