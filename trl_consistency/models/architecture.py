@@ -125,7 +125,8 @@ def _architecture(model: str, config: PreTrainedConfig) -> Any:
         )
     if not isinstance(config, architecture.config_class):
         raise ConsistencyError(
-            f"{model}: config.json names the class `{name}`, which does not match its `model_type`, {config.model_type}."
+            f"{model}: config.json names the class `{name}`, which does not match its `model_type`, "
+            f"{config.model_type}."
         )
     return architecture
 
@@ -173,12 +174,14 @@ def _check_weights(name: str, model: PreTrainedModel) -> None:
         weight, stored, expected = min(info.mismatched_keys)
         raise ConsistencyError(
             f"{name}: the weights do not match config.json, which asks for {list(expected)} in "
-            f"{_listed([names[0] for names in info.mismatched_keys])}: it is {list(stored)} there. Download or copy both again."
+            f"{_listed([names[0] for names in info.mismatched_keys])}: it is {list(stored)} there. Download or copy "
+            "both again."
         )
     unused = [weight for weight in info.unexpected_keys if _belongs(weight, model)]
     if unused:
         raise ConsistencyError(
-            f"{name}: config.json has no place for {_listed(unused)}, which would be left out. Download or copy both again."
+            f"{name}: config.json has no place for {_listed(unused)}, which would be left out. Download or copy both "
+            "again."
         )
 
 

@@ -92,8 +92,8 @@ def _check_routers(config: PreTrainedConfig, args: Any) -> None:
     coefficient = getattr(args, "router_aux_loss_coef", None)
     if coefficient and not hasattr(config.get_text_config(), "output_router_logits"):
         raise ConsistencyError(
-            f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no router logits: the option "
-            "is for mixtures of experts. Leave it out."
+            f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no router logits: the "
+            "option is for mixtures of experts. Leave it out."
         )
 
 
@@ -125,9 +125,9 @@ def _check_kernels(model: str, config: PreTrainedConfig) -> None:
             kernel = getattr(part, f"_{option}", None)
             if "/" in str(kernel or ""):
                 raise ConsistencyError(
-                    f"{model}: `{option}` in config.json is {kernel}, code on the Hub, which is not run. Take it out of the "
-                    "file and name the one that you want in `attn_implementation`, or set `trust_remote_code: true` if you "
-                    "trust it."
+                    f"{model}: `{option}` in config.json is {kernel}, code on the Hub, which is not run. Take it "
+                    "out of the file and name the one that you want in `attn_implementation`, or set "
+                    "`trust_remote_code: true` if you trust it."
                 )
 
 
@@ -149,8 +149,8 @@ def _check_layers(folder: str) -> None:
         for key in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
             if isinstance(layers := part.get(key), int) and layers > stored:
                 raise ConsistencyError(
-                    f"{folder}: config.json asks for {layers} layers (`{key}`), and the weights have {stored}. Download or copy "
-                    "both again."
+                    f"{folder}: config.json asks for {layers} layers (`{key}`), and the weights have {stored}. "
+                    "Download or copy both again."
                 )
 
 
@@ -164,7 +164,8 @@ def _check_new_adapter(config: Any) -> None:
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind in NEED_MORE:
         raise ConsistencyError(
-            f"`peft_config` is of the type {kind}, which needs more from a trainer than the gradients of a loss. Use LoRA."
+            f"`peft_config` is of the type {kind}, which needs more from a trainer than the gradients of a "
+            "loss. Use LoRA."
         )
     refused = {name: getattr(config, name, None) for name in ("alora_invocation_tokens", "arrow_config")}
     refused["init_lora_weights"] = init if (init := getattr(config, "init_lora_weights", None)) in NEED_DATA else None

@@ -155,9 +155,9 @@ class StartReference(TrainerCallback):
         if before["checksum"] == checksum:
             return
         message = (
-            "The reference differs from that of the checkpoint's run: it has other weights. Give the trainer the model "
-            "(and `ref_model`) that the run began with, not the checkpoint's; `resume_from_checkpoint` loads what was "
-            "trained since."
+            "The reference differs from that of the checkpoint's run: it has other weights. Give the trainer the "
+            "model (and `ref_model`) that the run began with, not the checkpoint's; `resume_from_checkpoint` loads what "
+            "was trained since."
         )
         is_quantized = getattr(self.reference.model, "hf_quantizer", None) is not None
         if self.may_differ:

@@ -84,8 +84,8 @@ class FinitenessGuard(TrainerCallback):
             raise NotFiniteError("The gradients of every batch overflowed in fp16, so that no step changed a weight.")
         if self.updates and not self._has_gradient:
             raise ConsistencyError(
-                "The gradient was zero in every step, so that nothing was learned: the student already agrees with the "
-                "reference on these pairs, or its adapter has no effect (`lora_alpha` 0, a dropout of 1)."
+                "The gradient was zero in every step, so that nothing was learned: the student already agrees with "
+                "the reference on these pairs, or its adapter has no effect (`lora_alpha` 0, a dropout of 1)."
             )
 
     def _overflows_in_fp16(self) -> bool:

@@ -95,7 +95,7 @@ def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> No
         if config.get("fused_linear_cross_entropy"):
             raise ConsistencyError(
                 "`liger_kernel_config` sets `fused_linear_cross_entropy`, a loss that consistency training does not have. "
-                "Leave it out: the kernels of the layers serve."
+                "Leave it out: the kernels of the layers are used."
             )
         # By default it would replace the model's forward.
         args.liger_kernel_config = {**config, "fused_linear_cross_entropy": False}
@@ -265,7 +265,8 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> N
             attention = model.config._attn_implementation
         if attention not in (None, "eager"):
             raise ConsistencyError(
-                f"`attct` compares attention maps, which `{attention}` attention never forms. Set `attn_implementation: eager`."
+                f"`attct` compares attention maps, which `{attention}` attention never forms. Set "
+                "`attn_implementation: eager`."
             )
     if args.layers is not None:
         if isinstance(model, str):

@@ -121,8 +121,8 @@ class RunRecord:
         self._saved, self._may_change = saved, tuple(resume_changed)
         if saved is None:
             logger.warning(
-                f"{checkpoint} does not record its run: another trainer saved it, or an earlier version. Its data, model "
-                "and options cannot be compared with these, and the model card says so."
+                f"{checkpoint} does not record its run: another trainer saved it, or an earlier version. Its data, "
+                "model and options cannot be compared with these, and the model card says so."
             )
             return
         self._check_differences(checkpoint, find_differences(saved, self.run))
@@ -151,8 +151,8 @@ class RunRecord:
                 )
             names = " ".join(refused)
             raise ConsistencyError(
-                f"`resume_from_checkpoint`: {checkpoint} belongs to another run. Resume with what that run had, or, if "
-                f"the change is meant, with `--resume_changed {names}` (in Python "
+                f"`resume_from_checkpoint`: {checkpoint} belongs to another run. Resume with what that run had, or, "
+                f"if the change is meant, with `--resume_changed {names}` (in Python "
                 f"`trainer.train(..., resume_changed={list(refused)})`), which the model card will state.{rows}"
             )
         self.changes |= differences
