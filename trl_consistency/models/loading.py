@@ -26,7 +26,7 @@ from .architecture import check_architecture
 from .checks import check_adapter_config, check_model_folder, check_weights, load_config
 from .embedded import resolve_model
 from .finite_weights import check_base
-from .quantization import keep_layout
+from .quantization import prevent_repacking
 
 
 BASE = "base"  # name of the model before training in results
@@ -77,7 +77,7 @@ def load_model(
         dtype = cpu_dtype or ("bfloat16" if asks_for_bf16() else "float32")
     try:
         model = create_model_from_path(path, dtype=dtype, device_map={"": device}, **options)
-        keep_layout(model)
+        prevent_repacking(model)
         if without_router_loss(model):  # TRL sets this option in full fine-tuning
             model.config.get_text_config().output_router_logits = False
         check_base(model, path)

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 
-def keep_layout(model: nn.Module) -> None:
+def prevent_repacking(model: nn.Module) -> None:
     """
     Prevents bitsandbytes from repacking 4-bit weights in place.
 

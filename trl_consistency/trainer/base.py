@@ -33,7 +33,7 @@ from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
 from ..models.checks import check_model, context_length
 from ..models.finite_weights import check_base
-from ..models.quantization import keep_layout
+from ..models.quantization import prevent_repacking
 from ..passes.reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
 from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .callbacks.dose import DoseCheck
@@ -43,10 +43,10 @@ from .row_evaluation import EvaluatedRows
 from .run.checks import (
     as_config,
     check_anchor_arguments,
-    check_apart,
     check_chat_template,
     check_evaluation,
     check_extras,
+    check_not_model_folder,
     check_output_dir,
     check_sharding,
     check_steps,
@@ -104,7 +104,7 @@ class PairTrainer(PushMixin, _Trainer):
     def _check_dataset(self, dataset: AnyDataset, name: str, args: Any) -> None:
         """Raises [`InvalidPairsError`] for well-formed pairs that this trainer cannot use."""
 
-    def _settle_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
+    def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
         """Checks the tokenizer and the chat template. Returns whether rows can be rendered before weights load."""
         check_tokenizer(processing_class, args)
         check_chat_template(processing_class, datasets, ways_out="Use")
@@ -182,7 +182,7 @@ class PairTrainer(PushMixin, _Trainer):
         self._context = context_length(model, args)
         if args.should_save:
             check_output_dir(args.output_dir)
-            check_apart(args.output_dir, model_id, getattr(self, "ref_model", None))
+            check_not_model_folder(args.output_dir, model_id, getattr(self, "ref_model", None))
         check_evaluation(args, eval_dataset)
         train_dataset, anchor_dataset = unformatted(train_dataset), unformatted(anchor_dataset)
         datasets = {"train_dataset": train_dataset, **named(eval_dataset)}
@@ -204,7 +204,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.anchor_description = (
             "the pairs' own clean prompts" if anchor_dataset is None else "a data set of their own"
         )
-        if self._settle_template(processing_class, args, datasets):
+        if self._check_template(processing_class, args, datasets):
             datasets = {
                 name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()
             }
@@ -229,7 +229,7 @@ class PairTrainer(PushMixin, _Trainer):
     def _check_loaded(self, model: Any, anchor_dataset: AnyDataset | None) -> None:
         """Checks the loaded model, and sets up guards, records and metrics."""
         args, model_id = self.args, _id_of(model)
-        keep_layout(self.model)
+        prevent_repacking(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         check_base(self.model, model_id, self.accelerator)
         self.base_checksum = checksum_base(self.model, has_new_adapter=self._peft_config is not None)
@@ -322,13 +322,13 @@ class PairTrainer(PushMixin, _Trainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)
-        self.finiteness.see_loss(loss)
+        self.finiteness.record_loss(loss)
         return loss
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Runs between a step's backward pass and its update. The norm is over all processes."""
         grad_norm = super()._get_grad_norm(model, grad_norm)
-        self.finiteness.see_gradient(grad_norm)
+        self.finiteness.check_gradient(grad_norm)
         return grad_norm
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
@@ -426,7 +426,7 @@ class PairTrainer(PushMixin, _Trainer):
         write_text(Path(folder) / "README.md", str(card))
 
 
-def settle_config(args: Any, kind: Any, model: Any, suffix: str) -> Any:
+def resolve_config(args: Any, kind: Any, model: Any, suffix: str) -> Any:
     """Returns `args` as a `kind`, or the defaults with an output folder named after the model."""
     if args is None:
         return kind(f"{_id_of(model).split('/')[-1]}-{suffix}")

@@ -23,7 +23,7 @@ from ..losses.row_losses import RowLosses, means_of
 from ..losses.supervised import ObservedModel, supervised_row_losses
 from ..models.sharding import gathered
 from ..passes.reference import Reference, StartReference
-from .base import PairTrainer, ProcessingClass, settle_config
+from .base import PairTrainer, ProcessingClass, resolve_config
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
 from .run.checks import (
@@ -153,7 +153,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         formatting_func: Callable[[dict], str] | None = None,
         anchor_dataset: AnyDataset | None = None,
     ):
-        args = settle_config(args, ConsistencyConfig, model, "Consistency")
+        args = resolve_config(args, ConsistencyConfig, model, "Consistency")
         refuse_arguments(
             compute_loss_func=(compute_loss_func, "the objective is `ConsistencyConfig.method`"),
             formatting_func=(formatting_func, "it would turn pairs into plain text"),
@@ -209,7 +209,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         if args.needs_completions:
             check_stream(dataset, name)
 
-    def _settle_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
+    def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
         tokenizer = check_tokenizer(processing_class, args)
         template = args.chat_template_path
         if template is not None and not template.endswith((".jinja", ".j2")):

@@ -31,12 +31,12 @@ from ..rollouts.metrics import (
     CleanAnswers,
     PairMetrics,
     completion_lengths,
-    leave_out_lengths_of_nothing,
+    drop_empty_lengths,
     length_metrics,
 )
 from ..rollouts.table import RolloutTable
 from ..upstream import RepeatSampler, pad, split_tensor_dict
-from .base import PairTrainer, ProcessingClass, settle_config
+from .base import PairTrainer, ProcessingClass, resolve_config
 from .card.facts import rollout_facts
 from .run.checks import check_reference_options, check_sharding, refuse_arguments
 from .run.rollout_checkpoints import load_rollouts, save_rollouts
@@ -141,7 +141,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         ref_model: str | PreTrainedModel | None = None,
         anchor_dataset: AnyDataset | None = None,
     ):
-        args = settle_config(args, OnPolicyConsistencyConfig, model, "OPCT")
+        args = resolve_config(args, OnPolicyConsistencyConfig, model, "OPCT")
         refuse_arguments(
             teacher_model=(teacher_model, "the reference is the initial policy, or `ref_model`"),
             tools=(tools, "what the reference would see of the tools' answers is not settled; schemas go in a column"),
@@ -267,7 +267,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Rollouts:
         rollouts = super()._generate_and_score_completions([{"prompt": row["perturbed_ids"]} for row in inputs])
         del rollouts["num_items_in_batch"]  # counted before the loss mask
-        leave_out_lengths_of_nothing(self._metrics["train" if self.model.training else "eval"])
+        drop_empty_lengths(self._metrics["train" if self.model.training else "eval"])
         if self._engine_log_probs is not None:
             log_probs = [torch.tensor(row) for row in self._engine_log_probs]
             rollouts["engine_log_probs"] = pad(

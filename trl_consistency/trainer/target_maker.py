@@ -78,7 +78,7 @@ class TargetMaker:
             why = "come with their completions" if args.needs_completions else f"need none for {args.method}"
             raise ConsistencyError(f"`regenerate_targets_every` is set, but the pairs {why}.")
         if args.needs_completions and any(map(needs_targets, self.sources)):
-            self.check_whole()
+            self.check_can_generate()
 
     def dataset_with_targets(self) -> Dataset:
         """See [`ConsistencyTrainer.dataset_with_targets`]."""
@@ -101,11 +101,11 @@ class TargetMaker:
         )
         if not prompts:
             return
-        self.check_whole()
+        self.check_can_generate()
         with self._reference_policy() as model, self._engine(model) as engine:
             self._answer(model, prompts, self.table, self._cache(model), engine)
 
-    def check_whole(self) -> None:
+    def check_can_generate(self) -> None:
         """Raises [`ConsistencyError`] if the model cannot generate targets."""
         if DistributedBackend(self.accelerator).is_fsdp:
             raise ConsistencyError(

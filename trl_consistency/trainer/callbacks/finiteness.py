@@ -106,13 +106,13 @@ class FinitenessGuard(TrainerCallback):
         if not self.weights_are_finite():
             raise NotFiniteError("The optimizer made weights that are not finite.")
 
-    def see_loss(self, loss: Tensor) -> None:
+    def record_loss(self, loss: Tensor) -> None:
         """Records whether a batch's loss is finite. It is tested once per step, with the gradient."""
         is_finite_loss = torch.isfinite(loss.detach()).all()
         before = self._loss_is_finite
         self._loss_is_finite = is_finite_loss if before is None else before & is_finite_loss
 
-    def see_gradient(self, grad_norm: Any) -> None:
+    def check_gradient(self, grad_norm: Any) -> None:
         """Raises [`NotFiniteError`] if the losses or the gradient of a step are not finite."""
         accelerator = self.trainer.accelerator
         loss_was_finite = bool(accelerator.gather(self._loss_is_finite.int().reshape(1)).all())  # type: ignore[union-attr]

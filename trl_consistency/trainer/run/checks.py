@@ -50,7 +50,7 @@ def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
         ) from None
 
 
-def check_apart(output_dir: str, *models: Any) -> None:
+def check_not_model_folder(output_dir: str, *models: Any) -> None:
     """Raises [`ConsistencyError`] if a run would overwrite one of its own models."""
     for model in models:
         if isinstance(model, str) and os.path.isdir(model) and os.path.samefile(model, output_dir):
