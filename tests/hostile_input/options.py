@@ -187,7 +187,7 @@ CASES: list[Case] = [
     Case(
         "name of an evaluation set",
         "An evaluation set with a number for a name",
-        "`eval_dataset` must have names of type str, got [3].",
+        "`eval_dataset` must have names that are text, got [3].",
         lambda room: room.trainer(eval_dataset={3: make_pairs(2)}),
     ),
     *(

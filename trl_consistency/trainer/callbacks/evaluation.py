@@ -141,7 +141,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             if saved and all(isinstance(figures, dict) for figures in saved.values()):  # not of an earlier version
                 self._start = {name: Estimate.from_dict(figures) for name, figures in saved.items()}
                 return
-            logger.warning("The rates before the first step are not known: drops count from here on.")
+            logger.warning("What the model did before the first step is not known: drops count from here on.")
         self._measure(state, control)
 
     def on_step_end(

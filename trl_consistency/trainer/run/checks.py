@@ -164,8 +164,8 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
         way_out = "set `eval_strategy: 'no'`" if strategy != "no" else "leave it out"
         raise ConsistencyError(f"{wanted}, but there is no `eval_dataset`: give one, or {way_out}.")
     if isinstance(eval_dataset, dict) and not all(isinstance(name, str) for name in eval_dataset):
-        raise ConsistencyError(f"`eval_dataset` must have names of type str, got {list(eval_dataset)}.")
-    if args.do_eval and not wanted and not eval_dataset:  # with a data set, a script may call `evaluate` itself
+        raise ConsistencyError(f"`eval_dataset` must have names that are text, got {list(eval_dataset)}.")
+    if args.do_eval and not wanted and not eval_dataset:  # with one, a script may call `evaluate` itself
         raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")
     if args.load_best_model_at_end and strategy == "no":
         raise ConsistencyError(
