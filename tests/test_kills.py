@@ -17,7 +17,7 @@ from peft import LoraConfig, get_peft_model
 from tests.helpers.killed_commands import Commands, Job, snapshot
 from tests.helpers.models import make_model, make_pairs
 from tests.helpers.publishing import save_adapter
-from trl_consistency.folder_lock import LOCK, alone_in
+from trl_consistency.folder_lock import LOCK, locked_folder
 from trl_consistency.perturbations.card import MADE_WITH
 
 
@@ -332,7 +332,7 @@ def test_folder_in_use(room, name):
     scenario, log = SCENARIOS[name], room.path / "log"
     log.unlink(missing_ok=True)
     folder = room.work / scenario.args[scenario.args.index("--output_dir") + 1]
-    with alone_in(folder):
+    with locked_folder(folder):
         assert room.run(scenario).code == 1
         assert os.listdir(folder) == [LOCK]
     said = f"error: `output_dir` {folder.name} is in use: process {os.getpid()} on "

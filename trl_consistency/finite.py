@@ -99,7 +99,7 @@ def explained_sampling(whose: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not any(said in str(error) for said in SAMPLING_ERRORS):
+        if not any(message in str(error) for message in SAMPLING_ERRORS):
             raise
         raise NotFiniteError(
             f"The probabilities of {whose} are not finite, so that no answer can be sampled: its activations overflow."

@@ -26,14 +26,14 @@ class FolderLock(FileLock):
 
 
 @contextmanager
-def alone_in(folder: str | Path, does: str = "writes", option: str | None = "output_dir") -> Iterator[None]:
+def locked_folder(folder: str | Path, activity: str = "writes", option: str | None = "output_dir") -> Iterator[None]:
     """
     Keeps other commands out of the folder that a command writes into. One that fails leaves no empty folder behind.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
             The folder.
-        does (`str`, *optional*, defaults to `"writes"`):
+        activity (`str`, *optional*, defaults to `"writes"`):
             The command's activity there.
         option (`str`, *optional*, defaults to `"output_dir"`):
             The option that names the folder, for messages.
@@ -41,26 +41,26 @@ def alone_in(folder: str | Path, does: str = "writes", option: str | None = "out
     Raises:
         [`ConsistencyError`]: If another process uses the folder.
     """
-    lock = take(folder, does, option)
+    lock = acquire(folder, activity, option)
     try:
         yield
     finally:
-        let_go(lock)
+        release(lock)
 
 
 def check_unused(folder: str | Path) -> None:
     """Raises [`ConsistencyError`] if another process uses a folder."""
-    let_go(take(folder, "writes"))
+    release(acquire(folder, "writes"))
 
 
-def take(folder: str | Path, does: str, option: str | None = "output_dir") -> FolderLock | None:
+def acquire(folder: str | Path, activity: str, option: str | None = "output_dir") -> FolderLock | None:
     """
     Acquires the lock of a folder. Returns None on a file system without locks.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
             The folder. It is created if it does not exist.
-        does (`str`):
+        activity (`str`):
             This process's activity, such as `"trains"`, for the error of another process.
         option (`str`, *optional*, defaults to `"output_dir"`):
             The option that names the folder, for messages.
@@ -84,12 +84,12 @@ def take(folder: str | Path, does: str, option: str | None = "output_dir") -> Fo
         logger.warning(f"{folder} cannot be locked ({error}): make sure that nothing else writes there.")
         return None
     with suppress(OSError):  # The lock holds even if the disk is full.
-        said = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}, {does}"
-        Path(lock.lock_file).write_text(said)
+        holder = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%F %T')}, {activity}"
+        Path(lock.lock_file).write_text(holder)
     return lock
 
 
-def let_go(lock: FolderLock | None) -> None:
+def release(lock: FolderLock | None) -> None:
     """Removes the lock's file while no other process can hold the lock, then releases it."""
     if lock is not None:
         with suppress(OSError):

@@ -52,13 +52,13 @@ CASES: list[Case] = [
     Case(
         "adapter as a model",
         "An adapter in the place of a model",
-        "…adapter is an adapter, and a model is asked for. Load it on its base model with `PeftModel.from_pretrained(base_model, '…adapter', is_trainable=True)` and give the trainer that, or merge it into its base model (`merge_and_unload`), save the whole and name that folder.",
+        "…adapter is an adapter, not a whole model. Load it on its base model with `PeftModel.from_pretrained(base_model, '…adapter', is_trainable=True)` and give the trainer that, or merge it into its base model (`merge_and_unload`), save the whole and name that folder.",
         lambda room: room.train(model_name_or_path=str(adapter(room))),
     ),
     Case(
         "adapter as a model in a trainer",
         "The same, in Python",
-        "…adapter is an adapter, and a model is asked for. Load it on its base model with `PeftModel.from_pretrained(base_model, '…adapter', is_trainable=True)` and give the trainer that, or merge it into its base model (`merge_and_unload`), save the whole and name that folder.",
+        "…adapter is an adapter, not a whole model. Load it on its base model with `PeftModel.from_pretrained(base_model, '…adapter', is_trainable=True)` and give the trainer that, or merge it into its base model (`merge_and_unload`), save the whole and name that folder.",
         lambda room: room.rollouts(model=str(adapter(room))),
     ),
     Case(
@@ -122,7 +122,7 @@ CASES: list[Case] = [
     Case(
         "learned prompt inside the blocks",
         "A learned prompt where states inside the blocks are compared",
-        "What is compared inside the blocks cannot train a learned prompt (PROMPT_TUNING): the blocks run without PEFT's own forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` bct or kl, without `log_consistency_metrics`).",
+        "Objectives on hidden states cannot train a learned prompt (PROMPT_TUNING): the blocks run without PEFT's own forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` bct or kl, without `log_consistency_metrics`).",
         lambda room: room.trainer(
             options={"method": ["act"]},
             peft_config=PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
@@ -143,13 +143,13 @@ CASES: list[Case] = [
     Case(
         "another run",
         "A checkpoint of a run with other data and options",
-        "`resume_from_checkpoint`: …checkpoint-1 is of another run. Resume with what that run had, or, if the change is meant, with `--resume_changed method learning_rate train_dataset` (in Python `trainer.train(..., resume_changed=['method', 'learning_rate', 'train_dataset'])`), which the model card will say. `method`: bct there, act here `learning_rate`: 0.01 there, 0.1 here `train_dataset`: 2 rows, … there, 3 rows, … here",
+        "`resume_from_checkpoint`: …checkpoint-1 belongs to another run. Resume with what that run had, or, if the change is meant, with `--resume_changed method learning_rate train_dataset` (in Python `trainer.train(..., resume_changed=['method', 'learning_rate', 'train_dataset'])`), which the model card will state. `method`: bct there, act here `learning_rate`: 0.01 there, 0.1 here `train_dataset`: 2 rows, … there, 3 rows, … here",
         lambda room: resume_another(room, {"method": "act", "learning_rate": 0.1}, make_pairs(3)),
     ),
     Case(
         "state of another step",
         "A checkpoint whose trainer_state.json was changed by hand, or whose folder was renamed",
-        "…checkpoint-7 is no whole checkpoint: trainer_state.json says step 1, which is another.",
+        "…checkpoint-7 is not a complete checkpoint: trainer_state.json says step 1, which is another.",
         lambda room: resume_another(
             room, {}, make_pairs(2), change=lambda folder: folder.rename(folder.parent / "checkpoint-7")
         ),
@@ -165,19 +165,19 @@ CASES: list[Case] = [
     Case(
         "output over the model",
         "An `output_dir` that is the model's own folder",
-        "`output_dir` …model is the folder of a model that the run is made with, which it would write over. Choose another one.",
+        "`output_dir` …model is the folder of a model that the run uses, which would be overwritten. Choose another one.",
         lambda room: room.train(model_name_or_path=str(room.model()), output_dir=str(room.path / "model")),
     ),
     Case(
         "output over the reference",
         "An `output_dir` that is the folder of the reference",
-        "`output_dir` …out is the folder of a model that the run is made with, …",
+        "`output_dir` …out is the folder of a model that the run uses, …",
         lambda room: room.rollouts(ref_model=str(room.model().rename(room.path / "out"))),
     ),
     Case(
         "nothing to change",
         "A change allowed that no checkpoint notes",
-        "`resume_changed` names `lora_alpah`, which is nothing that a checkpoint notes. What differs is listed when a run is resumed without it.",
+        "`resume_changed` names `lora_alpah`, which no checkpoint records. Resume without it to list the differences.",
         lambda room: resume_another(room, {}, make_pairs(2), "lora_alpah"),
     ),
     Case(
@@ -191,7 +191,7 @@ CASES: list[Case] = [
     Case(
         "Megatron's package",
         "An adapter that has a package imported, to measure",
-        "…adapter: adapter_config.json: `megatron_config` and `megatron_core` would have a package imported, which is not …",
+        "…adapter: adapter_config.json: `megatron_config` and `megatron_core` would import a package, which is not …",
         lambda room: room.evaluate(
             [CHAT | {"answer": "Paris"}],
             "--adapters",
@@ -201,7 +201,7 @@ CASES: list[Case] = [
     Case(
         "Megatron's package in the model's place",
         "The same, in the place of the model",
-        "…adapter: adapter_config.json: `megatron_config` and `megatron_core` would have a package imported, which is not …",
+        "…adapter: adapter_config.json: `megatron_config` and `megatron_core` would import a package, which is not …",
         lambda room: load_model(
             str(
                 adapter(

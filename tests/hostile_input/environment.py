@@ -6,11 +6,11 @@ from typing import Any
 from accelerate import Accelerator
 
 from tests.hostile_input.room import Case, Room
-from trl_consistency.trainer.run.folder_lock import all_alone_in
+from trl_consistency.trainer.run.folder_lock import command_lock
 
 
 def in_use(room: Room) -> None:
-    with all_alone_in(room.path / "out", Accelerator(cpu=True)):
+    with command_lock(room.path / "out", Accelerator(cpu=True)):
         room.train()
 
 

@@ -113,7 +113,7 @@ CASES: list[Case] = [
     Case(
         "weights of another shape",
         "A weight of another shape",
-        f"…model: the weights do not go with config.json, which asks for [32] in model.norm.weight: it is [7] there. {BOTH}",
+        f"…model: the weights do not match config.json, which asks for [32] in model.norm.weight: it is [7] there. {BOTH}",
         train_with(lambda weights: weights | {"model.norm.weight": torch.ones(7)}),
     ),
     Case(
@@ -141,19 +141,19 @@ CASES: list[Case] = [
             (
                 "hidden_size",
                 64,
-                f"…model: the weights do not go with config.json, which asks for […, 64] in …. {BOTH}",
+                f"…model: the weights do not match config.json, which asks for […, 64] in …. {BOTH}",
             ),
             ("hidden_size", -4, "…model cannot be loaded: Trying to create tensor with negative dimension -4…"),
             (
                 "intermediate_size",
                 7,
-                f"…model: the weights do not go with config.json, which asks for [32, 7] in …. {BOTH}",
+                f"…model: the weights do not match config.json, which asks for [32, 7] in …. {BOTH}",
             ),
-            ("num_attention_heads", 3, f"…model: the weights do not go with config.json, which asks for …. {BOTH}"),
+            ("num_attention_heads", 3, f"…model: the weights do not match config.json, which asks for …. {BOTH}"),
             (
                 "num_attention_heads",
                 0,
-                "…model cannot be loaded: what config.json says makes no model (ZeroDivisionError: …).",
+                "…model cannot be loaded: config.json does not describe a valid model (ZeroDivisionError: …).",
             ),
             ("num_hidden_layers", 1, "…model cannot be loaded: …`num_hidden_layers` (1) must be equal to …"),
             ("num_hidden_layers", 2.5, "…model cannot be loaded: …'num_hidden_layers' expected int, got float…"),
@@ -163,12 +163,12 @@ CASES: list[Case] = [
             (
                 "hidden_act",
                 "swoosh",
-                "…model cannot be loaded: what config.json says makes no model (KeyError: 'swoosh').",
+                "…model cannot be loaded: config.json does not describe a valid model (KeyError: 'swoosh').",
             ),
             (
                 "rope_parameters",
                 {"rope_type": "fast", "rope_theta": 10000},
-                "…model cannot be loaded: what config.json says makes no model (KeyError: 'fast').",
+                "…model cannot be loaded: config.json does not describe a valid model (KeyError: 'fast').",
             ),
             (
                 "architectures",
@@ -185,7 +185,7 @@ CASES: list[Case] = [
             (
                 "architectures",
                 ["LlamaForCausalLM"],
-                "…model: config.json names the class `LlamaForCausalLM`, which does not go with its `model_type`, qwen3.",
+                "…model: config.json names the class `LlamaForCausalLM`, which does not match its `model_type`, qwen3.",
             ),
             (
                 "architectures",
@@ -265,7 +265,7 @@ CASES: list[Case] = [
                 "without metadata",
                 "without metadata",
                 {"weight_map": {"a": "config.json"}},
-                f"…{INDEX} has no `metadata`, which it is not read without. Download or copy it again.",
+                f"…{INDEX} has no `metadata`, which it needs. Download or copy it again.",
             ),
             (
                 "outside",

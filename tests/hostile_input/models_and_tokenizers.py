@@ -80,7 +80,7 @@ CASES: list[Case] = [
     Case(
         "classifier",
         "A model that writes no text",
-        "…model is a `Qwen3ForSequenceClassification`, which writes no text. Use a model that does (`...ForCausalLM`).",
+        "…model is a `Qwen3ForSequenceClassification`, which does not generate text. Use a model that does (`...ForCausalLM`).",
         lambda room: room.rollouts(
             model=str(room.model(config__json={"architectures": ["Qwen3ForSequenceClassification"]}))
         ),
@@ -98,13 +98,13 @@ CASES: list[Case] = [
     Case(
         "remote code",
         "A model that brings Python code along, which is run only with `trust_remote_code: true`",
-        "…model brings Python code along (…), which is not run. If you trust it, set `trust_remote_code: true`.",
+        "…model contains Python code (…), which is not run. If you trust it, set `trust_remote_code: true`.",
         lambda room: room.train(model_name_or_path=str(custom_code(room))),
     ),
     Case(
         "remote code in a trainer",
         "The same, in Python",
-        "…model brings Python code along (…), which is not run. If you trust it, set `trust_remote_code: true`.",
+        "…model contains Python code (…), which is not run. If you trust it, set `trust_remote_code: true`.",
         lambda room: room.rollouts(model=str(custom_code(room))),
     ),
     Case(
@@ -223,13 +223,13 @@ CASES: list[Case] = [
     Case(
         "no end",
         "A tokenizer without an end-of-sequence token",
-        "The tokenizer has no `eos_token`, so that no answer could end. Set it (`tokenizer.eos_token = ...`) and save the tokenizer.",
+        "The tokenizer has no `eos_token`, so no answer could end. Set it (`tokenizer.eos_token = ...`) and save the tokenizer.",
         lambda room: room.trainer(processing_class=without_token("eos_token")),
     ),
     Case(
         "no end on-policy",
         "The same, on-policy",
-        "The tokenizer has no `eos_token`, so that no answer could end. Set it (`tokenizer.eos_token = ...`) and save the tokenizer.",
+        "The tokenizer has no `eos_token`, so no answer could end. Set it (`tokenizer.eos_token = ...`) and save the tokenizer.",
         lambda room: room.rollouts(processing_class=without_token("eos_token")),
     ),
     Case(
@@ -269,7 +269,7 @@ CASES: list[Case] = [
     Case(
         "attention kernel in the config",
         "A config that names an attention kernel of the Hub, which would be downloaded and run",
-        "…model: `attn_implementation` in config.json is owner/kernel, code of the Hub, which is not run. …",
+        "…model: `attn_implementation` in config.json is owner/kernel, code on the Hub, which is not run. …",
         lambda room: room.train(
             model_name_or_path=str(room.model(config__json={"attn_implementation": "owner/kernel"}))
         ),
@@ -277,7 +277,7 @@ CASES: list[Case] = [
     Case(
         "attention kernel under another key",
         "The same, under the key that transformers uses itself, in a model to measure",
-        "…model: `attn_implementation` in config.json is owner/kernel, code of the Hub, which is not run. …",
+        "…model: `attn_implementation` in config.json is owner/kernel, code on the Hub, which is not run. …",
         lambda room: load_model(str(room.model(config__json={"_attn_implementation": "owner/kernel"}))),
     ),
     Case(

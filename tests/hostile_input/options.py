@@ -272,13 +272,13 @@ CASES: list[Case] = [
     Case(
         "unknown end token",
         "An end-of-sequence token that the tokenizer does not have",
-        "`eos_token` is '<end>', which is no token of the tokenizer.",
+        "`eos_token` is '<end>', which is not a token of the tokenizer.",
         lambda room: room.train(eos_token="<end>"),
     ),
     Case(
         "unknown padding",
         "A padding token that the tokenizer does not have",
-        "`pad_token` is '<pad>', which is no token of the tokenizer.",
+        "`pad_token` is '<pad>', which is not a token of the tokenizer.",
         lambda room: room.trainer(options={"pad_token": "<pad>"}),
     ),
     Case(
@@ -353,7 +353,7 @@ CASES: list[Case] = [
             (
                 "AdaLoRA",
                 "that needs calls in each step, or task ids (AdaLoRA, Poly, X-LoRA, …)",
-                " is of the type ADALORA, which needs more of a trainer than the gradients of a loss. Use LoRA.",
+                " is of the type ADALORA, which needs more from a trainer than the gradients of a loss. Use LoRA.",
                 lambda: AdaLoraConfig(target_modules=["q_proj"], total_step=10),
             ),
             (
@@ -389,7 +389,7 @@ CASES: list[Case] = [
             (
                 "two adapters",
                 "two adapters, of which the saved folder would hold another one on top",
-                "has several adapters, and not `default` alone is active",
+                "has several adapters, and others than `default` are active",
                 lambda room: own_adapter(
                     room,
                     lambda model: (
@@ -459,7 +459,7 @@ CASES: list[Case] = [
     Case(
         "routers of a dense model",
         "The routers' loss for a model that has none",
-        "`router_aux_loss_coef` is 0.1, but the model (qwen3) has no routers whose logits it could give: it is for mixtures of experts. Leave it out.",
+        "`router_aux_loss_coef` is 0.1, but the model (qwen3) has no router logits: the option is for mixtures of experts. Leave it out.",
         lambda room: room.train(router_aux_loss_coef=0.1, method=["kl"]),
     ),
     Case(
@@ -489,7 +489,7 @@ CASES: list[Case] = [
     Case(
         "megatron",
         "An adapter for Megatron, which is not installed",
-        "`peft_config`: `megatron_config` and `megatron_core` would have a package imported, which is not done. …",
+        "`peft_config`: `megatron_config` and `megatron_core` would import a package, which is not allowed. …",
         lambda room: room.trainer(
             peft_config=LoraConfig(target_modules="all-linear", megatron_config={"world_size": 1})
         ),

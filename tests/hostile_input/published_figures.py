@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.hostile_input.damage import adapter
 from tests.hostile_input.publishing import push
 from tests.hostile_input.room import CHAT, Case, Room
-from trl_consistency.folder_lock import take
+from trl_consistency.folder_lock import acquire
 
 
 FIGURE = {"metric": "sycophancy", "value": 0.5, "hits": 1, "total": 2, "interval": [0.1, 0.9]}
@@ -185,14 +185,14 @@ CASES: list[Case] = [
         "push from a folder in use",
         "`push` of a folder that another process trains in",
         "…adapter is in use: process … trains there. Wait until it ends, or choose another folder.",
-        lambda room: push(room, damage=lambda folder: HELD.append(take(folder, "trains"))),
+        lambda room: push(room, damage=lambda folder: HELD.append(acquire(folder, "trains"))),
     ),
     Case(
         "results into a folder in use",
         "`evaluate`: an adapter in whose folder another process trains, which is to get results",
         "`adapters` …adapter is in use: process … trains there. Wait until it ends, or choose another folder.",
         lambda room: (
-            HELD.append(take(adapter(room), "trains")),
+            HELD.append(acquire(adapter(room), "trains")),
             room.evaluate([CHAT], "--adapters", str(room.path / "adapter"), "--save_to_adapters"),
         ),
     ),

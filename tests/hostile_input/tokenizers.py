@@ -118,18 +118,18 @@ CASES: list[Case] = [
             train_files(generation_config__json=of),
         )
         for name, what, of, message in (
-            ("list", "that is a list", "[]", "…generation_config.json cannot be read: … Mend it, or delete it."),
+            ("list", "that is a list", "[]", "…generation_config.json cannot be read: … Repair it, or delete it."),
             (
                 "cut",
                 "that was cut short: the tokens that end an answer would be lost",
                 "{",
-                "…generation_config.json cannot be read: … Mend it, or delete it.",
+                "…generation_config.json cannot be read: … Repair it, or delete it.",
             ),
             (
                 "length",
                 "with a negative length",
                 '{"max_new_tokens": -4}',
-                "…generation_config.json cannot be read: … Mend it, or delete it.",
+                "…generation_config.json cannot be read: … Repair it, or delete it.",
             ),
             (
                 "end",

@@ -382,7 +382,7 @@ def test_unreached_parameters_are_frozen(tmp_path, method, layers, tied, unreach
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     args = config(tmp_path, method, layers=layers)
     paired_loss = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=False))
-    paired_loss.freeze_unreached(model)
+    paired_loss.freeze_unused(model)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     expected = set()
     last = (layers or [3])[-1]

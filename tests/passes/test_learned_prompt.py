@@ -79,7 +79,7 @@ def test_kl_teaches_a_learned_prompt(tmp_path):
 @pytest.mark.parametrize("options", [{"method": "act"}, {"method": "mlpct"}, {"log_consistency_metrics": True}])
 def test_states_inside_the_blocks_are_refused_for_what_they_are(tmp_path, options):
     with pytest.raises(
-        ConsistencyError, match=r"inside the blocks cannot train a learned prompt .*without PEFT's own"
+        ConsistencyError, match=r"Objectives on hidden states cannot train a learned prompt .*without PEFT's own"
     ):
         make_trainer(tmp_path, **options)
 

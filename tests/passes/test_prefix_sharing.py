@@ -269,7 +269,7 @@ def test_attention_without_a_tree_mask(llama, monkeypatch):
     assert PrefixSharing()(llama, *make_batch()).road == "cache"
     states = PrefixSharing(use_cache=False)(llama, *make_batch())
     assert states.road == "plain"
-    assert states.reason.endswith("`sdpa` attention takes no mask of a tree")
+    assert states.reason.endswith("`sdpa` attention does not accept a tree mask")
 
 
 def test_no_keys_and_values():
@@ -277,7 +277,7 @@ def test_no_keys_and_values():
     model, batch = AutoModelForCausalLM.from_config(config).eval(), make_batch()
     states = PrefixSharing()(model, *batch)
     assert states.road == "plain"
-    assert states.reason == "`FalconMambaModel` has layers that are no plain attention over keys and values"
+    assert states.reason == "`FalconMambaModel` has layers that are not plain attention over keys and values"
     torch.testing.assert_close(states.hidden[batch[3].bool()], row_by_row(model, *batch), rtol=1e-4, atol=2e-5)
 
 

@@ -25,7 +25,7 @@ from trl_consistency.evaluation import evaluate as evaluate_in_python
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.generation import targets
 from trl_consistency.models.loading import check_adapters
-from trl_consistency.models.quantization import keep_layout
+from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
 from trl_consistency.scripts import evaluate, evaluation_files
@@ -289,7 +289,7 @@ def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path,
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
     model = AutoModelForCausalLM.from_pretrained(model_dir, quantization_config=nf4)
-    keep_layout(model)
+    prevent_repacking(model)
     model = PeftModel.from_pretrained(model, adapters[0])
     for line in [line for line in answers_in(tmp_path / "out") if line["model"] == "bct"][:2]:
         assert line["perturbed_text"] == naive_answer(model.eval(), tokenizer, line["perturbed_prompt"], 6)

@@ -275,7 +275,7 @@ def test_thinking_can_be_left_out_of_the_targets(tmp_path, monkeypatch, caplog):
         targets[keep] = [tokenizer.decode(trainer.targets[row["clean_ids"]]) for row in trainer.train_dataset]
     assert targets[True] == ["<think>Hm.</think>Paris.<|im_end|>", "<think>Hm, Ly"]
     assert targets[False] == ["<think>\n\n</think>Paris.<|im_end|>", ""]
-    assert "1 of 2 targets did not come to the end of their thinking" in caplog.text
+    assert "1 of 2 targets did not finish their thinking" in caplog.text
 
 
 def test_generation_options_reach_the_generation(tmp_path):

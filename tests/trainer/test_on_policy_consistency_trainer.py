@@ -567,9 +567,9 @@ def test_resumed_with_another_reference(tmp_path, change):
         "ref_model": {"ref_model": make_model(seed=5)},
     }
     trainer = make_trainer(tmp_path, **options, **others[change])
-    message = "`model`: .*The model is to be the one that the run began with, not the checkpoint's"
+    message = "`model`: .*Give the model that the run began with, not the checkpoint's"
     if change == "ref_model":
-        message = "The reference is not the one that the run of the checkpoint had"
+        message = "The reference differs from that of the checkpoint's run"
     with pytest.raises(ConsistencyError, match=f"(?s){message}"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 

@@ -206,9 +206,9 @@ def _completion_fault(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, i
             f"`completion` holds {unknown} word(s) or sign(s) that the tokenizer does not know: the model would learn to write "
             f"{tokenizer.unk_token!r}"
         )
-    said = message_text(completion[0]) if isinstance(completion, list) else completion or ""
+    target = message_text(completion[0]) if isinstance(completion, list) else completion or ""
     decoded = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False))
-    if any(" ".join(said.split()) in " ".join(text.split()) for text in decoded):
+    if any(" ".join(target.split()) in " ".join(text.split()) for text in decoded):
         return ""
     return "`completion` and `completion_ids` say different things: make the one anew, or remove it"
 

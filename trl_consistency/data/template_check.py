@@ -57,7 +57,7 @@ def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[di
     Raises:
         [`InvalidPairsError`]: If a text is missing.
     """
-    said = " ".join(text.split())
+    words = " ".join(text.split())
     asked = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=-1)
     of_tools = () if is_complete else [("`tools`", name) for tool in tools or () for name in _names(tool)]
     of_messages = (
@@ -67,7 +67,7 @@ def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[di
         for piece in _pieces(message, with_thoughts=place > asked)
     )
     for where, piece in (*of_tools, *of_messages):
-        if not any(" ".join(form.split()) in said for form in _forms(piece)):
+        if not any(" ".join(form.split()) in words for form in _forms(piece)):
             raise InvalidPairsError(
                 f"the chat template leaves out or changes what {where} says: {piece.strip()[:60]!r} does not stand in the "
                 "rendered text. Use another template, or take it out."

@@ -146,7 +146,7 @@ class PairedLoss:
             watched["aux_loss"] = of_batch(load_balancing_loss(model, student.routing), len(rows))
         return {method: RowLosses(losses[method], counts[method]) for method in self.objectives.method}, watched
 
-    # The two passes
+    # The two forward passes
 
     def _spans(self, batch: Batch) -> dict[str, Tensor]:
         """
@@ -240,9 +240,9 @@ class PairedLoss:
             losses["kl"] = _by_answer(_divergence(student, reference), batch)
         return losses
 
-    # Training part of a model
+    # Training only some of the parameters
 
-    def freeze_unreached(self, model: nn.Module) -> None:
+    def freeze_unused(self, model: nn.Module) -> None:
         """
         Freezes trainable parameters that get no gradient from any objective: the head and the blocks after the last
         compared one. DDP would wait for their gradients, and the optimizer would apply weight decay to them.

@@ -1,4 +1,4 @@
-"""What a model's config makes without memory for its weights, and whether the weights in its folder and an adapter fit that."""
+"""Builds a model on the meta device from its config, and checks whether its stored weights and an adapter fit."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -25,8 +25,8 @@ def check_architecture(
     name: str, config: PreTrainedConfig, attention: str | None = None, peft_config: Any = None
 ) -> PreTrainedModel | None:
     """
-    Builds a model without memory for weights, where its attention and an adapter show whether they fit, and compares it with
-    the weights in its folder: those that it lacks would be made at random, and those that it has no place for left out.
+    Builds a model on the meta device, and checks its attention, its stored weights and an adapter. Loading would
+    initialise missing weights at random and ignore unexpected ones.
 
     Args:
         name (`str`):
@@ -34,17 +34,17 @@ def check_architecture(
         config ([`~transformers.PreTrainedConfig`]):
             Its config.
         attention (`str`, *optional*):
-            The implementation of attention that was asked for.
+            The requested attention implementation.
         peft_config ([`~peft.PeftConfig`], *optional*):
-            The adapter that it is to get.
+            The new adapter.
 
     Returns:
-        [`~transformers.PreTrainedModel`]: The model without memory for weights and without the adapter; None if its class
-        comes with it.
+        [`~transformers.PreTrainedModel`]: The model on the meta device, without the adapter. None if the model uses
+        its own code.
 
     Raises:
-        [`ConsistencyError`]: If the model writes no text, its config is damaged, its weights are another model's, or the
-            adapter does not fit.
+        [`ConsistencyError`]: If the model cannot generate text, its config is damaged, or the weights or the adapter
+            do not fit.
     """
     architecture = _architecture(name, config)
     if architecture is None:
@@ -55,8 +55,8 @@ def check_architecture(
     try:
         with torch.device("meta"):
             model = architecture(config)
-    except Exception as error:  # whatever of the many things in a config is wrong
-        raise ConsistencyError(f"{name} cannot be loaded: {_said(error)}") from None
+    except Exception as error:  # errors in a config have no common type
+        raise ConsistencyError(f"{name} cannot be loaded: {_explain(error)}") from None
     quantization = getattr(config, "quantization_config", None)
     if quantization is None:
         _check_weights(name, deepcopy(model))
@@ -68,19 +68,19 @@ def check_architecture(
 
 
 def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
-    """Raises [`ConsistencyError`] if an adapter that is to be made does not fit a model, of which only the config is needed."""
+    """Raises [`ConsistencyError`] if a new adapter does not fit a model. Only the model's config is used."""
     if isinstance(peft_config, PromptLearningConfig):
         return
     peft_config = deepcopy(peft_config)
     if hasattr(peft_config, "init_lora_weights"):
-        peft_config.init_lora_weights = False  # others read the weights
+        peft_config.init_lora_weights = False  # other initialisations read the weights
     try:
         with torch.device("meta"):
             bare = type(model)(deepcopy(model.config))
         adapted = get_peft_model(bare, peft_config)
     except NotImplementedError:
-        return  # it needs memory
-    except Exception as error:  # each kind of adapter has its own
+        return  # this adapter cannot be built on the meta device
+    except Exception as error:  # each kind of adapter raises different errors
         raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         raise ConsistencyError(
@@ -89,15 +89,15 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
         )
 
 
-def _said(error: Exception) -> str:
-    """What an error says, with its type where that is needed to understand it."""
+def _explain(error: Exception) -> str:
+    """Returns an error's message, with its type if the message alone is unclear."""
     if isinstance(error, ImportError | RuntimeError | ValueError):
         return one_line(error)
-    return f"what config.json says makes no model ({type(error).__name__}: {one_line(error)})."
+    return f"config.json does not describe a valid model ({type(error).__name__}: {one_line(error)})."
 
 
 def _architecture(model: str, config: PreTrainedConfig) -> Any:
-    """The class that TRL will load, None if it comes with the model."""
+    """Returns the class that TRL will load, or None if the model uses its own code."""
     if not config.architectures:
         raise ConsistencyError(
             f"{model}: config.json has no `architectures`, which say what class the model is. Add them, for example "
@@ -121,40 +121,41 @@ def _architecture(model: str, config: PreTrainedConfig) -> Any:
         raise ConsistencyError(f"{model}: config.json names the class `{name}`, which is not a model's.")
     if not architecture.can_generate():
         raise ConsistencyError(
-            f"{model} is a `{name}`, which writes no text. Use a model that does (`...ForCausalLM`)."
+            f"{model} is a `{name}`, which does not generate text. Use a model that does (`...ForCausalLM`)."
         )
     if not isinstance(config, architecture.config_class):
         raise ConsistencyError(
-            f"{model}: config.json names the class `{name}`, which does not go with its `model_type`, {config.model_type}."
+            f"{model}: config.json names the class `{name}`, which does not match its `model_type`, "
+            f"{config.model_type}."
         )
     return architecture
 
 
 def _check_quantization(name: str, config: Any) -> None:
-    """Raises [`ConsistencyError`] if weights are quantized in a way that is unknown, or needs what is not here."""
+    """Raises [`ConsistencyError`] if the quantization is unknown, or its packages or devices are missing."""
     try:
         AutoHfQuantizer.from_config(deepcopy(config), pre_quantized=True).validate_environment()
-    except Exception as error:  # each way of quantizing looks for packages and devices of its own
+    except Exception as error:  # each quantizer raises different errors
         raise ConsistencyError(f"{name}: its quantized weights cannot be loaded: {one_line(error)}") from None
 
 
 def _check_weights(name: str, model: PreTrainedModel) -> None:
     """
-    Raises [`ConsistencyError`] if the weights of a model are not those that its config asks for. transformers itself loads
-    them, without memory for them, so that it knows all their names and joins those of experts.
+    Raises [`ConsistencyError`] if the stored weights of a model do not match its config. transformers loads them on
+    the meta device, so that it renames them and joins the experts' weights as usual.
     """
     folder = folder_of(name, getattr(model.config, "_commit_hash", None))
     files = [] if folder is None else weight_files(folder)
-    there = {of: facts for file in files if file.exists() for of, facts in stored_in(file).items()}
+    saved = {weight: facts for file in files if file.exists() for weight, facts in stored_in(file).items()}
     if not files or (not os.path.isdir(name) and not all(file.exists() for file in files)):
-        return  # the rest is downloaded
-    for weight, (dtype, _) in there.items():
+        return  # the rest will be downloaded
+    for weight, (dtype, _) in saved.items():
         if not dtype.startswith(("F", "BF")) or dtype.startswith("F8"):
             raise ConsistencyError(
                 f"{name}: the weights {weight} are stored as {dtype}, and config.json has no `quantization_config` that says "
                 "what they mean. Download or copy both again."
             )
-    state = {of: torch.empty(shape, device="meta") for of, (_, shape) in there.items()}
+    state = {weight: torch.empty(shape, device="meta") for weight, (_, shape) in saved.items()}
     loading = LoadStateDictConfig(device_map={"": "meta"}, weight_mapping=get_model_conversion_mapping(model))
     with _no_progress_bar():
         info, _ = convert_and_load_state_dict_in_model(model, state, loading)
@@ -162,7 +163,7 @@ def _check_weights(name: str, model: PreTrainedModel) -> None:
     model._adjust_missing_and_unexpected_keys(info)
     if info.conversion_errors:
         raise ConsistencyError(
-            f"{name}: the parts that {_listed(info.conversion_errors)} is joined of do not fit together: one is missing, or has "
+            f"{name}: the parts of {_listed(info.conversion_errors)} do not fit together: one is missing, or has "
             "another shape. Download or copy the model again."
         )
     if info.missing_keys:
@@ -170,15 +171,17 @@ def _check_weights(name: str, model: PreTrainedModel) -> None:
             f"{name} lacks {_listed(info.missing_keys)}, which config.json asks for. Download or copy the model again."
         )
     if info.mismatched_keys:
-        weight, stored, asked = min(info.mismatched_keys)
+        weight, stored, expected = min(info.mismatched_keys)
         raise ConsistencyError(
-            f"{name}: the weights do not go with config.json, which asks for {list(asked)} in "
-            f"{_listed([of[0] for of in info.mismatched_keys])}: it is {list(stored)} there. Download or copy both again."
+            f"{name}: the weights do not match config.json, which asks for {list(expected)} in "
+            f"{_listed([names[0] for names in info.mismatched_keys])}: it is {list(stored)} there. Download or copy "
+            "both again."
         )
-    homeless = [weight for weight in info.unexpected_keys if _belongs(weight, model)]
-    if homeless:
+    unused = [weight for weight in info.unexpected_keys if _belongs(weight, model)]
+    if unused:
         raise ConsistencyError(
-            f"{name}: config.json has no place for {_listed(homeless)}, which would be left out. Download or copy both again."
+            f"{name}: config.json has no place for {_listed(unused)}, which would be left out. Download or copy both "
+            "again."
         )
 
 
@@ -199,10 +202,10 @@ def _listed(names: Collection[str]) -> str:
 
 def _belongs(name: str, model: PreTrainedModel) -> bool:
     """
-    Whether weights without a place are those of a layer of the model, or of one more. Others are parts that it does without,
-    such as eyes, or that it makes itself.
+    Whether unexpected weights belong to a layer, existing or missing. Others are unused parts, such as a vision tower,
+    or buffers that the model computes.
     """
     if name in dict(model.named_buffers()) or name.endswith("inv_freq"):
         return False
-    layers = [of for of, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)]
-    return any(name.startswith(f"{of}.") for of in layers)
+    layers = [layer for layer, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)]
+    return any(name.startswith(f"{layer}.") for layer in layers)

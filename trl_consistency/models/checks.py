@@ -1,4 +1,4 @@
-"""What a model's folder, its config and the adapter that it is to get can tell: checked before any weights load."""
+"""Checks a model's folder, its config and its new adapter before any weights load."""
 
 import json
 import math
@@ -20,79 +20,45 @@ from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
 from .architecture import check_adapter_fits, check_architecture
 
 
-# What adapters need that a trainer does not give: task ids, experts, states of another model, or calls in each step.
+# Adapters that need task ids, experts, states of another model, or calls in each step.
 NEED_MORE = ("ADALORA", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
-NEED_DATA = ("eva", "lora_ga")  # to be initialised
-CHANGE_BASE = ("pissa_niter", "corda", "loftq")  # when they are initialised, at random or by data
+NEED_DATA = ("eva", "lora_ga")  # for their initialisation
+CHANGE_BASE = ("pissa_niter", "corda", "loftq")  # by their initialisation, which is random or depends on data
 
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
 
-# What `from_pretrained` takes beside the keys of the config
-LOADING = frozenset(
-    [
-        "adapter_kwargs",
-        "adapter_name",
-        "allow_all_kernels",
-        "attn_implementation",
-        "cache_dir",
-        "code_revision",
-        "config",
-        "device_map",
-        "device_mesh",
-        "distributed_config",
-        "dtype",
-        "experts_implementation",
-        "force_download",
-        "fusion_config",
-        "generation_config",
-        "gguf_file",
-        "ignore_mismatched_sizes",
-        "kernel_config",
-        "key_mapping",
-        "local_files_only",
-        "low_cpu_mem_usage",
-        "max_memory",
-        "offload_buffers",
-        "offload_folder",
-        "proxies",
-        "quantization_config",
-        "revision",
-        "state_dict",
-        "subfolder",
-        "token",
-        "torch_dtype",
-        "tp_plan",
-        "tp_size",
-        "trust_remote_code",
-        "use_cache",
-        "use_kernels",
-        "use_safetensors",
-        "variant",
-        "weights_only",
-    ]
+# Options of `from_pretrained` that are not keys of the config
+LOADING = (
+    *("adapter_kwargs", "adapter_name", "allow_all_kernels", "attn_implementation", "cache_dir", "code_revision"),
+    *("config", "device_map", "device_mesh", "distributed_config", "dtype", "experts_implementation"),
+    *("force_download", "fusion_config", "generation_config", "gguf_file", "ignore_mismatched_sizes"),
+    *("kernel_config", "key_mapping", "local_files_only", "low_cpu_mem_usage", "max_memory", "offload_buffers"),
+    *("offload_folder", "proxies", "quantization_config", "revision", "state_dict", "subfolder", "token"),
+    *("torch_dtype", "tp_plan", "tp_size", "trust_remote_code", "use_cache", "use_kernels", "use_safetensors"),
+    *("variant", "weights_only"),
 )
 
 
 def check_model(model: Any, args: Any, peft_config: Any = None, quantization_config: Any = None) -> int | None:
     """
-    Checks a model that is still to be loaded, and the adapter that it is to get.
+    Checks a model before it is loaded, and its new adapter.
 
     Args:
         model (`str` or [`~transformers.PreTrainedModel`]):
-            What the trainer was given. A model that is loaded already is left to those who loaded it.
+            The trainer's argument. The weights of a loaded model are not checked.
         args ([`ConsistencyConfig`] or [`OnPolicyConsistencyConfig`]):
-            Options of the run. Its `model_init_kwargs` come to refuse pickled weights.
+            Options of the run. Their `model_init_kwargs` are changed to refuse pickled weights.
         peft_config ([`~peft.PeftConfig`], *optional*):
-            What the trainer was given.
+            The trainer's argument.
         quantization_config (`Any`, *optional*):
-            What the trainer was given.
+            The trainer's argument.
 
     Returns:
-        `int`: Size of the vocabulary, None if the config does not say.
+        `int`: Size of the vocabulary, or None if the config does not state it.
 
     Raises:
-        [`ConsistencyError`]: If it cannot be loaded, its weights are pickled, it writes no text, or the adapter does not
-            fit.
+        [`ConsistencyError`]: If the model cannot be loaded, has pickled weights, cannot generate text, or does not fit
+            the adapter.
     """
     if isinstance(peft_config, PromptLearningConfig) and getattr(args, "compares_states", False):
         raise no_states(peft_config)
@@ -126,23 +92,23 @@ def _check_routers(config: PreTrainedConfig, args: Any) -> None:
     coefficient = getattr(args, "router_aux_loss_coef", None)
     if coefficient and not hasattr(config.get_text_config(), "output_router_logits"):
         raise ConsistencyError(
-            f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no routers whose logits it "
-            "could give: it is for mixtures of experts. Leave it out."
+            f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no router logits: the "
+            "option is for mixtures of experts. Leave it out."
         )
 
 
 def load_config(model: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:
     """
-    The config of a model, or a [`ConsistencyError`] that says why it cannot be loaded: it is damaged, its code would have to
-    be trusted, or it asks for more than the weights are.
+    Returns the config of a model. Raises [`ConsistencyError`] if it is damaged, needs code of the model, or asks for
+    more layers than the weights have.
     """
     _check_layers(model)
     try:
         config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
-    except Exception as error:  # each kind of fault in the file has an error of its own
+    except Exception as error:  # faults in the file have no common error type
         if not trust_remote_code and "trust_remote_code" in str(error):
             raise ConsistencyError(
-                f"{model} brings Python code along (`auto_map` in config.json), which is not run. If you trust it, set "
+                f"{model} contains Python code (`auto_map` in config.json), which is not run. If you trust it, set "
                 "`trust_remote_code: true`."
             ) from None
         reason = fault_in(Path(model) / CONFIG_NAME) or one_line(error)
@@ -153,43 +119,43 @@ def load_config(model: str, revision: str | None = None, trust_remote_code: bool
 
 
 def _check_kernels(model: str, config: PreTrainedConfig) -> None:
-    """Raises [`ConsistencyError`] if a config names code of the Hub in the place of an implementation."""
+    """Raises [`ConsistencyError`] if a config names code on the Hub as an implementation."""
     for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
         for option in ("attn_implementation", "experts_implementation"):
             kernel = getattr(part, f"_{option}", None)
             if "/" in str(kernel or ""):
                 raise ConsistencyError(
-                    f"{model}: `{option}` in config.json is {kernel}, code of the Hub, which is not run. Take it out of the "
-                    "file and name the one that you want in `attn_implementation`, or set `trust_remote_code: true` if you "
-                    "trust it."
+                    f"{model}: `{option}` in config.json is {kernel}, code on the Hub, which is not run. Take it "
+                    "out of the file and name the one that you want in `attn_implementation`, or set "
+                    "`trust_remote_code: true` if you trust it."
                 )
 
 
 def _check_layers(folder: str) -> None:
     """
-    Raises [`ConsistencyError`] if the config in a folder asks for layers that the weights do not have. The file is read as it
-    is: what transformers makes of it grows with the number.
+    Raises [`ConsistencyError`] if the config in a folder asks for more layers than the weights have. Reads the file
+    itself: the memory that transformers' config needs grows with this number.
     """
     files = sorted(Path(folder).glob("*.safetensors")) if os.path.isdir(folder) else []
     names = [name for file in files for name in shapes_in(file)]
     try:
         content = json.loads((Path(folder) / CONFIG_NAME).read_text(encoding="utf-8")) if names else None
     except (OSError, ValueError, RecursionError):
-        return  # transformers says what is wrong with it
-    there = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
+        return  # transformers reports what is wrong
+    stored = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
     parts = [content] if isinstance(content, dict) else []
-    for part in parts:  # which grows: models that see or hear have a config within the config
+    for part in parts:  # grows: multimodal models have nested configs
         parts += [value for value in part.values() if isinstance(value, dict)]
         for key in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
-            if isinstance(layers := part.get(key), int) and layers > there:
+            if isinstance(layers := part.get(key), int) and layers > stored:
                 raise ConsistencyError(
-                    f"{folder}: config.json asks for {layers} layers (`{key}`), and the weights have {there}. Download or copy "
-                    "both again."
+                    f"{folder}: config.json asks for {layers} layers (`{key}`), and the weights have {stored}. "
+                    "Download or copy both again."
                 )
 
 
 def _check_new_adapter(config: Any) -> None:
-    """Raises [`ConsistencyError`] for a `peft_config` that could not be trained, or of which the adapter would be another."""
+    """Raises [`ConsistencyError`] for a `peft_config` that a trainer cannot train or initialise."""
     if not isinstance(config, PeftConfig):
         raise ConsistencyError(
             f"`peft_config` must be a config of PEFT, such as `LoraConfig`, got `{type(config).__name__}`."
@@ -198,7 +164,8 @@ def _check_new_adapter(config: Any) -> None:
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind in NEED_MORE:
         raise ConsistencyError(
-            f"`peft_config` is of the type {kind}, which needs more of a trainer than the gradients of a loss. Use LoRA."
+            f"`peft_config` is of the type {kind}, which needs more from a trainer than the gradients of a "
+            "loss. Use LoRA."
         )
     refused = {name: getattr(config, name, None) for name in ("alora_invocation_tokens", "arrow_config")}
     refused["init_lora_weights"] = init if (init := getattr(config, "init_lora_weights", None)) in NEED_DATA else None
@@ -210,14 +177,14 @@ def _check_new_adapter(config: Any) -> None:
 
 
 def _check_own_adapters(model: Any, peft_config: Any) -> None:
-    """Raises [`ConsistencyError`] for a loaded model that trains or saves other adapters than it seems to."""
+    """Raises [`ConsistencyError`] for a loaded model whose adapters would not be trained or saved as expected."""
     faults = {"is a `PeftMixedModel`, which cannot be saved": isinstance(model, PeftMixedModel)}
     if peft_config is not None:
         has_one = isinstance(model, PeftModel) or getattr(model, "_hf_peft_config_loaded", False)
         faults["has an adapter already, and `peft_config` would make another"] = has_one
     if isinstance(model, PeftModel):
         check_adapter_config("The adapter of the model", model.active_peft_config)
-        faults["has several adapters, and not `default` alone is active"] = len(
+        faults["has several adapters, and others than `default` are active"] = len(
             model.peft_config
         ) > 1 and model.active_adapters != ["default"]
         faults["has its adapter merged into the base weights"] = any(
@@ -235,8 +202,8 @@ def _check_own_adapters(model: Any, peft_config: Any) -> None:
 
 def check_adapter_config(whose: str, config: PeftConfig) -> None:
     """
-    Raises [`ConsistencyError`] if the config of an adapter (`whose` says where it is) is damaged, would have PEFT import a
-    package that it names, or change the base model, so that neither the base alone nor the saved adapter is what it seems.
+    Raises [`ConsistencyError`] if the config of an adapter (at the place `whose`) is damaged, makes PEFT import a
+    package, or changes the base model, in which case the saved adapter alone does not reproduce the result.
     """
     switches = [name for name in ("use_rslora", "use_dora", "fan_in_fan_out") if hasattr(config, name)]
     faults = [
@@ -260,8 +227,8 @@ def check_adapter_config(whose: str, config: PeftConfig) -> None:
         raise ConsistencyError(f"{whose} is wrong: {faults[0]}.")
     if getattr(config, "megatron_config", None):
         raise ConsistencyError(
-            f"{whose}: `megatron_config` and `megatron_core` would have a package imported, which is not done. Take them out "
-            "if the adapter does without."
+            f"{whose}: `megatron_config` and `megatron_core` would import a package, which is not allowed. Remove "
+            "them if the adapter works without them."
         )
     init = str(getattr(config, "init_lora_weights", None)).lower()
     changes = "layer_replication" if getattr(config, "layer_replication", None) else "init_lora_weights"
@@ -274,11 +241,11 @@ def check_adapter_config(whose: str, config: PeftConfig) -> None:
 
 def context_length(model: Any, args: Any) -> int | None:
     """
-    The most tokens that a model can read and write together, None if its config does not say.
+    Returns the context length of a model in tokens, or None if its config does not state it.
 
     Args:
         model (`str` or [`~transformers.PreTrainedModel`]):
-            What the trainer was given.
+            The trainer's argument.
         args ([`ConsistencyConfig`] or [`OnPolicyConsistencyConfig`]):
             Options of the run.
     """
@@ -290,13 +257,13 @@ def context_length(model: Any, args: Any) -> int | None:
 
 
 def context_of(config: PreTrainedConfig) -> int | None:
-    """The most tokens that a model of this config can read and write together, None if that is not known."""
+    """Returns the context length of a config in tokens, or None if it is unknown."""
     config = config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
         return None
     rope = getattr(config, "rope_parameters", None) or {}
-    # Either one set of parameters, or one for each type of layer
+    # One set of parameters, or one per layer type
     for part in (rope, *(part for part in rope.values() if isinstance(part, dict))):
         scaled = (part.get("factor") or 1) * (part.get("original_max_position_embeddings") or 0)
         limit = max(limit, int(scaled))
@@ -304,31 +271,31 @@ def context_of(config: PreTrainedConfig) -> int | None:
 
 
 def check_model_folder(name: str, revision: str | None = None) -> None:
-    """Raises [`ConsistencyError`] if a folder, or the cache where the Hub cannot be asked, holds no whole model."""
+    """Raises [`ConsistencyError`] if a folder, or the cache when offline, does not hold a complete model."""
     folder = folder_of(name, revision)
     if folder is None:
         return
     if (folder / ADAPTER_CONFIG).is_file():
         raise ConsistencyError(
-            f"{name} is an adapter, and a model is asked for. Load it on its base model with "
+            f"{name} is an adapter, not a whole model. Load it on its base model with "
             f"`PeftModel.from_pretrained(base_model, {name!r}, is_trainable=True)` and give the trainer that, or merge "
             "it into its base model (`merge_and_unload`), save the whole and name that folder."
         )
     if not os.path.isdir(name) and not constants.HF_HUB_OFFLINE:
-        return  # what is not there yet is downloaded
+        return  # missing files will be downloaded
     check_weights(folder)
     _check_generation_config(folder / GENERATION_CONFIG_NAME)
 
 
 def _check_generation_config(file: Path) -> None:
-    """Raises [`ConsistencyError`] for a damaged file: it says which tokens end an answer, and is passed over in silence."""
+    """Raises [`ConsistencyError`] for a damaged file, which sets the end tokens and is otherwise ignored."""
     if not file.exists():
         return
     try:
         ends = GenerationConfig.from_pretrained(file.parent).eos_token_id
-    except Exception as error:  # each kind of fault in the file has an error of its own
+    except Exception as error:  # faults in the file have no common error type
         reason = fault_in(file) or one_line(error)
-        raise ConsistencyError(f"{file} cannot be read: {reason} Mend it, or delete it.") from None
+        raise ConsistencyError(f"{file} cannot be read: {reason} Repair it, or delete it.") from None
     if not all(
         isinstance(end, int) for end in (ends if isinstance(ends, list) else [ends] if ends is not None else [])
     ):
@@ -338,13 +305,13 @@ def _check_generation_config(file: Path) -> None:
 
 
 def check_reference_files(ref_model: str, trust_remote_code: bool) -> None:
-    """Raises [`ConsistencyError`] for a reference whose files cannot be right."""
+    """Raises [`ConsistencyError`] if the files of a reference model are invalid."""
     check_model_folder(ref_model)
     check_architecture(ref_model, load_config(ref_model, None, trust_remote_code))
 
 
 def check_weights(folder: str | Path) -> None:
-    """Raises [`ConsistencyError`] if the weights in a folder are missing, pickled, or not whole."""
+    """Raises [`ConsistencyError`] if the weights in a folder are missing, pickled or incomplete."""
     files = sorted(Path(folder).glob("*.safetensors"))
     pickles = sorted(Path(folder).glob("*model*.bin"))
     if pickles and not files:
@@ -379,32 +346,31 @@ def check_checkpoint(folder: str, model: Any) -> None:
         folder (`str`):
             The checkpoint.
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model that is to go on from it.
+            The model that resumes from it.
 
     Raises:
-        [`ConsistencyError`]: If they are missing, pickled, not whole, or another model's.
+        [`ConsistencyError`]: If they are missing, pickled, incomplete or another model's.
     """
     is_adapter = isinstance(model, PeftModel)
-    if is_adapter and model.active_adapters[0] != "default":  # PEFT saves it in a folder of its own
+    if is_adapter and model.active_adapters[0] != "default":  # PEFT saves it in a subfolder
         folder = str(Path(folder) / model.active_adapters[0])
     check_weights(folder)
-    there: dict[str, list[int]] = {}
+    saved: dict[str, list[int]] = {}
     for file in sorted(Path(folder).glob("*.safetensors")):
-        there |= shapes_in(file)
+        saved |= shapes_in(file)
     state = (
         get_peft_model_state_dict(model, adapter_name=model.active_adapters[0]) if is_adapter else model.state_dict()
     )
-    here = {name: list(weight.shape) for name, weight in state.items()}
+    current = {name: list(weight.shape) for name, weight in state.items()}
     differences = [
-        f"{name} is {there[name]} there and {here[name]} here"
-        for name in here
-        if name in there and there[name] != here[name]
+        f"{name} is {saved[name]} there and {current[name]} here"
+        for name in current
+        if name in saved and saved[name] != current[name]
     ]
-    if (
-        is_adapter or not here.keys() & there.keys()
-    ):  # a whole model may be saved under other names, and tied weights once
-        differences += [f"{name} is not here" for name in there if name not in here]
-        differences += [f"{name} is not there" for name in here if name not in there]
+    # A whole model may have other names in the file, and tied weights only once.
+    if is_adapter or not current.keys() & saved.keys():
+        differences += [f"{name} is not here" for name in saved if name not in current]
+        differences += [f"{name} is not there" for name in current if name not in saved]
     if differences:
         more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
         raise ConsistencyError(
@@ -431,14 +397,14 @@ def _check_index(index: Path) -> None:
                 f"{index.parent} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} names. Download or copy it again."
             )
     if not isinstance(content.get("metadata"), dict):
-        raise ConsistencyError(f"{index} has no `metadata`, which it is not read without. Download or copy it again.")
+        raise ConsistencyError(f"{index} has no `metadata`, which it needs. Download or copy it again.")
 
 
 def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
     """Returns the error for comparing states inside the blocks with a learned prompt."""
     kind = getattr(peft_config.peft_type, "value", peft_config.peft_type)
     return ConsistencyError(
-        f"What is compared inside the blocks cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
+        f"Objectives on hidden states cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
         "forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` "
         "bct or kl, without `log_consistency_metrics`)."
     )

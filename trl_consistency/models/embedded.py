@@ -1,4 +1,4 @@
-"""The names that stand for models which need no download: the model organism, with its pairs, and SmolLM2."""
+"""Names of embedded models, which need no download: the model organism and SmolLM2."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,19 +10,17 @@ from ..organism import build_organism
 from ..smollm2.checkpoint import build_checkpoint
 
 
-# In place of a model or data set name: the organism that is trained on the spot, and its pairs.
-EMBEDDED = "embedded:organism"
-# In place of a model name
+EMBEDDED = "embedded:organism"  # as a data set name: the organism's pairs
 MODELS: dict[str, Callable[..., Path]] = {EMBEDDED: build_organism, "embedded:smollm2": build_checkpoint}
 
 
 def resolve_model(name: str | None) -> str:
     """
-    The model to load. `embedded:organism` becomes the folder of the organism, which is trained first if it is not
-    there yet, and `embedded:smollm2` that of SmolLM2-135M-Instruct, which is made first.
+    Returns the name or folder to load. The organism (`embedded:organism`) is trained, and SmolLM2-135M-Instruct
+    (`embedded:smollm2`) converted, if its folder does not exist yet.
 
     Raises:
-        [`ConsistencyError`]: If no model is named, or it cannot be made.
+        [`ConsistencyError`]: If the name is missing or unknown, or the model cannot be made.
     """
     if not name:
         raise ConsistencyError("No model: give `model_name_or_path`.")

@@ -1,4 +1,4 @@
-"""Checks once that the weights of a model are finite."""
+"""Checks that the weights of a model are finite."""
 
 import os
 from typing import Any
@@ -14,7 +14,7 @@ from .sharding import is_sharded, shard_of
 
 def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = None) -> None:
     """
-    Looks once at all the weights of a model, before anything is made with them.
+    Checks all weights of a model once, before their first use.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -22,7 +22,7 @@ def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = No
         name (`str`):
             Its name or folder.
         accelerator ([`~accelerate.Accelerator`], *optional*):
-            What lets processes agree that each hold a part of the model.
+            Connects the processes if each holds a shard of the model.
 
     Raises:
         [`NotFiniteError`]: If a weight is NaN or infinite.
@@ -31,7 +31,7 @@ def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = No
     if _all_agree(found is None, accelerator):
         return
     if os.path.isdir(name):
-        check_files(name)  # which names the file
+        check_files(name)  # names the file
     raise NotFiniteError(
         f"{name}: the weights {found or 'of another process'} hold NaN or infinite values as they were loaded, and the files "
         "do not say why. If they were loaded in float16, they may have overflowed: set `dtype: bfloat16` or `float32`."
@@ -42,9 +42,9 @@ def _is_finite_weight(weight: Any) -> bool:
     return all(is_finite(tensor) for tensor in (shard_of(weight), *scales_of(weight)))
 
 
-def _all_agree(is_well: bool, accelerator: Accelerator | None) -> bool:
-    """Whether all processes found their part of a sharded model well. Else each has the whole, and found the same."""
+def _all_agree(passed: bool, accelerator: Accelerator | None) -> bool:
+    """Whether the check passed on all processes. Without shards, every process has the same result."""
     if accelerator is None or not is_sharded(accelerator):
-        return is_well
-    flag = torch.tensor([is_well], dtype=torch.int32, device=accelerator.device)
+        return passed
+    flag = torch.tensor([passed], dtype=torch.int32, device=accelerator.device)
     return bool(accelerator.gather(flag).all())

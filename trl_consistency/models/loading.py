@@ -1,4 +1,4 @@
-"""Models to measure: a base model, and adapters that come on it and go."""
+"""Loads models for evaluation: a base model, and adapters on it."""
 
 import os
 import warnings
@@ -26,10 +26,10 @@ from .architecture import check_architecture
 from .checks import check_adapter_config, check_model_folder, check_weights, load_config
 from .embedded import resolve_model
 from .finite_weights import check_base
-from .quantization import keep_layout
+from .quantization import prevent_repacking
 
 
-BASE = "base"  # what results call the model before training
+BASE = "base"  # name of the model before training in results
 
 
 def load_model(
@@ -40,24 +40,27 @@ def load_model(
     cpu_dtype: str | None = None,
 ) -> tuple[Any, Any]:
     """
-    A model and its tokenizer or processor: on the accelerator in the precision of its checkpoint, or else on the CPU.
+    Loads a model and its tokenizer or processor: on the accelerator in its checkpoint's dtype, or else on the CPU.
 
     Args:
         name (`str`):
-            A model, `embedded:organism`, `embedded:smollm2`, or the folder of an adapter, as training saves it, which
-            stands for its base model with the adapter.
+            A model, `embedded:organism`, `embedded:smollm2`, or the folder of a trained adapter, which loads its base
+            model with the adapter.
         revision (`str`, *optional*):
-            Revision of the model; of an adapter's base model, the adapter says which.
+            Revision of the model. For an adapter, its config sets the base model's revision.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
-            Whether to run code that the model brings along.
+            Whether to run the model's own code.
         quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
             How to quantize its weights.
         cpu_dtype (`str`, *optional*):
-            Precision on a CPU: `"float32"`, `"bfloat16"`, `"float16"` or `"auto"`, the checkpoint's. `None` is float32, or
-            bfloat16 under `accelerate launch --mixed_precision bf16`. Quantized weights keep the checkpoint's.
+            Dtype on a CPU: `"float32"`, `"bfloat16"`, `"float16"` or `"auto"`, the checkpoint's. `None` is float32, or
+            bfloat16 under `accelerate launch --mixed_precision bf16`. Quantized weights keep the checkpoint's dtype.
+
+    Returns:
+        `tuple`: The model, in evaluation mode, and its tokenizer or processor.
 
     Raises:
-        [`ConsistencyError`]: If it cannot be loaded, or its weights are pickled.
+        [`ConsistencyError`]: If the model cannot be loaded, or its weights are pickled.
     """
     folder = resolve_model(name)
     is_adapter = is_adapter_folder(folder)
@@ -74,13 +77,13 @@ def load_model(
         dtype = cpu_dtype or ("bfloat16" if asks_for_bf16() else "float32")
     try:
         model = create_model_from_path(path, dtype=dtype, device_map={"": device}, **options)
-        keep_layout(model)
-        if without_router_loss(model):  # a model that was trained whole, with TRL
+        prevent_repacking(model)
+        if without_router_loss(model):  # TRL sets this option in full fine-tuning
             model.config.get_text_config().output_router_logits = False
         check_base(model, path)
     except NotFiniteError:
         raise
-    except Exception as error:  # what a config lets transformers fall over has no type in common
+    except Exception as error:  # errors of transformers have no common type
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}") from None
     if is_adapter:
         model = put_adapter(model, folder, option="model_name_or_path")
@@ -89,7 +92,7 @@ def load_model(
 
 
 def load_tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> ProcessingClass:
-    """The tokenizer or processor of a model that [`load_model`] takes: of an adapter, that in its folder."""
+    """Loads the tokenizer or processor of a model that [`load_model`] accepts. An adapter's is in its folder."""
     folder = resolve_model(name)
     return load_processing_class(folder, None if is_adapter_folder(folder) else revision, trust_remote_code)
 
@@ -98,11 +101,11 @@ def check_loadable(
     name: str, revision: str | None = None, trust_remote_code: bool = False, adapters: Sequence[str] = ()
 ) -> tuple[str, str | None, PreTrainedConfig]:
     """
-    Checks a model that [`load_model`] is to load, as far as its files show it, and adapters that are to be put on it. Returns
-    the model that is loaded under that name (of an adapter its base), its revision and its config.
+    Checks the files of a model for [`load_model`], and of adapters for it. Returns the name of the model to load (an
+    adapter's base model), its revision and its config.
 
     Raises:
-        [`ConsistencyError`]: If it is not there, not whole or pickled.
+        [`ConsistencyError`]: If files are missing, incomplete or pickled.
     """
     folder = path = resolve_model(name)
     if is_adapter_folder(folder):
@@ -124,10 +127,10 @@ def is_adapter_folder(path: str) -> bool:
 
 
 def _base_model(adapter: str) -> tuple[str, str | None]:
-    """The model that an adapter was trained on, and its revision."""
+    """Returns the base model of an adapter, and its revision."""
     try:
         config = PeftConfig.from_pretrained(adapter)
-    except Exception as error:  # each kind of fault in the file has an error of its own
+    except Exception as error:  # faults in the file have no common error type
         reason = fault_in(Path(adapter) / ADAPTER_CONFIG) or one_line(error)
         raise ConsistencyError(f"{adapter}/{ADAPTER_CONFIG} cannot be read: {reason}") from None
     check_adapter_config(f"{adapter}: {ADAPTER_CONFIG}", config)
@@ -140,7 +143,7 @@ def _base_model(adapter: str) -> tuple[str, str | None]:
 
 
 def name_models(paths: Sequence[str]) -> dict[str, str]:
-    """Short names of models for the tables: the folder, or the whole path where two are alike."""
+    """Returns paths by short name for tables: the folder's name, or the path if two folders have the same name."""
     found: dict[str, str] = {}
     places = [os.path.realpath(path) if os.path.exists(path) else path for path in paths]
     last = [Path(path).name for path in paths]
@@ -156,8 +159,8 @@ def name_models(paths: Sequence[str]) -> dict[str, str]:
 
 def check_adapters(paths: Sequence[str], base_model: str) -> None:
     """
-    Raises [`ConsistencyError`] for adapters and models that are not there, not whole or pickled, and warns of adapters that
-    name another base model: on one of the same shape they would work, and be measured against the wrong "before".
+    Raises [`ConsistencyError`] for adapters and models that are missing, incomplete or pickled. Warns of adapters of
+    another base model, which would be compared with the wrong model before training.
     """
     for path in paths:
         if os.path.realpath(path) == os.path.realpath(base_model):
@@ -171,7 +174,7 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
             check_files(path)
         try:
             config = PeftConfig.from_pretrained(path)
-        except Exception as error:  # each kind of fault in the file has an error of its own
+        except Exception as error:  # faults in the file have no common error type
             reason = fault_in(Path(path) / ADAPTER_CONFIG) or one_line(error)
             raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {reason}") from None
         check_adapter_config(f"{path}: {ADAPTER_CONFIG}", config)
@@ -194,10 +197,10 @@ def adapted(
     quantization_config: BitsAndBytesConfig | None = None,
 ) -> Iterator[Any]:
     """
-    The model as it is (without a `path`), with the adapter on it, or in its place the whole model that lies there.
+    Yields the model itself without a `path`, the model with the adapter at `path`, or the whole model at `path`.
 
     Raises:
-        [`ConsistencyError`]: If the adapter does not fit the model, or the other model has another tokenizer.
+        [`ConsistencyError`]: If the adapter does not fit, or the other model has a different tokenizer.
     """
     if path is None:
         yield model
@@ -212,27 +215,27 @@ def adapted(
     try:
         yield with_adapter
     finally:
-        unload = getattr(with_adapter.base_model, "unload", None)  # prompt learning leaves the model as it is
+        unload = getattr(with_adapter.base_model, "unload", None)  # prompt learning does not change the model
         if unload is not None:
             unload()
 
 
 def put_adapter(model: Any, path: str, option: str = "adapters", on_meta: bool = False) -> PeftModel:
     """
-    The model with an adapter on it, or a [`ConsistencyError`] if it does not fit or is not whole. With `on_meta` the model has
-    no memory for weights.
+    Returns the model with an adapter. Raises [`ConsistencyError`] if the adapter does not fit or is incomplete.
+    `on_meta`: the model is on the meta device.
     """
     options = {"low_cpu_mem_usage": True, "torch_device": "cpu"} if on_meta else {}
     if os.path.isdir(path):
         check_files(path)
     try:
         check_adapter_config(f"{path}: {ADAPTER_CONFIG}", PeftConfig.from_pretrained(path))
-        with warnings.catch_warnings():  # what an adapter lacks would stay as it was initialised
+        with warnings.catch_warnings():  # missing weights would keep their initial values
             warnings.filterwarnings("error", message=".*[Mm]issing adapter keys")
             with_adapter = PeftModel.from_pretrained(model, path, **options).eval()
     except ConsistencyError:
         raise
-    except Exception as error:  # whatever of the many things in its config does not fit
+    except Exception as error:  # errors of PEFT have no common type
         reason = shorten(one_line(error), 300, placeholder=" …")
         if isinstance(error, KeyError):
             reason = f"it lacks {reason}"
@@ -243,16 +246,16 @@ def put_adapter(model: Any, path: str, option: str = "adapters", on_meta: bool =
 
 
 def _check_names(model: PeftModel, folder: str, option: str) -> None:
-    """Raises [`ConsistencyError`] for weights that an adapter's config has no place for: PEFT passes over them in silence."""
+    """Raises [`ConsistencyError`] for weights that an adapter's config does not use: PEFT ignores them silently."""
     adapter = model.active_adapters[0]
-    here = get_peft_model_state_dict(model, adapter_name=adapter, save_embedding_layers=False).keys()
-    there = {name for file in Path(folder).glob("*.safetensors") for name in shapes_in(file)}
-    if here - there:  # PEFT found them all the same, under other names
+    used = get_peft_model_state_dict(model, adapter_name=adapter, save_embedding_layers=False).keys()
+    saved = {name for file in Path(folder).glob("*.safetensors") for name in shapes_in(file)}
+    if used - saved:  # PEFT found them under other names
         return
     unknown = sorted(
         name
-        for name in there - {*here, *model.state_dict()}
-        if not any(layer in name for layer in EMBEDDING_LAYER_NAMES)  # which are saved along with some adapters
+        for name in saved - {*used, *model.state_dict()}
+        if not any(layer in name for layer in EMBEDDING_LAYER_NAMES)  # saved with some adapters
     )
     if unknown:
         more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""

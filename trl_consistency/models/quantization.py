@@ -1,20 +1,20 @@
-"""What bitsandbytes' 4-bit weights need in order to stay as they are."""
+"""Support for bitsandbytes' 4-bit weights."""
 
 from typing import Any
 
 from torch import Tensor, nn
 
 
-def keep_layout(model: nn.Module) -> None:
+def prevent_repacking(model: nn.Module) -> None:
     """
-    Has bitsandbytes leave 4-bit weights in the layout that they were loaded in.
+    Prevents bitsandbytes from repacking 4-bit weights in place.
 
-    In evaluation, on CPUs with AVX512-BF16, it would repack them in place for a faster product, and training would go on
-    with other weights. On GPUs this changes nothing.
+    On CPUs with AVX512-BF16 it would repack them in evaluation mode for faster products, and training would continue
+    with changed weights. This has no effect on GPUs.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model, before its first pass.
+            The model before its first forward pass.
     """
     module: Any
     for module in model.modules():
@@ -23,7 +23,7 @@ def keep_layout(model: nn.Module) -> None:
 
 
 def scales_of(weight: Any) -> list[Tensor]:
-    """What a 4-bit weight is multiplied by, part by part; nothing for others."""
+    """Returns the scales of a 4-bit weight; empty for other weights."""
     state = getattr(weight, "quant_state", None)
     if state is None:
         return []

@@ -184,7 +184,7 @@ def _token_log_probs(
     logit_scale: float,
     softcap: float | None,
     temperature: float,
-    besides: tuple[str, ...],
+    extra_outputs: tuple[str, ...],
 ) -> tuple[Tensor, Any]:
     # The kernel rounds logits to the dtype of the hidden states, or of autocast. In bfloat16 a logit of 20 is off by
     # up to 0.06, too much for differences of log-probabilities.
@@ -198,7 +198,7 @@ def _token_log_probs(
             min(VOCAB_CHUNK_SIZE, weight.shape[0]),
             softcap,
             logit_scale,
-            besides,
+            extra_outputs,
         )
     return log_probs, entropy
 

@@ -1,4 +1,4 @@
-"""Rows of prompts and completions that share prompts: each distinct prompt once, and packed with all its completions."""
+"""Batches of completions that share prompts, and their packed form: each distinct prompt with all its completions."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 
 def distinct_rows(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The distinct rows of a padded batch with their mask, and for each row its index among them."""
+    """Returns the distinct rows of a padded batch, their mask, and each row's index among them."""
     rows, index = torch.where(mask.bool(), ids, -1).unique(dim=0, return_inverse=True)
     return rows.clamp(min=0), (rows >= 0).long(), index
 
 
 @dataclass
 class Batch:
-    """Rows without needless columns, and the prompts that they share."""
+    """A batch without superfluous columns, and its distinct prompts."""
 
-    prompt_ids: Tensor  # [D, P], of distinct prompts, padded on the left
+    prompt_ids: Tensor  # [D, P], distinct prompts, padded on the left
     prompt_mask: Tensor  # [D, P]
     rows: Tensor  # [B], the prompt of each row
     completion_ids: Tensor  # [B, C]
@@ -26,7 +26,7 @@ class Batch:
     def of(cls, prompt_ids: Tensor, prompt_mask: Tensor, completion_ids: Tensor, completion_mask: Tensor) -> "Batch":
         prompts, mask, rows = distinct_rows(prompt_ids, prompt_mask)
         used = mask.bool().any(0)
-        # An empty completion is one of padding: every row has a state to predict its first token from.
+        # At least one column, even for empty completions: every row has a state that predicts its first token.
         columns = max(int(completion_mask.sum(1).max()), 1)
         return cls(prompts[:, used], mask[:, used], rows, completion_ids[:, :columns], completion_mask[:, :columns])
 
@@ -41,21 +41,21 @@ class Batch:
 
     @property
     def mask_entries(self) -> int:
-        """Of the mask of the prompts, padded on the left; they need none if they are equally long."""
+        """Entries of the prompts' attention mask. Prompts of equal length do not need one."""
         return 0 if self.prompt_mask.all() else self.prompt_mask.numel() * self.prompt_mask.shape[1]
 
 
 @dataclass
 class Packing:
     """
-    Packed rows: R rows of L tokens, and where the states of the completion tokens' predictors stand in them.
+    R packed rows of L tokens, and the positions of the states that predict completion tokens.
 
     Attributes:
-        source: Which of the prompts' and then the completions' tokens it is, all counted through, `[R, L]`.
-        prompt: The prompt that the token belongs to, -1 for padding, `[R, L]`.
+        source: Index of the token among the flattened prompts, followed by the flattened completions, `[R, L]`.
+        prompt: Index of the token's prompt, -1 for padding, `[R, L]`.
         branch: 0 in the prompt, and from 1 for its completions, `[R, L]`.
         position: The token's position in its text, `[R, L]`.
-        states: Where the states are, counted through `[R, L]`, `[B, C]`.
+        states: Index of each state in the flattened `[R, L]`, `[B, C]`.
     """
 
     source: Tensor
@@ -69,7 +69,7 @@ class Packing:
         num_prompts, prompt_columns = batch.prompt_ids.shape
         columns = batch.completion_ids.shape[1]
         prompt_lengths = batch.prompt_mask.sum(1).tolist()
-        # A completion's last token predicts nothing that is asked for.
+        # A completion's last token does not predict any token of it.
         branch_lengths = [max(length - 1, 0) for length in batch.completion_mask.sum(1).tolist()]
         members: list[list[int]] = [[] for _ in range(num_prompts)]
         for row, prompt in enumerate(batch.rows.tolist()):
@@ -102,7 +102,7 @@ class Packing:
         return cls(flat[0], flat[1], flat[2], flat[3], states.to(device))
 
     def mask(self, window: int | None) -> Tensor:
-        """Who sees whom, `[R, 1, L, L]`. Padding sees padding: a token that sees nothing has no softmax."""
+        """Returns the attention mask, `[R, 1, L, L]`. Padding attends to padding, as a softmax needs an entry."""
         distance = self.position[:, :, None] - self.position[:, None, :]  # query, key
         of_key, of_query = self.branch[:, None, :], self.branch[:, :, None]
         seen = (self.prompt[:, :, None] == self.prompt[:, None, :]) & (distance >= 0)
@@ -113,7 +113,7 @@ class Packing:
 
 
 def first_fit(lengths: list[int]) -> tuple[list[int], tuple[int, int]]:
-    """Places texts in rows as long as the longest: where each starts, counted through, and the shape of the rows."""
+    """Packs texts into rows as long as the longest. Returns starts in the flattened rows, and the rows' shape."""
     width = max(lengths)
     used: list[int] = []
     starts = [0] * len(lengths)

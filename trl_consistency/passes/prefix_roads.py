@@ -1,6 +1,6 @@
 """
-The three roads of [`~trl_consistency.passes.prefix_sharing.PrefixSharing`], from a batch to the states [B, C, hidden] and the
-routing, and which of them a model can take. `options` go to the backbone.
+The three roads of [`~trl_consistency.passes.prefix_sharing.PrefixSharing`], and a test of which ones a model supports.
+Each takes a batch and returns the states [B, C, hidden] and the routing. `options` go to the backbone.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ TAKES_MASK = ("sdpa", "eager")
 def run_plain(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
     input_ids = torch.cat([batch.prompt_ids[batch.rows], batch.completion_ids[:, :-1]], 1)
     mask = torch.cat([batch.prompt_mask[batch.rows], batch.completion_mask[:, :-1]], 1)
-    # All padding goes to the right: long rows then need no mask.
+    # With all padding on the right, long rows do not need a mask.
     order = mask.argsort(dim=1, descending=True, stable=True)
     input_ids, mask = input_ids.gather(1, order), mask.gather(1, order)
     output = backbone(input_ids=input_ids, attention_mask=needed_mask(backbone, mask), use_cache=False, **options)
@@ -36,7 +36,7 @@ def run_plain(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Ten
 def run_prompts(
     backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, options: dict[str, Any]
 ) -> tuple[DynamicCache, Any]:
-    """Keys and values of all but the last tokens, and the backbone's output."""
+    """Returns keys and values of all prompt tokens but the last, and the backbone's output."""
     cache = DynamicCache(config=backbone.config)
     output = backbone(
         input_ids=prompt_ids[:, :-1],
@@ -50,8 +50,8 @@ def run_prompts(
 
 
 def run_cache(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
-    # A prompt's last token runs with the completions: then nothing reads what leaves the last block for the prompts,
-    # and the backward pass leaves most of that block out.
+    # A prompt's last token runs with the completions. The prompts' output of the last block is then unused, and the
+    # backward pass skips most of that block.
     cache, of_prompts = run_prompts(backbone, batch.prompt_ids, batch.prompt_mask, options)
     cache.batch_select_indices(batch.rows)
     last_ids, last_mask, last_position = (
@@ -78,13 +78,13 @@ def run_packed(
     windows = _windows(backbone.config)
     masks = {window: packing.mask(window) for window in set(windows)}
     if backbone.config._attn_implementation == "eager":
-        # It adds the mask.
+        # Eager attention adds the mask to the scores.
         dtype = backbone.get_input_embeddings().weight.dtype
         lowest = torch.finfo(dtype).min
         masks = {
             window: torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, lowest) for window, seen in masks.items()
         }
-    # Where all blocks see equally far, some architectures take a mask by type and all take one mask.
+    # With equal windows, every architecture accepts one mask, but only some accept a mask per type.
     mask: Any = masks[windows[0]]
     if len(masks) > 1:
         mask = {kind: masks[window] for kind, window in zip(backbone.config.layer_types, windows, strict=False)}
@@ -101,19 +101,18 @@ def run_packed(
 
 
 def _positions(mask: Tensor) -> Tensor:
-    # By default left padding would be counted as text.
+    # The default position ids would count left padding.
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
 def _windows(config: Any) -> list[int | None]:
-    """How far the blocks see, `None` for those that see everything."""
+    """Returns the attention window of each block, `None` for full attention."""
     return [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
 
 
 @contextmanager
 def _dropout_off(backbone: nn.Module) -> Iterator[None]:
-    # Not `eval()`: in evaluation mode bitsandbytes repacks 4-bit weights in place on some CPUs, and training goes on
-    # with something else.
+    # Not `eval()`: in evaluation mode, bitsandbytes repacks 4-bit weights in place on some CPUs.
     modules = [
         module
         for module in backbone.modules()
@@ -129,16 +128,16 @@ def _dropout_off(backbone: nn.Module) -> Iterator[None]:
 
 
 def refused_roads(blocks: Blocks) -> dict[str, str]:
-    """The roads on which the model does not give the states of the plain one, or could not, and why."""
+    """Returns the roads that fail or give other states than the plain road, with reasons."""
     backbone: Any = blocks.backbone
     name, attention = type(backbone).__name__, backbone.config._attn_implementation
     kinds = {type(layer) for layer in DynamicCache(config=backbone.config).layers}
     if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
-        reason = f"`{name}` has layers that are no plain attention over keys and values"
+        reason = f"`{name}` has layers that are not plain attention over keys and values"
         return {"cache": reason, "packed": reason}
 
     device = next(backbone.parameters()).device
-    # Long enough that a wrong position shows in half precision too
+    # Long enough to detect a wrong position in half precision
     lengths = torch.tensor([[16, 20], [9, 11], [16, 1], [16, 20]], device=device)  # of prompt and completion
     columns = torch.arange(20, device=device)
     prompt_mask = (columns[:16] >= 16 - lengths[:, :1]).long()
@@ -153,7 +152,7 @@ def refused_roads(blocks: Blocks) -> dict[str, str]:
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
         for road in ("cache", "packed"):
             if road == "packed" and attention not in TAKES_MASK:
-                refused[road] = f"`{attention}` attention takes no mask of a tree"
+                refused[road] = f"`{attention}` attention does not accept a tree mask"
                 continue
             try:
                 hidden, _ = (
@@ -161,7 +160,7 @@ def refused_roads(blocks: Blocks) -> dict[str, str]:
                     if road == "cache"
                     else run_packed(backbone, batch, Packing.of(batch), {})
                 )
-            except Exception as error:  # whatever an unknown architecture makes of it
+            except Exception as error:  # an unknown architecture may raise anything
                 refused[road] = f"`{name}` does not run on the {road} road ({type(error).__name__}: {error})"
                 continue
             difference = (hidden[completion_mask.bool()].float() - expected).norm() / expected.norm()

@@ -1,14 +1,15 @@
 """
-One prompt, many rollouts: the states that predict the rollouts' tokens, with each distinct prompt computed once.
+Computes the hidden states that predict rollouts' tokens, with each distinct prompt computed once.
 
-G rollouts of r tokens of a prompt of w tokens cost G·(w + r) tokens row by row and w + G·r here. There are two roads:
+G rollouts of r tokens after a prompt of w tokens cost G·(w + r) tokens separately and w + G·r here. There are two
+roads:
 
 - *cache*: the prompts run once, their keys and values are repeated for the rollouts (with gradients), and the
-  completions run after them. It is the faster one. Gradient checkpointing drops the cache.
-- *packed*: each prompt and all its completions stand in one row. The attention mask is a tree: a completion sees its
-  prompt and itself, and its positions count on from the prompt's end. The mask is dense, hence quadratic.
+  completions run after them. It is faster, but gradient checkpointing drops the cache.
+- *packed*: one row holds a prompt and all its completions. The attention mask is a tree: a completion attends to its
+  prompt and to itself, and its positions continue those of the prompt. The mask is dense, hence quadratic.
 
-Where neither serves, the rows run one by one, and the reason is given.
+If neither is possible, each row runs separately (*plain*), and the reason is returned.
 """
 
 from collections.abc import Iterator
@@ -31,18 +32,18 @@ from .prefix_roads import TAKES_MASK, refused_roads, run_cache, run_packed, run_
 @dataclass
 class CompletionStates:
     """
-    What [`PrefixSharing`] computed.
+    Result of [`PrefixSharing`].
 
     Attributes:
         hidden (`torch.Tensor`):
-            What the head reads to predict each completion token, `[B, C, hidden]`. At padding it is finite and
-            without meaning: no loss may read it.
+            The head's input that predicts each completion token, `[B, C, hidden]`. At padding it is finite, but
+            meaningless.
         road (`str`):
-            How it was computed: `"cache"`, `"packed"` or `"plain"`, the fastest first.
+            `"cache"`, `"packed"` or `"plain"`, the fastest first.
         reason (`str`, *optional*):
             Why no faster road was taken.
         routing ([`Routing`], *optional*):
-            What the routers said of the tokens that ran, if that was asked for.
+            Router logits of the tokens that ran, if requested.
     """
 
     hidden: Tensor
@@ -55,21 +56,20 @@ class PrefixSharing:
     """
     Computes last hidden states of completions, each distinct prompt once.
 
-    The first call tries both roads on a few tokens: an architecture that gives other states on a road than row by
-    row does not take it.
+    The first call tests both roads on a few tokens. A road is not used if its states differ from the plain ones.
 
     Args:
         share (`bool`, *optional*, defaults to `True`):
-            Whether to share prompts at all. `False` runs the rows one by one.
+            Whether to share prompts. `False` runs each row separately.
         use_cache (`bool`, *optional*, defaults to `True`):
-            Whether the cache may be used. It runs the backbone twice a call where the other roads run it once: with
-            sharded parameters every process must run it equally often, whatever its rows.
+            Whether the cache may be used. It runs the backbone twice per call, and the other roads once; with sharded
+            parameters, every process must run it equally often.
         max_mask_entries (`int`, *optional*, defaults to `2**26`):
-            The largest mask of packed or padded rows, the tokens of a row squared, times the rows.
+            The largest mask of packed or padded rows: the number of rows times their squared length.
 
     Attributes:
         refused (`dict[str, str]`):
-            The roads that the model cannot take, and why; known after the first call.
+            The roads that the model does not support, with reasons. Known after the first call.
     """
 
     def __init__(self, share: bool = True, use_cache: bool = True, max_mask_entries: int = MAX_MASK_ENTRIES):
@@ -90,21 +90,20 @@ class PrefixSharing:
 
         Args:
             model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-                The student or the reference, not wrapped for distributed training; what is wrapped calls this inside
-                the wrapper's forward. It must be the same from call to call, but for its adapter.
+                The student or the reference, not wrapped. For a wrapped model, call this inside the wrapper's forward.
+                All calls must use the same model; only its adapter may differ.
             prompt_ids (`torch.Tensor`), prompt_mask (`torch.Tensor`):
-                Prompts, padded on the left, `[B, P]`, none of them empty. Equal ones may stand anywhere.
+                Non-empty prompts, padded on the left, `[B, P]`. Equal prompts need not be adjacent.
             completion_ids (`torch.Tensor`), completion_mask (`torch.Tensor`):
                 Completions, padded on the right, `[B, C]`.
             need_routing (`bool`, *optional*, defaults to `False`):
-                Whether to keep what the routers of a mixture of experts said. A shared prompt counts as often as it
-                would without sharing.
+                Whether to keep the router logits of a mixture of experts. A shared prompt counts once per rollout.
 
         Returns:
             [`CompletionStates`]: The states, and how they were computed.
 
         Raises:
-            ConsistencyError: If the model is no decoder with one list of blocks, or has a learned prompt.
+            ConsistencyError: If the model is not a decoder with one list of blocks, or has a learned prompt.
         """
         blocks = find_blocks(model)
         if self.share and self.refused is None:
@@ -121,7 +120,7 @@ class PrefixSharing:
                 (hidden, routing), road = run_packed(blocks.backbone, batch, packing, options), "packed"
             else:
                 (hidden, routing), road = run_plain(blocks.backbone, batch, options), "plain"
-        # The batch was cut to its longest completion.
+        # `Batch` has cut the columns to the longest completion.
         hidden = F.pad(hidden, (0, 0, 0, completion_ids.shape[1] - hidden.shape[1]))
         reason = "; ".join(dict.fromkeys(reasons)) or None
         return CompletionStates(hidden, road, reason, routing if need_routing else None)
@@ -129,7 +128,7 @@ class PrefixSharing:
     @contextmanager
     def in_generation(self, model: Any) -> Iterator[None]:
         """
-        Within it, `model.generate` computes each distinct prompt once, where the model allows it.
+        Makes `model.generate` compute each distinct prompt once, if the model supports the cache road.
 
         Args:
             model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
@@ -161,7 +160,7 @@ class PrefixSharing:
 
     @torch.no_grad()
     def _prefill(self, model: nn.Module, prompt_ids: Tensor, prompt_mask: Tensor) -> DynamicCache | None:
-        """Keys and values of all but the last tokens, which `generate` runs itself."""
+        """Returns keys and values of all prompt tokens but the last, which `generate` runs itself."""
         prompts, mask, rows = distinct_rows(prompt_ids, prompt_mask)
         if not self.share or not self.use_cache or len(prompts) == len(rows) or prompts.shape[1] == 1:
             return None
@@ -210,8 +209,8 @@ class PrefixSharing:
                 f"{self.max_mask_entries:,}"
             )
             return None
-        # Multiply-adds of a block, over twice its width: about 12 h² a token and 2 h an entry of the attention map
-        # (half of them are skipped below a causal mask, and none below a tree).
+        # Multiply-adds of a block, divided by twice its width h: about 12 h² per token and 2 h per entry of the
+        # attention map. A causal mask skips half of these entries, a tree mask none.
         backbone: Any = blocks.backbone
         width = backbone.config.get_text_config().hidden_size
         plain_length = batch.prompt_ids.shape[1] + batch.completion_ids.shape[1] - 1
@@ -230,7 +229,7 @@ def _checkpoints(module: nn.Module) -> bool:
 
 @contextmanager
 def _checkpointing_off(blocks: Blocks) -> Iterator[None]:
-    """Without gradients checkpointing saves nothing, and would still drop the cache."""
+    """Disables gradient checkpointing, which saves nothing without gradients but drops the cache."""
     modules: list[Any] = [module for module in (blocks.backbone, *blocks.modules) if _checkpoints(module)]
     for module in modules:
         module.gradient_checkpointing = False

@@ -1,4 +1,4 @@
-"""The reference: the policy as it was when training began, frozen, in the memory of the student where that is possible."""
+"""The reference: the initial policy, frozen, which shares the student's weights in memory where possible."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -27,9 +27,9 @@ class Reference:
     """
     The initial policy, frozen.
 
-    It shares the student's weights. With an adapter made for this run it is the model with that adapter off. Otherwise
-    (full fine-tuning; an adapter that the model came with) it keeps a copy of what trains, and puts it in the place of
-    the trained weights for the time of its pass.
+    It shares the student's weights. With a new adapter, it is the model with the adapter off. Otherwise (full
+    fine-tuning, or an adapter that the model already has) it keeps a copy of the trainable weights, and swaps it in
+    for its forward pass.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
@@ -40,7 +40,7 @@ class Reference:
 
     def __init__(self, model: nn.Module, adapter_off: bool):
         self.model, self.adapter_off = model, adapter_off
-        # By name: sharding, and whoever writes to 4-bit weights, puts other parameters there.
+        # By name: sharding and writes to 4-bit weights replace the parameters.
         self._frozen = [name for name, parameter in _weights(model).items() if not parameter.requires_grad]
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._trained = [] if adapter_off else trainable
@@ -48,14 +48,14 @@ class Reference:
         self.checksum = self.compute_checksum()
 
     def start(self) -> None:
-        """Takes the checksum again, now that DeepSpeed or FSDP has the weights, which it rounds to its own precision."""
+        """Recomputes the checksum after DeepSpeed or FSDP has rounded the weights to its own dtype."""
         self._swap()
         self._swap()
         self.checksum = self.compute_checksum()
 
     @contextmanager
     def active(self, model: Any) -> Iterator[Any]:
-        """The model as the reference: no gradient, no dropout, the initial weights. Afterwards it is the student again."""
+        """Yields the model with the initial weights, without gradients and dropout. Then restores the student."""
         was_training = model.training
         requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
 
@@ -67,16 +67,16 @@ class Reference:
         self._swap()
         try:
             with torch.no_grad(), use_adapter(model, None) if self.adapter_off else nullcontext():
-                # PEFT freezes an adapter that it switches off. FSDP would take that for what the adapter is.
+                # PEFT freezes an adapter that it disables, which FSDP must not see.
                 restore()
                 yield model
         finally:
             self._swap()
             model.train(was_training)
-            restore()  # PEFT makes every adapter weight trainable when it switches an adapter on again.
+            restore()  # PEFT makes all weights of an adapter trainable when it enables it again.
 
     def run(self, function: Callable[..., Any], frozen: Any, *args: Any) -> Any:
-        """`function(frozen, *args)`, where `frozen` is what [`active`] gave."""
+        """Returns `function(frozen, *args)`, where `frozen` is the model from [`active`]."""
         return function(frozen, *args)
 
     def _swap(self) -> None:
@@ -84,14 +84,14 @@ class Reference:
             parameter.data, self._initial[index] = self._initial[index].to(parameter), parameter.data
 
     def compute_checksum(self) -> int:
-        """Of every bit of the reference's weights, except that equal bits in another order go unnoticed."""
+        """Returns the checksum of the reference's weights. It does not detect a reordering within one weight."""
         weights = _weights(self.model)
         return _checksum([*(weights[name] for name in self._frozen), *self._initial])
 
     def check(self) -> None:
         """
         Raises:
-            [`ConsistencyError`]: If the reference is no longer what it was when training began.
+            [`ConsistencyError`]: If the weights have changed since training began.
         """
         if self.compute_checksum() != self.checksum:
             raise ConsistencyError(
@@ -103,13 +103,13 @@ class Reference:
 
 class GivenReference(Reference):
     """
-    A frozen model of its own in the place of the initial policy.
+    A separate frozen model as the reference.
 
     Args:
         ref_model ([`~transformers.PreTrainedModel`]):
-            The model. It shares no weight with the student.
+            The model. It must not share weights with the student.
         accelerator ([`~accelerate.Accelerator`]):
-            What puts it on the student's device, and shards it as the student will be.
+            Places and shards it like the student.
     """
 
     def __init__(self, ref_model: nn.Module, accelerator: Accelerator):
@@ -119,28 +119,28 @@ class GivenReference(Reference):
         self.checksum = self.compute_checksum()
 
     def start(self) -> None:
-        pass  # wrapped from the start
+        pass  # already wrapped
 
     @contextmanager
     def active(self, model: Any) -> Iterator[Any]:
-        """The reference, without gradients; `model`, the student, stays as it is."""
+        """Yields the reference, without gradients. `model`, the student, is not changed."""
         self.wrapped.eval()
         with torch.no_grad():
             yield self.model
 
     def run(self, function: Callable[..., Any], frozen: Any, *args: Any) -> Any:
-        """As [`Reference.run`], inside the forward of the wrapper, which gathers the weights."""
+        """Like [`Reference.run`], inside the wrapper's forward, which gathers the weights."""
         return self._redirect(self.wrapped, self.model, function, frozen, *args)
 
     def compute_checksum(self) -> int:
-        """As [`Reference.compute_checksum`]."""
+        """See [`Reference.compute_checksum`]."""
         return _checksum([*_weights(self.model).values()])
 
 
 class StartReference(TrainerCallback):
     """
-    Starts a reference when its student is wrapped by something that rounds weights, and has its checksum kept in the
-    state of the run: a run goes on with the reference that it began with.
+    Starts the reference under DeepSpeed or FSDP, which round weights, and keeps its checksum in the trainer state, so
+    that a resumed run must have the same reference.
     """
 
     def __init__(self, reference: Reference, accelerator: Accelerator):
@@ -155,7 +155,7 @@ class StartReference(TrainerCallback):
         if before["checksum"] == checksum:
             return
         message = (
-            "The reference is not the one that the run of the checkpoint had: its weights are others. Give the trainer the "
+            "The reference differs from that of the checkpoint's run: it has other weights. Give the trainer the "
             "model (and `ref_model`) that the run began with, not the checkpoint's; `resume_from_checkpoint` loads what "
             "was trained since."
         )
@@ -170,7 +170,7 @@ class StartReference(TrainerCallback):
 
 def adapter_changes_base(peft_config: Any) -> bool:
     """
-    Returns whether the initial policy is more than the model with its adapter off: PiSSA and OLoRA move a part of the base
+    Whether the initial policy differs from the model with its adapter off: PiSSA and OLoRA move a part of the base
     weights into the adapter, and `bias` trains the base model's biases.
     """
     init = str(getattr(peft_config, "init_lora_weights", True)).lower()
@@ -180,19 +180,19 @@ def adapter_changes_base(peft_config: Any) -> bool:
 
 def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Reference:
     """
-    The model of a trainer as it is now, frozen.
+    Returns the current model of a trainer as a frozen reference.
 
     Args:
         trainer ([`~transformers.Trainer`]):
             The trainer, before its model is wrapped.
         model (`str` or [`~transformers.PreTrainedModel`]):
-            The model as it was given to the trainer.
+            The trainer's argument.
         adapter_off (`bool`):
-            Whether it is the model with its adapter off.
+            Whether the reference is the model with its adapter off.
     """
     if adapter_off or not is_sharded(trainer.accelerator):
         return Reference(trainer.model, adapter_off)
-    # Shards cannot be exchanged for others: the copy that full fine-tuning needs anyway becomes a model of its own.
+    # Shards cannot be swapped, so the copy of the weights becomes a separate model.
     if not any(hasattr(parameter, "ds_id") for parameter in trainer.model.parameters()):
         return GivenReference(deepcopy(trainer.model), trainer.accelerator)
     if not isinstance(model, str):
@@ -207,23 +207,23 @@ def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Re
 
 def checksum_base(model: nn.Module, has_new_adapter: bool) -> int:
     """
-    Of every bit of a model's weights, as they are loaded.
+    Returns the checksum of a model's weights as they were loaded.
 
     Args:
         model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
             The model before its first step.
         has_new_adapter (`bool`):
-            Whether it has an adapter made for this run, which does not count.
+            Whether it has a new adapter, which is left out.
     """
     return _checksum([weight for weight in _weights(model).values() if not (has_new_adapter and weight.requires_grad)])
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """By name, and in the order of the names: PEFT's `target_parameters` moves parameters to other places."""
+    """Returns the weights by name, sorted, because PEFT's `target_parameters` changes their order."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.reshard()  # What FSDP has gathered may be rounded for the forward.
-    # FSDP's activation checkpointing puts a module of its own around each block.
+            module.reshard()  # FSDP's gathered weights may be rounded for the forward.
+    # FSDP's activation checkpointing wraps each block in a module.
     named = {name.replace("_checkpoint_wrapped_module.", ""): weight for name, weight in model.named_parameters()}
     return dict(sorted(named.items()))
 
@@ -233,7 +233,7 @@ def _checksum(weights: list[Tensor]) -> int:
     sums = torch.tensor([_sum_of_bits(shard_of(weight)) for weight in weights], dtype=torch.int64)
     is_sharded = torch.tensor([shard_of(weight) is not weight for weight in weights], dtype=torch.bool)
     if is_sharded.any():
-        # The sum over the shards is that of the whole.
+        # Sums over shards add up to the sum over the whole weight.
         in_shards = sums[is_sharded].to(PartialState().device)
         torch.distributed.all_reduce(in_shards)
         sums[is_sharded] = in_shards.cpu()
@@ -247,10 +247,10 @@ def _sum_of_bits(weight: Tensor) -> int:
 
 def load_reference_model(ref_model: Any, trainer: Any) -> Any:
     """
-    Another model as the reference, loaded if it is only named.
+    Returns another model as the reference, and loads it if it is given by name.
 
     Raises:
-        [`ConsistencyError`]: If its weights are not finite, or its vocabulary is not the student's.
+        [`ConsistencyError`]: If its weights are not finite, or its vocabulary size is not the student's.
     """
     args, accelerator = trainer.args, trainer.accelerator
     if isinstance(ref_model, str):
@@ -258,7 +258,7 @@ def load_reference_model(ref_model: Any, trainer: Any) -> Any:
         options.setdefault("trust_remote_code", args.trust_remote_code)
         options.setdefault("use_safetensors", True)
         if accelerator.num_processes > 1:
-            options["device_map"] = None  # "auto" would spread it over the other processes' devices.
+            options["device_map"] = None  # "auto" would also use the other processes' devices.
         ref_model = create_model_from_path(ref_model, **options)
     check_base(ref_model, get_config_model_id(ref_model.config), accelerator)
     ours, theirs = (shape_of(model.get_output_embeddings().weight)[0] for model in (trainer.model, ref_model))
@@ -271,7 +271,7 @@ def load_reference_model(ref_model: Any, trainer: Any) -> Any:
 
 
 def check_separate(ref_model: Any, model: Any) -> None:
-    """Raises [`ConsistencyError`] if the reference would train along with the student."""
+    """Raises [`ConsistencyError`] if the reference shares weights with the student."""
     if isinstance(model, str):
         return
     ours = {id(parameter) for parameter in model.parameters()}

@@ -172,8 +172,8 @@ def build_pairs(
             report.sources += 1
             try:
                 source = read_source(row, columns, chat, instruction)
-                said = hash((repr((source.history, source.turns)), source.question, source.choices))
-                if answers.setdefault(said, source.answer) != source.answer:
+                key = hash((repr((source.history, source.turns)), source.question, source.choices))
+                if answers.setdefault(key, source.answer) != source.answer:
                     raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
             except ConsistencyError as error:
                 report.num_faulty += 1

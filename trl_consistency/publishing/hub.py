@@ -135,8 +135,8 @@ def explain(error: BaseException, repo_id: str) -> str:
         return f"too many requests (429): try again {f'in {wait} seconds' if wait else 'later'}."
     if status >= 500:
         return f"the Hub failed ({status}): try again later."
-    said = getattr(error, "server_message", None) if isinstance(error, HfHubHTTPError) else None
-    return f"the Hub refused it ({status}): {one_line(Exception(said)) if said else one_line(error)}"
+    message = getattr(error, "server_message", None) if isinstance(error, HfHubHTTPError) else None
+    return f"the Hub refused it ({status}): {one_line(Exception(message)) if message else one_line(error)}"
 
 
 def _write(path: Path, content: bytes) -> None:

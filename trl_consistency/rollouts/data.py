@@ -103,8 +103,8 @@ def check_batches(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
     batch, group = args.per_device_train_batch_size, args.num_generations
     if args.share_prefix and batch % group:
         logger.warning(
-            f"`per_device_train_batch_size` ({batch}) is no multiple of `num_generations` ({group}): rollouts of one "
-            "prompt fall into several batches, and each computes the prompt again. "
+            f"`per_device_train_batch_size` ({batch}) is not a multiple of `num_generations` ({group}): rollouts of "
+            "one prompt fall into several batches, and each computes the prompt again. "
             f"{-(-batch // group) * group} would avoid that."
         )
 

@@ -56,7 +56,7 @@ def length_metrics(rows: dict[str, RowLosses]) -> dict[str, float]:
     return metrics
 
 
-def leave_out_lengths_of_nothing(metrics: dict[str, list[float]]) -> None:
+def drop_empty_lengths(metrics: dict[str, list[float]]) -> None:
     """Removes the length 0 that [`~trl.DistillationTrainer`] logs for terminated rollouts if there are none."""
     if metrics["completions/clipped_ratio"][-1] < 1:
         return

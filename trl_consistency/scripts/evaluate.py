@@ -33,7 +33,7 @@ from ..evaluation.run import PairSet, Results, evaluate
 from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
 from ..evaluation.suites.runs import load_suite
 from ..files import whole_files, write_text
-from ..folder_lock import alone_in
+from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
 from ..models.checks import context_of
 from ..models.loading import (
@@ -48,7 +48,7 @@ from ..models.loading import (
 )
 from ..publishing.page import check_card
 from ..trainer.run.checks import check_bitsandbytes, check_output_dir
-from ..trainer.run.folder_lock import all_alone_in
+from ..trainer.run.folder_lock import command_lock
 from .evaluation_files import (
     ANSWERS_FILE,
     PICTURES,
@@ -139,11 +139,11 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     template_kwargs = check_arguments(args)
     sets = load_sets(args.pairs, args.splits, args.max_pairs, args.seed)
     adapters = args.adapters if args.save_to_adapters and PartialState().is_main_process else []
-    with all_alone_in(args.output_dir, PartialState(), "evaluates"), ExitStack() as locks:
+    with command_lock(args.output_dir, PartialState(), "evaluates"), ExitStack() as locks:
         check_output_dir(args.output_dir)
         for folder in {os.path.realpath(path): path for path in adapters}.values():
             if not os.path.samefile(folder, args.output_dir):
-                locks.enter_context(alone_in(folder, "evaluates", "adapters"))
+                locks.enter_context(locked_folder(folder, "evaluates", "adapters"))
             check_card(Path(folder))
         return _evaluate(args, template_kwargs, sets)
 

@@ -26,7 +26,7 @@ from ..config.options import CommandArguments, at_least, check_ranges, option, w
 from ..errors import ConsistencyError, ends_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
-from ..folder_lock import alone_in
+from ..folder_lock import locked_folder
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import MADE_WITH, SPLITS, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
@@ -166,7 +166,7 @@ def main(args: PairsArguments) -> BuildReport:
         check_repo_id(args.push_to_hub)
         _create_repo(args.push_to_hub, args.hub_private)
     output_dir = Path(args.output_dir)
-    with alone_in(output_dir):
+    with locked_folder(output_dir):
         _write(args, output_dir, pairs, report)
     return report
 

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from ..errors import ends_with_message
-from ..folder_lock import alone_in
+from ..folder_lock import locked_folder
 
 
 @ends_with_message()
@@ -33,7 +33,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
 
     folder = Path(options["folder"])
     writes = folder.is_dir() and not options["dry_run"]
-    with alone_in(folder, "publishes", None) if writes else nullcontext():
+    with locked_folder(folder, "publishes", None) if writes else nullcontext():
         url = publish(**options)
     if url:
         print(f"Published: {url}")

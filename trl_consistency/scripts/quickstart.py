@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file, whole_files, write_text
-from ..folder_lock import alone_in
+from ..folder_lock import locked_folder
 from ..processes import end_with_parent
 from .recipes import recipes_dir
 
@@ -79,7 +79,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
     if missing:
         parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install {' '.join(missing)}\n")
-    with alone_in(parsed.output_dir):
+    with locked_folder(parsed.output_dir):
         quickstart(parsed.output_dir, seeds=range(1, parsed.seeds + 1))
 
 

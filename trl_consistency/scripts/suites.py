@@ -20,7 +20,7 @@ from ..escaping import printable
 from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
 from ..evaluation.suites.scores import SuiteScore
 from ..files import write_text
-from ..folder_lock import alone_in
+from ..folder_lock import locked_folder
 from ..models.loading import BASE, check_adapters, load_model, name_models
 from ..trainer.run.checks import check_output_dir
 from .evaluation_files import suite_results, suite_tables, tables_text
@@ -65,7 +65,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
     find_suites(args.suites, args.judge)
-    with alone_in(args.output_dir):
+    with locked_folder(args.output_dir):
         check_output_dir(args.output_dir)
         model, processing_class = load_model(args.model_name_or_path, args.model_revision)
         with redirect_stdout(sys.stderr):  # the libraries print their progress

@@ -1,4 +1,4 @@
-"""What both trainers do the same way: checks, data, anchors, training, evaluation, checkpoints and the model card."""
+"""The base class of both trainers: checks, data, anchors, training, evaluation, checkpoints and the model card."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -33,7 +33,7 @@ from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
 from ..models.checks import check_model, context_length
 from ..models.finite_weights import check_base
-from ..models.quantization import keep_layout
+from ..models.quantization import prevent_repacking
 from ..passes.reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
 from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .callbacks.dose import DoseCheck
@@ -43,17 +43,17 @@ from .row_evaluation import EvaluatedRows
 from .run.checks import (
     as_config,
     check_anchor_arguments,
-    check_apart,
     check_chat_template,
     check_evaluation,
     check_extras,
+    check_not_model_folder,
     check_output_dir,
     check_sharding,
     check_steps,
     check_tokenizer,
     check_training_options,
 )
-from .run.folder_lock import all_alone_in
+from .run.folder_lock import command_lock
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
@@ -62,7 +62,7 @@ from .run.resumption import RunRecord
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer
 else:
-    _Trainer = object  # TRL's trainer, which stands after this class among a trainer's bases
+    _Trainer = object  # TRL's trainer comes after this class in each trainer's bases
 
 
 ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
@@ -70,7 +70,7 @@ ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
 
 @dataclass
 class PreparedData:
-    """Data that passed all checks, and what renders them. The data sets are as they came if they cannot be rendered yet."""
+    """Checked data sets and what renders them. Data sets that cannot be rendered yet are unchanged."""
 
     processing_class: ProcessingClass
     train_dataset: AnyDataset
@@ -80,10 +80,10 @@ class PreparedData:
 
 class PairTrainer(PushMixin, _Trainer):
     """
-    What [`ConsistencyTrainer`] and [`OnPolicyConsistencyTrainer`] have in common, on whichever of TRL's trainers they stand.
+    Base class of [`ConsistencyTrainer`] and [`OnPolicyConsistencyTrainer`].
 
-    A trainer calls [`_check_and_prepare`], then the constructor of TRL's trainer, then [`_check_loaded`]. What is its own it
-    says in the methods that raise `NotImplementedError` here, and those that do nothing.
+    A trainer calls [`_check_and_prepare`], then the constructor of TRL's trainer, then [`_check_loaded`]. It must
+    implement the methods that raise `NotImplementedError` here, and may override those that do nothing.
     """
 
     _tag_names: ClassVar = ["trl", "trl-consistency", "consistency-training"]
@@ -96,34 +96,34 @@ class PairTrainer(PushMixin, _Trainer):
     processing_class: Any
     _signature_columns: list[str] | None
 
-    # What is its own
+    # Implemented by each trainer
 
     def _check_options(self, model: Any, model_id: str, args: Any, peft_config: Any, quantization_config: Any) -> None:
-        """Raises [`ConsistencyError`] for what the files and the options alone show."""
+        """Raises [`ConsistencyError`] for faults in the options and the files."""
 
     def _check_dataset(self, dataset: AnyDataset, name: str, args: Any) -> None:
-        """Raises [`InvalidPairsError`] for pairs that are well-formed and still no use."""
+        """Raises [`InvalidPairsError`] for well-formed pairs that this trainer cannot use."""
 
-    def _settle_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
-        """Checks what renders the chat messages. Returns whether rows can be rendered before TRL's trainer is made."""
+    def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
+        """Checks the tokenizer and the chat template. Returns whether rows can be rendered before weights load."""
         check_tokenizer(processing_class, args)
         check_chat_template(processing_class, datasets, ways_out="Use")
         return True
 
     def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
-        """The rows as token ids."""
+        """Returns the rows as token ids."""
         raise NotImplementedError
 
     def _check_size(self, dataset: AnyDataset, args: Any) -> None:
-        """Raises [`InvalidPairsError`] for fewer rows than a batch takes."""
+        """Raises [`InvalidPairsError`] if the rows do not fill a batch."""
 
     def _for_evaluation(self, dataset: AnyDataset, args: Any) -> AnyDataset:
-        """Prepared rows as evaluation reads them."""
+        """Returns prepared rows in the form for evaluation."""
         return dataset
 
     @property
     def _reference(self) -> Reference | None:
-        """What the student is compared with; None where the reference's answers are enough."""
+        """The policy that the student is compared with; None where its answers are enough."""
         raise NotImplementedError
 
     @property
@@ -132,32 +132,32 @@ class PairTrainer(PushMixin, _Trainer):
         return self._peft_config is not None and not adapter_changes_base(self._peft_config)
 
     def _before_training(self) -> None:
-        """Brings what the first step needs."""
+        """Prepares for the first step."""
 
     def _after_training(self) -> None:
-        """Lets go of what the last step needed."""
+        """Cleans up after the last step."""
 
     def _before_evaluation(self, datasets: Sequence[AnyDataset]) -> None:
-        """Brings what an evaluation on prepared data sets needs."""
+        """Prepares for an evaluation on prepared data sets."""
 
     def _evaluating_set(self) -> AbstractContextManager:
-        """What surrounds the evaluation on a set."""
+        """Returns the context of the evaluation on one data set."""
         return nullcontext()
 
     def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
-        """The metrics, by their names without prefix, of the rows of a whole set."""
+        """Returns the metrics of a whole data set, by name without prefix."""
         raise NotImplementedError
 
     def _train_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """What is logged of the means since the last log, by the names of the log."""
+        """Returns the means since the last log by their names in the log."""
         raise NotImplementedError
 
     def _total(self, means: dict[str, float]) -> float:
-        """The loss that these means add up to."""
+        """Returns the total loss from the means by objective."""
         raise NotImplementedError
 
     def _card_facts(self) -> dict[str, str]:
-        """What the model card says of the training, before what it says of any."""
+        """Returns what the model card states about the training."""
         raise NotImplementedError
 
     # Checks and preparation
@@ -173,7 +173,7 @@ class PairTrainer(PushMixin, _Trainer):
         peft_config: Any,
         quantization_config: Any,
     ) -> PreparedData:
-        """Checks everything that can be checked before weights load, and makes token ids of all rows."""
+        """Checks everything that can be checked before weights load, and tokenizes all rows."""
         model_id = _id_of(model)
         check_extras(args, quantization_config)
         self._check_options(model, model_id, args, peft_config, quantization_config)
@@ -182,7 +182,7 @@ class PairTrainer(PushMixin, _Trainer):
         self._context = context_length(model, args)
         if args.should_save:
             check_output_dir(args.output_dir)
-            check_apart(args.output_dir, model_id, getattr(self, "ref_model", None))
+            check_not_model_folder(args.output_dir, model_id, getattr(self, "ref_model", None))
         check_evaluation(args, eval_dataset)
         train_dataset, anchor_dataset = unformatted(train_dataset), unformatted(anchor_dataset)
         datasets = {"train_dataset": train_dataset, **named(eval_dataset)}
@@ -204,7 +204,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.anchor_description = (
             "the pairs' own clean prompts" if anchor_dataset is None else "a data set of their own"
         )
-        if self._settle_template(processing_class, args, datasets):
+        if self._check_template(processing_class, args, datasets):
             datasets = {
                 name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()
             }
@@ -227,9 +227,9 @@ class PairTrainer(PushMixin, _Trainer):
         return dataset
 
     def _check_loaded(self, model: Any, anchor_dataset: AnyDataset | None) -> None:
-        """Checks the model that TRL's trainer has loaded, and sets up what accompanies the training."""
+        """Checks the loaded model, and sets up guards, records and metrics."""
         args, model_id = self.args, _id_of(model)
-        keep_layout(self.model)
+        prevent_repacking(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         check_base(self.model, model_id, self.accelerator)
         self.base_checksum = checksum_base(self.model, has_new_adapter=self._peft_config is not None)
@@ -244,8 +244,8 @@ class PairTrainer(PushMixin, _Trainer):
         self.checkpoints = Checkpoints(self)
         self._meter = LossMeter()
         self._forward_redirection = ForwardRedirection()
-        # The prepared data sets that decide the run, by the names of the constructor's arguments
-        self.noted_data = {"train_dataset": self.train_dataset}
+        # Prepared data sets by argument name; checkpoints record them
+        self.recorded_data = {"train_dataset": self.train_dataset}
         if args.dose_check:
             self.add_callback(DoseCheck(self, self.train_dataset))
         if args.anchor_ratio > 0:
@@ -263,7 +263,7 @@ class PairTrainer(PushMixin, _Trainer):
         else:
             anchors = choose_anchors(cast(Dataset, anchors), len(pairs), args.anchor_ratio, args.seed)
             self.train_dataset = mix_anchors(pairs, anchors)
-        self.noted_data["anchor_dataset"] = anchors
+        self.recorded_data["anchor_dataset"] = anchors
 
     def _freeze_reference(self, model: Any) -> Reference:
         check_sharding(self, self._adapter_off)
@@ -283,20 +283,22 @@ class PairTrainer(PushMixin, _Trainer):
         **kwargs: Any,
     ) -> Any:
         """
-        As [`~transformers.Trainer.train`]; generates the targets that the data sets lack first. SIGTERM or Ctrl-C ends the
-        process after a step, with a checkpoint.
+        Like [`~transformers.Trainer.train`], but generates missing targets first. SIGTERM or Ctrl-C ends the process
+        after the current step, with a checkpoint.
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint, or `True` for the last one that is whole.
+                A checkpoint, or `True` for the last complete one.
             resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
-                What may be other than in the checkpoint's run, by the names that the error lists. The model card says so.
+                Names of the differences from the checkpoint's run to allow, as the error lists them. The model card
+                states them.
 
         Raises:
-            [`ConsistencyError`]: If the checkpoint is of another run, or numbers are no longer finite.
+            [`ConsistencyError`]: If the checkpoint belongs to another run, or a loss, gradient or weight is not
+                finite.
         """
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
-        with all_alone_in(self.args.output_dir, self.accelerator):
+        with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
@@ -312,25 +314,25 @@ class PairTrainer(PushMixin, _Trainer):
             self._reference.check()
 
     def _call_wrapped(self, model: nn.Module, function: Any, *args: Any) -> Any:
-        """`function(unwrapped model, *args)` in the place of the model's forward."""
+        """Returns `function(unwrapped model, *args)`, run inside the wrapped model's forward."""
         unwrapped = self.accelerator.unwrap_model(model)
-        # Through the wrapper's forward: without it, DDP's processes would silently drift apart.
+        # Without the wrapper's forward, DDP does not synchronise gradients.
         with mixed_precision(self.accelerator):
             return self._forward_redirection(model, unwrapped, function, unwrapped, *args)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)
-        self.finiteness.see_loss(loss)
+        self.finiteness.record_loss(loss)
         return loss
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Between the backward of a step and its optimizer; the norm is that of all processes."""
+        """Runs between a step's backward pass and its update. The norm is over all processes."""
         grad_norm = super()._get_grad_norm(model, grad_norm)
-        self.finiteness.see_gradient(grad_norm)
+        self.finiteness.check_gradient(grad_norm)
         return grad_norm
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Upstream asks after a step whether it was the last one: a run that is resumed from its last step takes none."""
+        """Skips the epoch of a run resumed from its last step. Trainer checks for the end only after a step."""
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
@@ -355,8 +357,8 @@ class PairTrainer(PushMixin, _Trainer):
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """
-        As [`~transformers.Trainer.evaluate`]. Pairs that are passed here are checked and prepared as in the constructor, and
-        the targets that they lack come from the reference policy.
+        Like [`~transformers.Trainer.evaluate`]. Pairs are checked and prepared as in the constructor, and the
+        reference policy generates missing targets.
         """
         if eval_dataset is None or isinstance(eval_dataset, str):
             datasets = named(self.eval_dataset)
@@ -369,7 +371,7 @@ class PairTrainer(PushMixin, _Trainer):
     def predict(
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """As [`~transformers.Trainer.predict`], with pairs that are prepared as in [`evaluate`]."""
+        """Like [`~transformers.Trainer.predict`], on pairs prepared as in [`evaluate`]."""
         test_dataset = self._prepare_eval(test_dataset, "test_dataset")
         self._before_evaluation([test_dataset])
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
@@ -385,7 +387,7 @@ class PairTrainer(PushMixin, _Trainer):
         self._eval_rows = EvaluatedRows(self.accelerator)
         with self._evaluating_set():
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        # Trainer has averaged the means of batches, which weighs short answers too heavily.
+        # Trainer averages the means of batches, which weights short answers too heavily.
         for name, value in self._eval_metrics(self._eval_rows.by_name()).items():
             output.metrics[f"{metric_key_prefix}_{name}"] = value
         return output
@@ -406,7 +408,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As [`~transformers.Trainer.save_model`]; the model card goes with it."""
+        """Like [`~transformers.Trainer.save_model`], with the model card."""
         self.finiteness.check_before_saving()
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
@@ -424,8 +426,8 @@ class PairTrainer(PushMixin, _Trainer):
         write_text(Path(folder) / "README.md", str(card))
 
 
-def settle_config(args: Any, kind: Any, model: Any, suffix: str) -> Any:
-    """The configuration of a run: `args` as one of `kind`, or the defaults with a folder that is named after the model."""
+def resolve_config(args: Any, kind: Any, model: Any, suffix: str) -> Any:
+    """Returns `args` as a `kind`, or the defaults with an output folder named after the model."""
     if args is None:
         return kind(f"{_id_of(model).split('/')[-1]}-{suffix}")
     return as_config(cast(TrainingArguments, args), kind)

@@ -23,7 +23,7 @@ from ..losses.row_losses import RowLosses, means_of
 from ..losses.supervised import ObservedModel, supervised_row_losses
 from ..models.sharding import gathered
 from ..passes.reference import Reference, StartReference
-from .base import PairTrainer, ProcessingClass, settle_config
+from .base import PairTrainer, ProcessingClass, resolve_config
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
 from .run.checks import (
@@ -49,22 +49,20 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     """
     Trainer for consistency training on pairs of a clean and a perturbed prompt.
 
-    The model as it is when training begins, frozen and reading the clean prompt `c` (`π_0`), supervises the model in
-    training on the perturbed prompt `p` (`π_θ`). `args.method` names the objectives:
+    The reference `π_0` is the initial model, frozen, on the clean prompt `c`. It supervises the student `π_θ` on the
+    perturbed prompt `p`. `args.method` names the objectives:
 
     - `"bct"` (Bias-augmented Consistency Training, [Chua et al., 2024](https://huggingface.co/papers/2403.05518),
-      section 3): the student learns the reference's own clean answer `y ~ π_0(·|c)`, by the token-mean of
-      `-log π_θ(y_t | p, y_<t)`, end-of-turn token included.
-    - `"kl"` (BCT with soft targets): on the same answer, it learns the reference's whole distributions, by the
-      token-mean of `KL(π_0(·|c, y_<t) ‖ π_θ(·|p, y_<t))`.
-    - `"act"` (Activation Consistency Training, [Irpan et al., 2025](https://huggingface.co/papers/2510.27062)): its
-      residual stream stays near the reference's on the tokens that both prompts end with, by the squared distance.
-    - `"attct"` (research code): within the shared content, it divides its attention as the reference does, by the
-      Jensen-Shannon divergence.
-    - `"mlpct"` (research code): on the shared content, its MLPs' states stay near the reference's, by the cosine or another
-      distance (`args.mlp_distance`).
+      section 3): the token-mean of `-log π_θ(y_t | p, y_<t)` on the reference's own answer `y ~ π_0(·|c)`, including
+      the end-of-turn token.
+    - `"kl"` (BCT with soft targets): the token-mean of `KL(π_0(·|c, y_<t) ‖ π_θ(·|p, y_<t))` on the same answer.
+    - `"act"` (Activation Consistency Training, [Irpan et al., 2025](https://huggingface.co/papers/2510.27062)): the
+      squared distance between the residual streams at the tokens that both prompts end with.
+    - `"attct"` (research code): the Jensen-Shannon divergence between the attention maps within the shared content.
+    - `"mlpct"` (research code): the cosine or another distance (`args.mlp_distance`) between the MLP states on the
+      shared content.
 
-    Each objective is a mean over what it counts in the global batch: answer tokens, pairs or shared tokens.
+    Each objective is a mean over its units in the global batch: answer tokens, pairs or shared tokens.
 
     Example:
 
@@ -85,25 +83,25 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     Args:
         model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            Model to be trained, as in [`~trl.SFTTrainer`]. The reference is this model as it is given, an adapter that
-            it came with included.
+            Model to be trained, as in [`~trl.SFTTrainer`]. The reference is this model before training, including any
+            adapter that it already has.
         args ([`ConsistencyConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
         data_collator ([`PairCollator`], *optional*):
             Refused unless `None`: pairs need the trainer's own [`PairCollator`].
         train_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
             Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages (a last assistant turn is
-            continued); `completion`, optional, is the target, a string or a list of one assistant message; `tools` and
-            `chat_template_kwargs`, optional, go to the chat template of both sides. `completion_ids`, optional, are the
-            target's token ids, taken as they are in place of `completion`. Without either column the
-            reference policy answers every distinct clean prompt once, when [`train`] or [`evaluate`] is first called.
-            A row with two equal prompts is an anchor: it asks the student to stay where the reference is.
+            continued). Optional columns: `completion`, the target, is a string or a list of one assistant message;
+            `completion_ids`, the target's token ids, takes precedence over `completion`; `tools` and
+            `chat_template_kwargs` go to the chat template for both prompts. Without a target column, the reference
+            policy answers every distinct clean prompt once, when [`train`] or [`evaluate`] is first called. A row with
+            two equal prompts is an anchor: it keeps the student close to the reference.
         eval_dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`], [`~datasets.DatasetDict`], [`~datasets.IterableDatasetDict`] or `dict[str, Dataset | IterableDataset]`, *optional*):
-            Pairs to evaluate the loss on: the token-mean over the whole set, whatever the batches.
+            Pairs to evaluate on. The loss is a mean over the whole data set, independent of the batches.
         anchor_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
-            Prompts without a cue, on which the student is to stay where the reference is: a `prompt` column, and
-            optionally `completion`, `tools` and `chat_template_kwargs`. `args.anchor_ratio` says how many are mixed into
-            an epoch. If `None`, the pairs' own clean prompts serve.
+            Prompts without a cue, which keep the student close to the reference: a `prompt` column, and optionally
+            `completion`, `tools` and `chat_template_kwargs`. `args.anchor_ratio` sets their share of an epoch. If
+            `None`, the pairs' own clean prompts are used.
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
             As in [`~trl.SFTTrainer`]. If `None`, loaded from the model's name.
         compute_loss_func (`Callable`, *optional*):
@@ -126,9 +124,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             Refused unless `None`: it would turn pairs into plain text.
 
     Raises:
-        [`ConsistencyError`]: For options that contradict each other, need a package that is not installed, or are not
+        [`ConsistencyError`]: If options contradict each other, need a package that is not installed, or are not
             available in consistency training.
-        [`InvalidPairsError`]: For data that do not hold usable pairs. Both are raised before any weights load.
+        [`InvalidPairsError`]: If the data contain unusable pairs. Both are raised before any weights load.
     """
 
     _name = "Consistency training"
@@ -155,7 +153,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         formatting_func: Callable[[dict], str] | None = None,
         anchor_dataset: AnyDataset | None = None,
     ):
-        args = settle_config(args, ConsistencyConfig, model, "Consistency")
+        args = resolve_config(args, ConsistencyConfig, model, "Consistency")
         refuse_arguments(
             compute_loss_func=(compute_loss_func, "the objective is `ConsistencyConfig.method`"),
             formatting_func=(formatting_func, "it would turn pairs into plain text"),
@@ -186,10 +184,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             quantization_config=quantization_config,
             peft_config=peft_config,
         )
-        # Once more: what was only a name may have brought an adapter along.
+        # Checked again: a model loaded by name may have an adapter.
         check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
-        # The loss is divided by the tokens of the global batch. Trainer counts them only for models whose forward takes
-        # loss arguments, which ours does not need: it is `compute_loss` that divides.
+        # Trainer counts the tokens of the global batch only if this is set; `compute_loss` divides by them.
         self.model_accepts_loss_kwargs = True
         self.target_maker = TargetMaker(self, loaded_by_name=isinstance(model, str) and self._loads_plainly)
         self._check_loaded(model, data.anchor_dataset)
@@ -204,7 +201,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         if args.should_save and args.target_cache_dir is not None:
             check_output_dir(args.target_cache_dir, "target_cache_dir")
         if args.accelerator_config.dispatch_batches is None:
-            # For streams, one process would else join the batches of all, which have different widths.
+            # Otherwise one process concatenates the batches of a stream for all, which have different widths.
             args.accelerator_config.dispatch_batches = False
         self._loads_plainly = set(args.model_init_kwargs or {}) <= PLAIN_LOADING
 
@@ -212,7 +209,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         if args.needs_completions:
             check_stream(dataset, name)
 
-    def _settle_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
+    def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
         tokenizer = check_tokenizer(processing_class, args)
         template = args.chat_template_path
         if template is not None and not template.endswith((".jinja", ".j2")):
@@ -238,7 +235,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         formatting_func: Any,
         dataset_name: str,
     ) -> AnyDataset:
-        """In the place of the preparation in TRL's trainer."""
+        """Replaces the preparation in TRL's trainer."""
         name = {"train": "train_dataset", "eval": "eval_dataset"}.get(dataset_name, dataset_name)
         return self._prepare_rows(dataset, processing_class, args, name)
 
@@ -279,11 +276,11 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         self.add_callback(StartReference(reference, self.accelerator))
         paired_loss = PairedLoss(Objectives.of(self.args), self.model, reference, self.aux_loss_enabled)
         with gathered(self.model, self.accelerator):
-            paired_loss.freeze_unreached(self.model)
+            paired_loss.freeze_unused(self.model)
         return paired_loss
 
     def get_train_dataloader(self) -> Any:
-        """As [`~transformers.Trainer.get_train_dataloader`]; a stream has no end."""
+        """Like [`~transformers.Trainer.get_train_dataloader`], but repeats a stream without end."""
         if not isinstance(self.train_dataset, IterableDataset):
             return super().get_train_dataloader()
         return self._get_dataloader(
@@ -309,19 +306,19 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def generate_targets(self) -> None:
         """
-        Has the reference policy answer the clean prompts of rows without a completion, into `self.targets`.
+        Generates the reference policy's answers to the clean prompts of rows without a completion, into
+        `self.targets`.
 
-        [`train`] and [`evaluate`] do this by themselves; it is for those who want the targets alone.
+        [`train`] and [`evaluate`] call this themselves.
         """
         self.target_maker.generate(self.target_maker.sources)
 
     def dataset_with_targets(self) -> Dataset:
         """
-        The training pairs with their targets.
+        Returns the training pairs with their targets.
 
         Returns:
-            [`~datasets.Dataset`]: The pairs as they were given, with the columns `completion` (text) and
-            `completion_ids` (token ids).
+            [`~datasets.Dataset`]: The pairs, with the columns `completion` (text) and `completion_ids` (token ids).
         """
         return self.target_maker.dataset_with_targets()
 
@@ -347,7 +344,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         )
         gathered = self.accelerator.gather(local.to(device)).sum(0)
         self._global_counts = dict(zip(self.args.method, gathered.tolist(), strict=True))
-        return gathered.sum()  # not None: it is `compute_loss` that divides
+        return gathered.sum()  # only tested for None: `compute_loss` divides by the counts above
 
     def compute_loss(
         self,
@@ -375,14 +372,14 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         return (loss, None) if return_outputs else loss
 
     def _weighted_aux_loss(self, aux_loss: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
-        """The routers' part in the loss of a batch, as [`~trl.SFTTrainer`] weighs it: a mean over the batches of a step."""
+        """Returns the weighted router loss, averaged over gradient accumulation as in [`~trl.SFTTrainer`]."""
         steps = self.current_gradient_accumulation_steps if num_items_in_batch is not None else 1
         return self.router_aux_loss_coef * aux_loss / steps
 
     def _supervised_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, num_items_in_batch: Any
     ) -> Any:
-        """BCT alone is supervised fine-tuning: the loss of [`~trl.SFTTrainer`], and its answers know no reference."""
+        """Returns the loss of [`~trl.SFTTrainer`]: BCT alone is supervised fine-tuning on the targets."""
         is_anchor = inputs.pop("is_anchor")
         student = ObservedModel(model, self.model, hides_padding=not self.aux_loss_enabled)
         result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
@@ -390,7 +387,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             self._meter.add({"bct": student.row_losses()}, is_anchor)
         weight = self.args.weights["bct"]
         loss = weight * (result[0] if return_outputs else result)
-        if self.aux_loss_enabled and self.label_smoother is None:  # It has a coefficient of its own.
+        if self.aux_loss_enabled and self.label_smoother is None:  # The router loss has its own coefficient.
             loss = loss + (1 - weight) * self._weighted_aux_loss(student.outputs.aux_loss, num_items_in_batch)
         return (loss, result[1]) if return_outputs else loss
 
@@ -406,7 +403,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         logits, labels = None, None
         if not prediction_loss_only and self.paired_loss is None:
             _, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-            self._metrics["eval"].clear()  # the means of batches that `evaluation_loop` replaces
+            self._metrics["eval"].clear()  # `evaluation_loop` replaces these means of batches
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             if self.paired_loss is None:
@@ -422,7 +419,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     @contextmanager
     def _evaluating_set(self) -> Iterator[None]:
-        # Evaluation asks for the reference's answers, whatever the pairs are trained on by now.
+        # Evaluation uses the reference's answers even after targets were regenerated.
         current, self.data_collator.current_targets = self.data_collator.current_targets, None
         try:
             yield

@@ -31,12 +31,12 @@ from ..rollouts.metrics import (
     CleanAnswers,
     PairMetrics,
     completion_lengths,
-    leave_out_lengths_of_nothing,
+    drop_empty_lengths,
     length_metrics,
 )
 from ..rollouts.table import RolloutTable
 from ..upstream import RepeatSampler, pad, split_tensor_dict
-from .base import PairTrainer, ProcessingClass, settle_config
+from .base import PairTrainer, ProcessingClass, resolve_config
 from .card.facts import rollout_facts
 from .run.checks import check_reference_options, check_sharding, refuse_arguments
 from .run.rollout_checkpoints import load_rollouts, save_rollouts
@@ -55,11 +55,11 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     Trainer for On-Policy Consistency Training (OPCT, [Han et al.,
     2026](https://huggingface.co/papers/2605.21834)) on pairs of a clean and a perturbed prompt.
 
-    The student `π_θ` answers the perturbed prompt `p` itself, `num_generations` times, and at every token of its own
-    answers `y` is compared with the reference `π_0`, which reads the clean prompt `c` and the same tokens: the loss is the
-    token-mean, over the global batch, of `D(π_θ(·|p, y_<t), π_0(·|c, y_<t))`. The reference is the model as it is when
-    training begins, frozen. `D` is the reverse KL by default, exact over the whole vocabulary; with
-    `loss_type="policy_gradient"` it is estimated by the sampled token alone, as in the paper.
+    The student `π_θ` samples `num_generations` rollouts `y` for each perturbed prompt `p`. At every token it is
+    compared with the reference `π_0`, the frozen initial model, after the clean prompt `c` and the same tokens: the
+    loss is the token-mean, over the global batch, of `D(π_θ(·|p, y_<t), π_0(·|c, y_<t))`. By default, `D` is the
+    reverse KL, exact over the whole vocabulary. With `loss_type="policy_gradient"` it is estimated from the sampled
+    token, as in the paper.
 
     Example:
 
@@ -80,20 +80,20 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     Args:
         model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            Model to be trained, as in [`~trl.DistillationTrainer`]. The reference is this model as it is given, an
-            adapter that it came with included.
+            Model to be trained, as in [`~trl.DistillationTrainer`]. The reference is this model before training,
+            including any adapter that it already has.
         teacher_model (*optional*):
             Refused unless `None`: see `ref_model`.
         args ([`OnPolicyConsistencyConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
         train_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages (a last assistant turn is
-            continued); `tools` (schemas) and `chat_template_kwargs`, optional, go to the chat template of both sides. A
-            `completion` is not trained on, since the student answers itself: the log compares with it. A row with two
-            equal prompts is an anchor: it asks the student to stay where the reference is.
+            Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages (a last assistant turn
+            is continued). The optional columns `tools` (schemas) and `chat_template_kwargs` go to the chat template
+            for both prompts. A `completion` is not trained on, only compared with rollouts in the log. A row with two
+            equal prompts is an anchor: it keeps the student close to the reference.
         eval_dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`], [`~datasets.DatasetDict`], [`~datasets.IterableDatasetDict`] or `dict[str, Dataset | IterableDataset]`, *optional*):
-            Pairs to evaluate the loss on, with `num_generations_eval` rollouts each: the token-mean over the whole set.
-            The rollouts are drawn with the same seed each time.
+            Pairs to evaluate on, with `num_generations_eval` rollouts each. The loss is the token-mean over the whole
+            data set. Each evaluation uses the same seed.
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
             As in [`~trl.DistillationTrainer`]. If `None`, loaded from the model's name.
         callbacks (list of [`~transformers.TrainerCallback`], *optional*):
@@ -105,19 +105,19 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         peft_config ([`~peft.PeftConfig`], *optional*):
             As in [`~trl.DistillationTrainer`].
         tools (list of `Callable`, *optional*):
-            Refused unless `None`: rollouts call no tools.
+            Refused unless `None`: rollouts do not call tools.
         ref_model (`str` or [`~transformers.PreTrainedModel`], *optional*):
-            Another model as the reference, of the same vocabulary. `None` is the initial policy, which needs no second
-            model in memory.
+            Another model as the reference, with the same vocabulary. `None` is the initial policy, which does not need
+            a second model in memory.
         anchor_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
-            Prompts without a cue, on which the student is to stay where the reference is: a `prompt` column, and
-            optionally `tools` and `chat_template_kwargs`. `args.anchor_ratio` says how many are mixed into an epoch. If
-            `None`, the pairs' own clean prompts serve.
+            Prompts without a cue, which keep the student close to the reference: a `prompt` column, and optionally
+            `tools` and `chat_template_kwargs`. `args.anchor_ratio` sets their share of an epoch. If `None`, the pairs'
+            own clean prompts are used.
 
     Raises:
-        [`ConsistencyError`]: For options that contradict each other, need a package that is not installed, or are not
+        [`ConsistencyError`]: If options contradict each other, need a package that is not installed, or are not
             available in on-policy consistency training.
-        [`InvalidPairsError`]: For data that do not hold usable pairs. Both are raised before any training.
+        [`InvalidPairsError`]: If the data contain unusable pairs. Both are raised before any training.
     """
 
     _name = "On-policy consistency training"
@@ -141,7 +141,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         ref_model: str | PreTrainedModel | None = None,
         anchor_dataset: AnyDataset | None = None,
     ):
-        args = settle_config(args, OnPolicyConsistencyConfig, model, "OPCT")
+        args = resolve_config(args, OnPolicyConsistencyConfig, model, "OPCT")
         refuse_arguments(
             teacher_model=(teacher_model, "the reference is the initial policy, or `ref_model`"),
             tools=(tools, "what the reference would see of the tools' answers is not settled; schemas go in a column"),
@@ -173,7 +173,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         check_reference_options(self)
         reference = self._make_reference(model)
         self.add_callback(StartReference(reference, self.accelerator))
-        # The cache takes two passes of a model where it serves, and processes that share weights meet in each pass.
+        # The cache runs the backbone twice for some batches only, but sharded processes must run it equally often.
         self.router_aux_loss_coef = router_coefficient(self.model)
         self.rollout_loss = RolloutLoss(
             args, reference, not is_sharded(self.accelerator), balances_routers=self.router_aux_loss_coef != 0
@@ -224,7 +224,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _make_reference(self, model: Any) -> Reference:
         if self.ref_model is None:
             return self._freeze_reference(model)
-        check_sharding(self, adapter_off=True)  # whatever the student is, it takes no part
+        check_sharding(self, adapter_off=True)  # a `ref_model` does not share the student's weights
         self.ref_model = load_reference_model(self.ref_model, self)
         return GivenReference(self.ref_model, self.accelerator)
 
@@ -232,10 +232,10 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _reference(self) -> Reference:
         return self.rollout_loss.reference
 
-    # Prompts: each with all its rollouts, one after the other
+    # Prompts, each repeated for its rollouts
 
     def get_train_dataloader(self) -> Any:
-        """Loads batches of rollouts-to-be, each as often as it has micro-batches; [`_prepare_inputs`] splits them."""
+        """Loads a batch of prompts once per micro-batch of its rollouts; [`_prepare_inputs`] splits the rollouts."""
         dataset = self.train_dataset
         if isinstance(dataset, IterableDataset):
             dataset = repeated_stream(dataset, self.args)
@@ -252,9 +252,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return RolloutSampler(dataset, self.args, epoch=lambda: int(self.state.epoch or 0))
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> RepeatSampler:
-        return RepeatSampler(eval_dataset, mini_repeat_count=1, shuffle=False)  # the rows repeat already
+        return RepeatSampler(eval_dataset, mini_repeat_count=1, shuffle=False)  # the rows are already repeated
 
-    # Rollouts of the student on the perturbed prompts
+    # The student's rollouts on the perturbed prompts
 
     def _prepare_inputs(self, generation_batch: Any) -> Rollouts:
         if not self.model.training:
@@ -266,8 +266,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Rollouts:
         rollouts = super()._generate_and_score_completions([{"prompt": row["perturbed_ids"]} for row in inputs])
-        del rollouts["num_items_in_batch"]  # counted before any mask
-        leave_out_lengths_of_nothing(self._metrics["train" if self.model.training else "eval"])
+        del rollouts["num_items_in_batch"]  # counted before the loss mask
+        drop_empty_lengths(self._metrics["train" if self.model.training else "eval"])
         if self._engine_log_probs is not None:
             log_probs = [torch.tensor(row) for row in self._engine_log_probs]
             rollouts["engine_log_probs"] = pad(
@@ -289,14 +289,14 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return {part: tensor.to(self.accelerator.device) for part, tensor in batch.items()}
 
     def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        return prompts, None, {}  # rendered with the clean ones, by the same function
+        return prompts, None, {}  # already token ids
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
         if self.rollout_engine is not None:
             completion_ids, self._engine_log_probs = self.rollout_engine(prompt_ids, self.state.global_step)
             return completion_ids
         with (
-            evaluating(self.model),  # what is sampled is the policy, without its dropout
+            evaluating(self.model),  # the policy is sampled without dropout
             mixed_precision(self.accelerator),
             self.rollout_loss.sharing.in_generation(self.model),
             own_options(self.model, self.generation_config),
@@ -305,7 +305,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
 
     def _split(self, rollouts: Rollouts) -> list[Rollouts]:
-        """Micro-batches, each with the number of tokens that its optimizer step compares on all processes."""
+        """Returns micro-batches, each with its optimizer step's number of compared tokens on all processes."""
         accumulation = self.args.gradient_accumulation_steps
         batches = split_tensor_dict(rollouts, self.args.steps_per_generation)
         counts = torch.stack([batch["loss_mask"].sum() for batch in batches]).view(-1, accumulation).sum(1)
@@ -319,7 +319,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
                     )
         return batches
 
-    # Compare, reduce
+    # The loss
 
     def compute_loss(
         self,
@@ -335,7 +335,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         scale = self.accelerator.num_processes / inputs["num_items_in_batch"].clamp(min=1)
         loss = losses["loss"].sums.sum() * scale
         if "aux_loss" in losses:
-            # A mean over the batches of an optimizer step, as in GRPO
+            # Mean over gradient accumulation, as in GRPO
             aux_loss = losses["aux_loss"].sums[0] / self.current_gradient_accumulation_steps
             loss = loss + self.router_aux_loss_coef * aux_loss
         return (loss, None) if return_outputs else loss
@@ -349,7 +349,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return losses
 
     def _watch(self, inputs: Rollouts) -> dict[str, RowLosses]:
-        """What is measured of rollouts beside the loss, without gradients, before the student's pass."""
+        """Returns logged quantities of rollouts, without gradients. Runs before the student's pass."""
         equals = inputs["equals_answer"]
         watched = {
             "completions/compared_ratio": RowLosses(inputs["loss_mask"].sum(1), inputs["completion_mask"].sum(1)),
@@ -370,7 +370,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         )
         self._mismatch = EngineMismatch(args, self.accelerator)
         self._ends = [*self.eos_token_ids, self._tokenizer.pad_token_id]
-        self.log_completions = False  # the parent's table, which has prompts and completions alone
+        self.log_completions = False  # disables the parent's table, which lacks divergences
         self._tables = {mode: RolloutTable(args, self._tokenizer) for mode in ("train", "eval")}
 
     def _before_training(self) -> None:
@@ -382,13 +382,13 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             self.rollout_engine.forget()
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """With the random numbers, the rollouts that they drew."""
+        """Also saves the rollouts that still have optimizer steps to come."""
         if self.args.is_off_policy:
             save_rollouts(self._buffered_inputs, output_dir, self.accelerator)
         super()._save_rng_state(output_dir)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """With the random numbers, the rollouts that they drew."""
+        """Also loads these rollouts."""
         super()._load_rng_state(checkpoint)
         if checkpoint is not None:
             self._step = self.state.global_step * self.args.gradient_accumulation_steps
@@ -412,7 +412,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        # The parent's means of batches, in whose place are those of the set
+        # The parent's means of batches; the metrics hold those of the whole data set.
         for name in [name for name in self._metrics["eval"] if name.startswith("completions/")]:
             del self._metrics["eval"][name]
         self._tables["eval"].log(f"{metric_key_prefix}_completions", self.state.global_step)
@@ -420,7 +420,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     @contextmanager
     def _evaluating_set(self) -> Iterator[None]:
-        """Evaluations draw the same rollouts from the same policy, and leave those of the training alone."""
+        """Gives evaluations a fixed seed, and leaves the random state of training unchanged."""
         with torch.random.fork_rng():
             torch.manual_seed(self.args.seed + self.accelerator.process_index)
             yield

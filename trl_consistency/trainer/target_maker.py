@@ -40,13 +40,13 @@ PLAIN_LOADING = {
 
 class TargetMaker:
     """
-    Lets the reference policy answer the clean prompts of a trainer's data sets.
+    Generates the reference policy's answers to the clean prompts of a trainer's data sets.
 
     Args:
         trainer ([`ConsistencyTrainer`]):
             The trainer.
         loaded_by_name (`bool`):
-            Whether the model's weights come unchanged from the files under its name.
+            Whether the model's weights are exactly those in the files under its name.
 
     Attributes:
         table ([`~trl_consistency.data.target_table.TargetTable`]):
@@ -68,9 +68,9 @@ class TargetMaker:
         Raises:
             [`ConsistencyError`]: If targets cannot be generated, or if they should be regenerated but none are needed.
         """
-        args, noted = self.args, self.trainer.noted_data
-        pairs, anchors = noted["train_dataset"], noted.get("anchor_dataset")
-        # In the mixture with anchors, the rows without a target are no longer known.
+        args, recorded = self.args, self.trainer.recorded_data
+        pairs, anchors = recorded["train_dataset"], recorded.get("anchor_dataset")
+        # Rows without a target are not known from the mixture with anchors.
         self.sources = [pairs, *named(self.trainer.eval_dataset).values()]
         if anchors is not None and not isinstance(pairs, IterableDataset):
             self.sources.append(anchors)
@@ -78,7 +78,7 @@ class TargetMaker:
             why = "come with their completions" if args.needs_completions else f"need none for {args.method}"
             raise ConsistencyError(f"`regenerate_targets_every` is set, but the pairs {why}.")
         if args.needs_completions and any(map(needs_targets, self.sources)):
-            self.check_whole()
+            self.check_can_generate()
 
     def dataset_with_targets(self) -> Dataset:
         """See [`ConsistencyTrainer.dataset_with_targets`]."""
@@ -101,11 +101,11 @@ class TargetMaker:
         )
         if not prompts:
             return
-        self.check_whole()
+        self.check_can_generate()
         with self._reference_policy() as model, self._engine(model) as engine:
             self._answer(model, prompts, self.table, self._cache(model), engine)
 
-    def check_whole(self) -> None:
+    def check_can_generate(self) -> None:
         """Raises [`ConsistencyError`] if the model cannot generate targets."""
         if DistributedBackend(self.accelerator).is_fsdp:
             raise ConsistencyError(
@@ -119,7 +119,7 @@ class TargetMaker:
 
         Args:
             policy (`str`, *optional*):
-                Fingerprint of the policy whose answers to use. For any but the current policy, they must be cached.
+                Fingerprint of the policy whose answers to use; they must be cached unless it is the current policy.
 
         Returns:
             `str`: Fingerprint of the policy that answered.
@@ -155,20 +155,20 @@ class TargetMaker:
                 cache,
                 engine=engine,
             )
-        unended = sum(completion_ids[-1] not in config.eos_token_id for completion_ids in completions)
-        if unended:
+        truncated = sum(completion_ids[-1] not in config.eos_token_id for completion_ids in completions)
+        if truncated:
             logger.warning(
-                f"{unended} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
+                f"{truncated} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
                 "without an end-of-turn token; they are used as they are. Raise it to avoid this."
             )
         if not self.args.keep_thinking:
             opening, closing = self.args.thinking_markers
             completions = [empty_thought(ids, self.trainer._tokenizer, (opening, closing)) for ids in completions]
-            unanswered = completions.count([])
-            if unanswered:
+            unfinished = completions.count([])
+            if unfinished:
                 logger.warning(
-                    f"{unanswered} of {len(completions)} targets did not come to the end of their thinking. With "
-                    "`keep_thinking=False` nothing is left of them, and their rows train nothing. Raise "
+                    f"{unfinished} of {len(completions)} targets did not finish their thinking. With "
+                    "`keep_thinking=False` they are empty, and their rows are not trained on. Raise "
                     "`max_completion_length` to avoid this."
                 )
         for prompt_ids, completion_ids in zip(prompts, completions, strict=True):
@@ -190,7 +190,7 @@ class TargetMaker:
 
     @contextmanager
     def _reference_policy(self) -> Iterator[PreTrainedModel]:
-        """Yields the policy as it was when training began, unwrapped and ready to generate."""
+        """Yields the initial policy, unwrapped and ready to generate."""
         has_begun = self.trainer.is_in_train or self.trainer.state.global_step > 0
         adapter_off = self.trainer._adapter_off
         if has_begun and not adapter_off:
@@ -226,7 +226,7 @@ class TargetMaker:
             adapter_off=self.trainer._peft_config is not None,
         )
         identity["autocast"] = "bfloat16" if self.args.bf16 else "float16" if self.args.fp16 else None
-        # A folder that the user names holds one model's targets. By default, each model gets its own folder.
+        # `target_cache_dir` holds one model's targets. By default, each model gets its own folder.
         own = Path(self.args.output_dir) / TARGET_CACHE / identity_digest(identity)
         directory = self.args.target_cache_dir or own
         with self.accelerator.main_process_first():

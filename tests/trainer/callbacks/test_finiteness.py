@@ -154,9 +154,7 @@ def test_checkpoint_that_is_not_finite(tmp_path):
     make_trainer(tmp_path, max_steps=1).train()
     file = tmp_path / "checkpoint-1" / "adapter_model.safetensors"
     save_file({name: weight * math.nan for name, weight in load_file(file).items()}, file, {"format": "pt"})
-    with pytest.raises(
-        ConsistencyError, match="The weights of step 1, from which training is to go on, are not finite"
-    ):
+    with pytest.raises(ConsistencyError, match="The weights of step 1, from which training resumes, are not finite"):
         make_trainer(tmp_path).train(resume_from_checkpoint=True, resume_changed=["length"])
 
 

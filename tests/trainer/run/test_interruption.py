@@ -356,7 +356,7 @@ def test_died_while_saving(whole, tmp_path, monkeypatch, caplog, place):
     assert last_step(tmp_path) == (4 if is_whole else 3)
     resumed = make_trainer("act", tmp_path, save_total_limit=1)
     resumed.train(resume_from_checkpoint=True)
-    assert ("checkpoint-4 is no whole checkpoint" in caplog.text) == (is_there and not is_whole)
+    assert ("checkpoint-4 is not a complete checkpoint" in caplog.text) == (is_there and not is_whole)
     assert torch.equal(weights(resumed), whole("act")[1])
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == [f"checkpoint-{STEPS}"]
 
@@ -377,13 +377,13 @@ def test_file_that_is_cut_short_or_missing(two_checkpoints, caplog, name, is_the
     else:
         file.unlink()
     PartialState()  # for the log
-    reason = f"checkpoint-4 is no whole checkpoint: {name}.* is missing or cut short"
+    reason = f"checkpoint-4 is not a complete checkpoint: {name}.* is missing or cut short"
     assert find_checkpoint(True, str(two_checkpoints)) == str(two_checkpoints / "checkpoint-3")
     assert re.search(reason, caplog.text)
     with pytest.raises(ConsistencyError, match=reason):
         read_manifest(file.parent)
     shutil.rmtree(two_checkpoints / "checkpoint-3")
-    with pytest.raises(ConsistencyError, match="there is no whole checkpoint in"):
+    with pytest.raises(ConsistencyError, match="there is no complete checkpoint in"):
         find_checkpoint(True, str(two_checkpoints))
 
 

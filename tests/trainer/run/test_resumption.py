@@ -90,7 +90,7 @@ def test_a_state_that_was_changed_by_hand_is_refused(copy, change):
     directory = copy("bct")
     file = directory / "checkpoint-2" / "trainer_state.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(ConsistencyError, match=r"checkpoint-2 is no whole checkpoint: trainer_state\.json"):
+    with pytest.raises(ConsistencyError, match=r"checkpoint-2 is not a complete checkpoint: trainer_state\.json"):
         make_trainer(directory).train(resume_from_checkpoint=str(file.parent))
 
 
@@ -137,7 +137,7 @@ CHANGES = [
 def test_what_differs_is_listed_and_refused(copy, kind, options, names):
     directory = copy(kind)
     trainer = make_trainer(directory, **{**BEGUN[kind], **options})
-    with pytest.raises(ConsistencyError, match="checkpoint-2 is of another run") as end:
+    with pytest.raises(ConsistencyError, match="checkpoint-2 belongs to another run") as end:
         trainer.train(resume_from_checkpoint=True)
     first, *rows = str(end.value).splitlines()
     assert [row.split("`")[1] for row in rows if " there, " in row] == names
@@ -182,7 +182,7 @@ def test_checkpoint_that_notes_nothing(copy, caplog):
     del state["stateful_callbacks"]["manifest"]["run"]
     path.write_text(json.dumps(state))
     make_trainer(directory, method="act").train(resume_from_checkpoint=True)
-    assert "checkpoint-2 does not say what it was trained on" in caplog.text
+    assert "checkpoint-2 does not record its run" in caplog.text
     card = (directory / "checkpoint-4" / "README.md").read_text()
     assert (
         "| History | 2 steps of a run that was not noted, then 2 of act: after step 2 nothing could be compared |"
@@ -252,7 +252,7 @@ def test_changed_learning_rate_takes_effect(copy):
 def test_changed_optimizer_begins_anew(copy, caplog):
     trainer = make_trainer(copy("bct"), optim="sgd")
     trainer.train(resume_from_checkpoint=True, resume_changed=["optim"])
-    assert "its state (momentum and the like) begins anew" in caplog.text
+    assert "its state (momentum and the like) starts again" in caplog.text
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
     assert rates[2:] == pytest.approx([1e-2 * 2 / 4, 1e-2 * 1 / 4])
 

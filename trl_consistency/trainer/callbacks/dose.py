@@ -1,4 +1,4 @@
-"""The dose check: before the first step, how much there is to train, and whether the clean side is fit to teach."""
+"""The dose check: measures the model's inconsistency and the quality of its clean answers before the first step."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ logger = get_logger(__name__)
 
 class DoseCheck(TrainerCallback):
     """
-    Measures the model's own inconsistency on a sample of the pairs, logs it under `dose/` and warns where training would
-    do nothing, or harm. A run that is resumed is past that.
+    Measures the model's inconsistency on a sample of the pairs, logs it under `dose/`, and warns if training would
+    have no effect or do harm. Skipped when resuming.
 
     Args:
         trainer ([`~transformers.Trainer`]):
@@ -50,7 +50,7 @@ class DoseCheck(TrainerCallback):
                 progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
                 thinking_markers=tuple(args.thinking_markers),
             )
-        with evaluating(trainer.model):  # or the log would add the means of a training that has not begun
+        with evaluating(trainer.model):  # in training mode, `log` would add training means
             trainer.log(dose.metrics())
         for warning in dose.warnings():
             logger.warning(f"`dose_check`: {warning}")

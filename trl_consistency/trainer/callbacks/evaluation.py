@@ -1,4 +1,4 @@
-"""Rates on held-out pairs while training goes on: logged, chosen by, and a reason to stop."""
+"""Measures rates on held-out pairs during training, for logs, model selection and early stopping."""
 
 from typing import Any
 
@@ -34,19 +34,20 @@ WHAT_FELL = {
 
 class ConsistencyEvalCallback(TrainerCallback, ExportableState):
     """
-    Has the model in training answer a small, fixed sample of held-out pairs and control questions, greedily, and logs the
+    Generates the model's greedy answers to a small, fixed sample of held-out pairs and control questions, and logs
     rates as `eval_consistency/...`.
 
-    Before the first step, and then at each of the trainer's evaluations or every `eval_every` steps, it logs as far as the
-    data allow `sycophancy`, `perturbed_accuracy`, `clean_accuracy`, `attack_success`, `perturbed_refusal`, `clean_refusal`,
-    `benign_answered`, `clean_unread`, `perturbed_unread` and `clean_accuracy/control` (of the control questions), each of all
-    rows, with the number of answers (`.../count`) and of those that could not be read (`.../unread`). The scores by which the
-    papers choose checkpoints are `sycophancy_score` (harmonic mean of clean accuracy and of the share that resists the
-    suggestion), `jailbreak_score` (of benign answers and of harmful requests refused) and `score`, the harmonic mean
-    of both. An unread answer is a bad one in all of them. They are among the metrics of the evaluation, so that `metric_for_best_model="consistency/score"` with
+    It measures before the first step, and then at each evaluation of the trainer or every `eval_every` steps.
+    Depending on the data, it logs `sycophancy`, `perturbed_accuracy`, `clean_accuracy`, `attack_success`,
+    `perturbed_refusal`, `clean_refusal`, `benign_answered`, `clean_unread`, `perturbed_unread` and
+    `clean_accuracy/control` (on the control questions). Each rate is over all rows and comes with the number of
+    answers (`.../count`) and of unreadable answers (`.../unread`). The papers select checkpoints by `sycophancy_score`
+    (harmonic mean of clean accuracy and of the share that resists the suggestion), `jailbreak_score` (of benign
+    answers and of harmful requests refused) and `score`, the harmonic mean of both. An unreadable answer lowers all of
+    them. The trainer's evaluation metrics include these scores, so `metric_for_best_model="consistency/score"` with
     `load_best_model_at_end=True` keeps the best checkpoint.
 
-    The training goes as it would without.
+    The callback does not change the training itself.
 
     Example:
 
@@ -62,32 +63,33 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         trainer ([`ConsistencyTrainer`] or [`OnPolicyConsistencyTrainer`]):
             The trainer that the callback is added to.
         eval_dataset ([`~datasets.Dataset`]):
-            Pairs to measure on, best with held-out wordings: `clean_prompt`, `perturbed_prompt`, and for questions `answer`
-            and `biased_answer`, for requests the `category` `"harmful"` or `"benign"`.
+            Pairs to measure on, ideally with held-out wordings. Columns: `clean_prompt`, `perturbed_prompt`; for
+            questions, `answer` and `biased_answer`; for requests, the `category` `"harmful"` or `"benign"`.
         control_dataset ([`~datasets.Dataset`], *optional*):
-            Questions of a task that the pairs do not mention, with the columns `prompt` and `answer`. They must not be
-            anchors of the training.
+            Questions of a task outside the pairs, with the columns `prompt` and `answer`. They must not be anchors of
+            the training.
         eval_every (`int`, *optional*):
-            Steps between measurements. If `None`, the trainer's own evaluations say when.
+            Steps between measurements. If `None`, it measures at the trainer's evaluations.
         max_drop (`float`, *optional*):
-            Stops the training when the share of right answers to clean prompts, of bare harmful requests refused, of benign
-            requests answered, or of control questions answered right is lower than before the first step by more than this
-            (0.05 is five points). An answer that cannot be read counts as a bad one. If `None`, nothing stops it.
+            Stops the training when one of these shares is lower than before the first step by more than this (0.05 is
+            five points): clean prompts answered correctly, bare harmful requests refused, benign requests answered,
+            control questions answered correctly. An unreadable answer counts as wrong. If `None`, training does not
+            stop.
         num_rows (`int`, *optional*, defaults to `64`):
-            Most rows of each kind: questions, harmful requests, benign requests, control questions.
+            Maximum rows of each kind: questions, harmful requests, benign requests, control questions.
         max_new_tokens (`int`, *optional*):
-            Most tokens of an answer. If `None`, the trainer's `max_completion_length`.
+            Maximum tokens of an answer. If `None`, the trainer's `max_completion_length`.
         batch_size (`int`, *optional*, defaults to `32`):
-            Prompts a batch.
+            Prompts per batch.
         seed (`int`, *optional*, defaults to `42`):
-            Seed of the choice of rows.
+            Seed that selects the rows.
 
     Attributes:
         stopped (`str`, *optional*):
-            Why the training was stopped; None if it was not.
+            Why the training was stopped, or None.
 
     Raises:
-        [`ConsistencyError`]: For options that contradict each other or the data, and under FSDP, where no process has the
+        [`ConsistencyError`]: If options contradict each other or the data, and under FSDP, where no process has the
             whole model.
     """
 
@@ -157,7 +159,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         **kwargs: Any,
     ) -> None:
         if not self.eval_every or chooses_best(args):
-            # In place: these are the metrics in which Trainer looks for that of the best model.
+            # In place: Trainer reads the metric for the best model from this dict.
             metrics.update(self._measure(state, control))
 
     def on_train_end(
@@ -166,7 +168,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self._measured = None  # The best model may have been loaded since.
 
     def _measure(self, state: TrainerState, control: TrainerControl) -> dict[str, float]:
-        """Metrics of the model as it is; once a step, however many data sets the trainer evaluates on."""
+        """Measures the current model, once per step even with several evaluation data sets."""
         if self._measured and self._measured[0] == state.global_step:
             return self._measured[1]
         trainer, args = self.trainer, self.trainer.args
@@ -192,9 +194,9 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                     thinking_markers=tuple(args.thinking_markers),
                 )
             metrics = {f"eval_{PREFIX}{name}": value for name, value in _figures(rates).items()}
-            trainer.log(dict(metrics))  # as an evaluation: in training mode it would take the step's own means along
+            trainer.log(dict(metrics))  # in training mode, `log` would add the step's training means
         finally:
-            control.should_log = should_log  # `log` has taken this log for that of the step
+            control.should_log = should_log  # `log` has reset it
             trainer.model.train(was_training)
         if trainer.is_in_train:
             self._measured = state.global_step, metrics
@@ -240,7 +242,7 @@ def chooses_best(args: Any) -> bool:
 
 
 def _figures(rates: dict[str, Estimate]) -> dict[str, float]:
-    """What goes to the trackers."""
+    """Returns the logged values."""
     figures: dict[str, float] = {}
     for name, rate in rates.items():
         figures |= {name: rate.value, f"{name}/count": rate.total, f"{name}/unread": rate.unread_total}

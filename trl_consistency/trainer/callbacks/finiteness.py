@@ -1,4 +1,4 @@
-"""Training stops where its numbers are no longer finite, and nothing that is not finite is saved."""
+"""Stops training at the first value that is not finite, and prevents saving such weights."""
 
 import math
 from collections.abc import Iterator
@@ -22,23 +22,23 @@ logger = get_logger(__name__)
 
 class FinitenessGuard(TrainerCallback):
     """
-    Stops a [`~transformers.Trainer`] at the first loss, gradient or weight that is NaN or infinite, in all processes, and
-    lets none be saved. The weights are looked at when a checkpoint was loaded, and after each step of the optimizer.
+    Stops all processes at the first loss, gradient or weight that is NaN or infinite, and prevents saving it. Weights
+    are checked after a checkpoint is loaded and after each optimizer step.
 
-    In fp16 the grad scaler skips a batch that overflows, which is its way of finding a scale. That ends the run only if it
-    does not help.
+    In fp16 the grad scaler skips batches that overflow while it searches for a scale. This ends the run only if the
+    search fails.
 
     Args:
         trainer ([`PairTrainer`]):
-            The trainer, which calls the methods that no event of a callback stands for.
+            The trainer, which also calls the methods that are not callback events.
 
     Attributes:
         stopped (`str`, *optional*):
-            Why and where training stopped, for the card.
+            Why and at which step training stopped, for the model card.
         updates (`int`):
-            Steps in which the weights changed.
+            Number of steps that changed the weights.
         last_checkpoint ([`~pathlib.Path`], *optional*):
-            The last checkpoint that was saved or loaded.
+            The last checkpoint saved or loaded.
     """
 
     def __init__(self, trainer: Any):
@@ -51,13 +51,13 @@ class FinitenessGuard(TrainerCallback):
         self.last_checkpoint = None if checkpoint is None else Path(checkpoint)
         self._loss_is_finite: Tensor | None = None  # of the batches of this step
         self._last_loss_was_finite = True
-        self._has_gradient = False  # at any time
+        self._has_gradient = False  # in any step so far
         self._hides_loss = False  # since the last log
-        self._hid_loss = False  # at any time
+        self._hid_loss = False  # in any step so far
 
     @contextmanager
     def watching(self, checkpoint: str | None) -> Iterator[None]:
-        """Surrounds a training, and says where it stopped and what is kept."""
+        """Checks a training run, and reports where it stopped and which checkpoint is kept."""
         self._begin(checkpoint)
         try:
             yield
@@ -77,15 +77,15 @@ class FinitenessGuard(TrainerCallback):
     def _check_end(self) -> None:
         if self.trainer.state.global_step == 0:
             raise ConsistencyError(
-                "Training ended before its first step, so that the model is what it was: the data fill no batch, or "
+                "Training ended before its first step, so the model has not changed: the data do not fill a batch, or "
                 "`num_train_epochs` is 0. Use smaller batches, or more rows."
             )
         if self.updates == 0 and self._overflows_in_fp16():
             raise NotFiniteError("The gradients of every batch overflowed in fp16, so that no step changed a weight.")
         if self.updates and not self._has_gradient:
             raise ConsistencyError(
-                "The gradient was zero in every step, so that nothing was learned: the student already is as the reference on "
-                "these pairs, or its adapter takes no part (`lora_alpha` 0, a dropout of 1)."
+                "The gradient was zero in every step, so that nothing was learned: the student already agrees with "
+                "the reference on these pairs, or its adapter has no effect (`lora_alpha` 0, a dropout of 1)."
             )
 
     def _overflows_in_fp16(self) -> bool:
@@ -96,7 +96,7 @@ class FinitenessGuard(TrainerCallback):
     ) -> None:
         if not self.weights_are_finite():
             raise ConsistencyError(
-                f"The weights of step {state.global_step}, from which training is to go on, are not finite. Delete that "
+                f"The weights of step {state.global_step}, from which training resumes, are not finite. Delete that "
                 "checkpoint, and start again from an earlier one or from the beginning."
             )
 
@@ -106,14 +106,14 @@ class FinitenessGuard(TrainerCallback):
         if not self.weights_are_finite():
             raise NotFiniteError("The optimizer made weights that are not finite.")
 
-    def see_loss(self, loss: Tensor) -> None:
-        """Notes the loss of a batch. Whether it is finite is asked once a step, with the gradient."""
+    def record_loss(self, loss: Tensor) -> None:
+        """Records whether a batch's loss is finite. It is tested once per step, with the gradient."""
         is_finite_loss = torch.isfinite(loss.detach()).all()
         before = self._loss_is_finite
         self._loss_is_finite = is_finite_loss if before is None else before & is_finite_loss
 
-    def see_gradient(self, grad_norm: Any) -> None:
-        """Raises [`NotFiniteError`] for the losses or the gradient of a step that are not finite."""
+    def check_gradient(self, grad_norm: Any) -> None:
+        """Raises [`NotFiniteError`] if the losses or the gradient of a step are not finite."""
         accelerator = self.trainer.accelerator
         loss_was_finite = bool(accelerator.gather(self._loss_is_finite.int().reshape(1)).all())  # type: ignore[union-attr]
         norm_is_finite = grad_norm is None or math.isfinite(float(grad_norm))
@@ -138,7 +138,7 @@ class FinitenessGuard(TrainerCallback):
         self._hides_loss |= not loss_was_finite
 
     def correct(self, logs: dict[str, float]) -> None:
-        """Trainer leaves a loss that is not finite out of its sum, so that the mean looks lower than it was."""
+        """Replaces logged losses by NaN where Trainer omitted a loss that is not finite from the mean."""
         if self._hides_loss and "loss" in logs:
             logs["loss"], self._hides_loss = math.nan, False
             self._hid_loss = True
@@ -146,7 +146,7 @@ class FinitenessGuard(TrainerCallback):
             logs["train_loss"] = math.nan
 
     def weights_are_finite(self) -> bool:
-        """Whether the weights in training are, in all processes."""
+        """Whether the trainable weights are finite in all processes."""
         weights = self.trainer.model.parameters()
         shards = [shard_of(weight).detach() for weight in weights if weight.requires_grad]
         # The largest absolute value, over all the tensors at once

@@ -1,4 +1,4 @@
-"""The model card: what was trained, from what, on what, and how to use it. It names no local path and no token."""
+"""The model card: base model, data, training and usage. It must not contain local paths or tokens."""
 
 import os
 import re
@@ -27,17 +27,17 @@ from .papers import cite, in_words, name_methods, name_without_paper
 
 LIBRARIES = ("trl-consistency", "trl", "transformers", "peft", "torch", "datasets")
 MAX_PERTURBATIONS, MAX_WORDINGS = 10, 40
-# Evaluation results that the card shows, by the end of their name
+# Suffixes of the evaluation metrics on the card
 EVALUATED = ("_loss", "_divergence", "_response_cross_entropy", "_activation_distance", "_reference_kl")
 
 
 def describe_data(dataset: Any) -> dict[str, str]:
-    """Facts about a table of pairs that the card states: rows, distinct clean prompts, how they were perturbed."""
+    """Returns the card's facts about pairs: rows, distinct clean prompts and perturbations."""
     if not isinstance(dataset, Dataset):
         return {"Pairs": "streamed"}
     facts = {"Pairs": f"{len(dataset):,} ({len(first_rows(dataset['clean_prompt'])):,} distinct clean prompts)"}
     if "perturbation" in dataset.column_names:
-        # "suggested_answer/train-03" is wording 3 of a perturbation, "authority/train-03+typos/train-00" two in a row
+        # "suggested_answer/train-03" is wording 3 of a perturbation, "authority/train-03+typos/train-00" is a chain
         kinds = Counter(
             "+".join(step.split("/")[0] for step in str(perturbation).split("+"))
             for perturbation in dataset["perturbation"]
@@ -52,7 +52,7 @@ def describe_data(dataset: Any) -> dict[str, str]:
 
 
 def _name_wordings(perturbations: Iterable[Any]) -> str:
-    """Which wordings of each perturbation occur, by the numbers that the card of the pairs gives them."""
+    """Lists the wordings of each perturbation by their numbers on the data card."""
     numbers: dict[str, set[str]] = {}
     for step in {step for perturbation in perturbations for step in str(perturbation).split("+")}:
         kind, _, number = step.partition("/")
@@ -76,11 +76,11 @@ def build_card(
         trainer ([`PairTrainer`]):
             The trainer.
         facts (`dict[str, str]`):
-            What the card says of the training: [`paired_facts`] or [`rollout_facts`].
+            Facts about the training: [`paired_facts`] or [`rollout_facts`].
         model_name (`str`, *optional*):
             Title. `None` takes the hub id or the last part of the output folder.
         dataset_name (`str`, *optional*):
-            Hub name of the data set, left out if it is anything else.
+            Hub name of the data set. Any other name is left out.
         tags (`str` or `list[str]`, *optional*):
             Further tags.
 
@@ -129,7 +129,7 @@ def build_card(
 
 
 def _revision(base_model: str, init_kwargs: dict[str, Any] | None) -> str | None:
-    """The commit that a model of the Hub was loaded at, as the cache has it; else the branch or tag that was asked for."""
+    """Returns the commit of a Hub model according to the cache, or else the requested branch or tag."""
     options = init_kwargs or {}
     revision = options.get("revision")
     config = try_to_load_from_cache(base_model, "config.json", options.get("cache_dir"), revision)
@@ -137,12 +137,12 @@ def _revision(base_model: str, init_kwargs: dict[str, Any] | None) -> str | None
         return revision
     snapshot = Path(config).parent
     if init_kwargs is None and len(list(snapshot.parent.iterdir())) > 1:
-        return None  # The model was loaded elsewhere, and does not say at which of the commits.
+        return None  # The model was loaded outside the trainer, at an unknown commit.
     return snapshot.name
 
 
 def _four_bits(model: Any) -> str | None:
-    """How a model was loaded in 4 bits, as arguments of `BitsAndBytesConfig`."""
+    """Returns the arguments of `BitsAndBytesConfig` for a 4-bit model."""
     if not getattr(model, "is_loaded_in_4bit", False):
         return None
     config = model.config.quantization_config
@@ -154,7 +154,7 @@ def _four_bits(model: Any) -> str | None:
 
 
 def paired_facts(trainer: Any) -> dict[str, str]:
-    """What the card of a [`ConsistencyTrainer`] says."""
+    """Returns the card's facts about a [`ConsistencyTrainer`]."""
     args = trainer.args
     weights = ", ".join(f"{method} (weight {weight:g})" for method, weight in args.weights.items())
     facts = {
@@ -174,7 +174,7 @@ def paired_facts(trainer: Any) -> dict[str, str]:
 
 
 def rollout_facts(trainer: Any) -> dict[str, str]:
-    """What the card of an [`OnPolicyConsistencyTrainer`] says."""
+    """Returns the card's facts about an [`OnPolicyConsistencyTrainer`]."""
     args = trainer.args
     names = {0.0: "forward KL", 1.0: "reverse KL"}
     if args.loss_type == "divergence":
@@ -212,7 +212,7 @@ def rollout_facts(trainer: Any) -> dict[str, str]:
 
 
 def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
-    """How long, on batches of how many `what`, and which weights."""
+    """Returns the facts about steps, batches (of `what`) and trained weights."""
     args, state, facts = trainer.args, trainer.state, {}
     is_whole = state.global_step == state.max_steps  # both are 0 before training
     steps = f"{state.global_step:,} {'steps' if is_whole else f'of {state.max_steps:,} planned steps'}"
@@ -225,7 +225,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     )
     if history := describe_history(trainer):
         facts["History"] = history
-    for callback in trainer.callback_handler.callbacks:  # of guards
+    for callback in trainer.callback_handler.callbacks:
         if stopped := getattr(callback, "stopped", None):
             facts["Stopped"] = stopped
     if best_step := _best_step(trainer):
@@ -245,7 +245,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
 
 
 def _best_step(trainer: Any) -> int | None:
-    """The step whose weights were loaded at the end of training, if any were."""
+    """Returns the step of the best checkpoint if its weights were loaded at the end of training."""
     checkpoint = trainer.state.best_model_checkpoint
     if trainer.is_in_train or not trainer.args.load_best_model_at_end or checkpoint is None:
         return None
@@ -253,7 +253,7 @@ def _best_step(trainer: Any) -> int | None:
 
 
 def _comparison_facts(trainer: Any) -> dict[str, str]:
-    """What is compared inside the blocks: which of them, where and how."""
+    """Returns the facts about objectives on hidden states: blocks, tokens and distance."""
     args, facts = trainer.args, {}
     if trainer.paired_loss is not None and {"act", "attct", "mlpct"} & set(args.method):
         num_blocks, layers = len(find_blocks(trainer.model)), trainer.paired_loss.layers
@@ -285,13 +285,13 @@ def _describe_alignment(report: AlignmentReport) -> str:
 
 def _reference_facts(trainer: Any) -> dict[str, str]:
     facts = {"Reference": _reference_description(trainer)}
-    if trainer._reference is not None:  # plain BCT keeps none: it has answered before training
+    if trainer._reference is not None:  # plain BCT uses the reference only for targets
         facts["Reference checksum"] = f"{trainer._reference.checksum:x}"
     return facts
 
 
 def _reference_description(trainer: Any) -> str:
-    """What the reference policy is, in words."""
+    """Describes the reference policy."""
     if getattr(trainer, "ref_model", None) is not None:
         return "another model"
     if trainer._adapter_off:
@@ -304,7 +304,7 @@ def _reference_description(trainer: Any) -> str:
 
 
 def _target_description(trainer: Any) -> str:
-    """Where the targets come from, in words."""
+    """Describes the source of the targets."""
     trained = {"bct", "kl"} & set(trainer.args.method) or trainer.args.act_tokens != "prompt"
     use = "" if trained else "; for the logged metrics alone"
     if not any(needs_targets(dataset) for dataset in trainer.target_maker.sources[:1]):
@@ -331,7 +331,7 @@ def _eval_results(trainer: Any) -> str:
 
 
 def _hub_name(name: str | None) -> str | None:
-    """A name that can be one on the Hub; None for a path or anything else that is of this machine only."""
+    """Returns a name that is valid on the Hub, or None for a local path."""
     if not name or os.path.exists(name) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         return None
     return name

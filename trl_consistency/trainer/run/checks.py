@@ -1,4 +1,4 @@
-"""What the options alone can tell: checked before any weights load."""
+"""Checks of options and data before any weights load."""
 
 import os
 import tempfile
@@ -37,7 +37,7 @@ Config = TypeVar("Config", bound=TrainingArguments)
 
 
 def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
-    """Raises [`ConsistencyError`] if nothing can be written to the folder `output_dir`, which `option` names."""
+    """Raises [`ConsistencyError`] if the folder that `option` names is not writable."""
     if not output_dir:
         raise ConsistencyError(f"`{option}` is empty: name a folder.")
     try:
@@ -50,23 +50,23 @@ def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
         ) from None
 
 
-def check_apart(output_dir: str, *models: Any) -> None:
-    """Raises [`ConsistencyError`] if a run would write over one of the models that it is made with."""
+def check_not_model_folder(output_dir: str, *models: Any) -> None:
+    """Raises [`ConsistencyError`] if a run would overwrite one of its own models."""
     for model in models:
         if isinstance(model, str) and os.path.isdir(model) and os.path.samefile(model, output_dir):
             raise ConsistencyError(
-                f"`output_dir` {output_dir} is the folder of a model that the run is made with, which it would write over. "
+                f"`output_dir` {output_dir} is the folder of a model that the run uses, which would be overwritten. "
                 "Choose another one."
             )
 
 
 def as_config(args: TrainingArguments, kind: type[Config]) -> Config:
-    """A trainer's config, of one that it extends; raises [`ConsistencyError`] for those of other trainers."""
+    """Returns `args` as a config of class `kind`. Raises [`ConsistencyError`] for another trainer's config."""
     if isinstance(args, kind):
         return args
     if not isinstance(args, TrainingArguments) or not issubclass(kind, type(args)):
         raise ConsistencyError(f"`args` must be of the class `{kind.__name__}`, got `{type(args).__name__}`.")
-    # Not `to_dict`, which masks whatever ends in `_token`.
+    # Not `to_dict`, which masks names that end in `_token`.
     return kind(**{field.name: getattr(args, field.name) for field in fields(args) if field.init})
 
 
@@ -95,7 +95,7 @@ def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> No
         if config.get("fused_linear_cross_entropy"):
             raise ConsistencyError(
                 "`liger_kernel_config` sets `fused_linear_cross_entropy`, a loss that consistency training does not have. "
-                "Leave it out: the kernels of the layers serve."
+                "Leave it out: the kernels of the layers are used."
             )
         # By default it would replace the model's forward.
         args.liger_kernel_config = {**config, "fused_linear_cross_entropy": False}
@@ -123,9 +123,11 @@ def check_training_options(
     trainer: Any, resume_from_checkpoint: str | bool | None, resume_changed: Sequence[str] = ()
 ) -> str | None:
     """
-    The checkpoint to resume from, if any. Raises [`ConsistencyError`] for what would otherwise come to light only after the
-    targets are made: a checkpoint that is not there or of another run, but for what `resume_changed` names; an optimizer or
-    schedule that cannot be built.
+    Returns the checkpoint to resume from, if any.
+
+    Raises:
+        [`ConsistencyError`]: If the checkpoint is missing or belongs to another run (except for the differences in
+            `resume_changed`), or if the optimizer or the schedule cannot be built.
     """
     args = trainer.args
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
@@ -155,7 +157,7 @@ def check_training_options(
 
 
 def check_evaluation(args: Any, eval_dataset: Any) -> None:
-    """Raises [`ConsistencyError`] if there is to be an evaluation with nothing to evaluate on, or the other way round."""
+    """Raises [`ConsistencyError`] if the evaluation options and the evaluation data do not match."""
     strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
     wanted = f"`eval_strategy` is {strategy}" if strategy != "no" else "`eval_on_start` is set" * args.eval_on_start
     if wanted and not eval_dataset:
@@ -172,15 +174,15 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
 
 
 def read_template(path: str) -> str:
-    """The chat template in a file, or a [`ConsistencyError`] if it cannot be read."""
+    """Returns the chat template in a file. Raises [`ConsistencyError`] if it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig")  # a byte order mark would stand in each prompt
+        return Path(path).read_text(encoding="utf-8-sig")  # removes a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise ConsistencyError(f"`chat_template_path` {path} cannot be read: {one_line(error)}") from None
 
 
 def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase:
-    """Raises [`ConsistencyError`] for a tokenizer whose answers could not end; returns it."""
+    """Returns the tokenizer. Raises [`ConsistencyError`] if its special tokens are wrong or missing."""
     if not isinstance(processing_class, PreTrainedTokenizerBase | ProcessorMixin):
         raise ConsistencyError(
             f"`processing_class` must be a tokenizer or a processor, got `{type(processing_class).__name__}`."
@@ -189,17 +191,17 @@ def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase
     for option in ("eos_token", "pad_token"):
         token = getattr(args, option, None)
         if token is not None and token not in tokenizer.get_vocab():
-            raise ConsistencyError(f"`{option}` is {token!r}, which is no token of the tokenizer.")
+            raise ConsistencyError(f"`{option}` is {token!r}, which is not a token of the tokenizer.")
     if tokenizer.eos_token is None and getattr(args, "eos_token", None) is None:
         raise ConsistencyError(
-            "The tokenizer has no `eos_token`, so that no answer could end. Set it (`tokenizer.eos_token = ...`) and save "
+            "The tokenizer has no `eos_token`, so no answer could end. Set it (`tokenizer.eos_token = ...`) and save "
             "the tokenizer."
         )
     return tokenizer
 
 
 def check_reference_options(trainer: Trainer) -> None:
-    """Raises [`ConsistencyError`] for what the reference's pass beside the student's cannot do."""
+    """Raises [`ConsistencyError`] for options that do not work if the reference runs beside the student."""
     args = trainer.args
     why = (
         ""
@@ -221,7 +223,7 @@ def check_reference_options(trainer: Trainer) -> None:
 
 
 def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
-    """Raises [`ConsistencyError`] where the reference, the student with its adapter off or not, cannot run in shards."""
+    """Raises [`ConsistencyError`] if the reference (with `adapter_off`, the base model) cannot run sharded."""
     backend, args = DistributedBackend(trainer.accelerator), trainer.args
     if backend.fsdp_version == 1:
         raise ConsistencyError(
@@ -251,19 +253,20 @@ def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
 
 def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> None:
     """
-    Raises [`ConsistencyError`] if the model does not have the `layers` or the attention that objectives need. A model
-    that is still to be loaded gets eager attention for `attct`, unless another one is asked for.
+    Raises [`ConsistencyError`] if the model lacks the `layers` or the attention that objectives need. For `attct`,
+    sets eager attention for a model that is not loaded yet, unless another one is set.
     """
     if "attct" in args.method:
         if isinstance(model, str):
             options = args.model_init_kwargs or {}
-            asked = options.get("attn_implementation")
-            args.model_init_kwargs = {**options, "attn_implementation": asked or "eager"}
+            attention = options.get("attn_implementation")
+            args.model_init_kwargs = {**options, "attn_implementation": attention or "eager"}
         else:
-            asked = model.config._attn_implementation
-        if asked not in (None, "eager"):
+            attention = model.config._attn_implementation
+        if attention not in (None, "eager"):
             raise ConsistencyError(
-                f"`attct` compares attention maps, which `{asked}` attention never forms. Set `attn_implementation: eager`."
+                f"`attct` compares attention maps, which `{attention}` attention never forms. Set "
+                "`attn_implementation: eager`."
             )
     if args.layers is not None:
         if isinstance(model, str):
@@ -275,7 +278,7 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> N
 
 
 def refuse_arguments(**arguments: tuple[Any, str]) -> None:
-    """Raises [`ConsistencyError`] for an argument that is given (value, reason why it cannot be) though it has no use."""
+    """Raises [`ConsistencyError`] for an unsupported argument that is set. Each comes as (value, reason)."""
     for name, (value, reason) in arguments.items():
         if value is not None:
             raise ConsistencyError(f"`{name}` is not available in consistency training: {reason}. Leave it out.")
@@ -291,7 +294,7 @@ def check_stream(dataset: AnyDataset, name: str) -> None:
 
 
 def check_steps(dataset: AnyDataset, max_steps: int) -> None:
-    """Raises [`ConsistencyError`] for a stream that is to be trained on for epochs."""
+    """Raises [`ConsistencyError`] for a stream without `max_steps`."""
     if isinstance(dataset, IterableDataset) and max_steps <= 0:
         raise ConsistencyError(
             "`train_dataset` is streamed, and the steps of an epoch are not known before its end. Set `max_steps`: the "
@@ -301,8 +304,7 @@ def check_steps(dataset: AnyDataset, max_steps: int) -> None:
 
 def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     """
-    Raises [`InvalidPairsError`] if `dataloader_drop_last` leaves nothing to train on, and warns of what it leaves out of an
-    epoch otherwise.
+    Raises [`InvalidPairsError`] if `dataloader_drop_last` leaves no row to train on. Warns if it leaves out some rows.
     """
     if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
         return
@@ -318,11 +320,11 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
 
 
 def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:
-    """Raises [`ConsistencyError`] for anchors that are faulty, or that would not be used."""
+    """Raises [`ConsistencyError`] for anchors that are invalid or would not be used."""
     if anchor_ratio == 0:
         raise ConsistencyError(
-            "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: say which share it is to "
-            "have, or leave the data set out."
+            "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: set it, "
+            "or leave the data set out."
         )
     if isinstance(anchor_dataset, IterableDataset) and isinstance(train_dataset, Dataset):
         raise ConsistencyError("`anchor_dataset` is streamed and the pairs are not: load it without streaming.")
@@ -335,8 +337,8 @@ def check_chat_template(
     ways_out: str = "Set `chat_template_path`, use",
 ) -> None:
     """
-    Raises [`InvalidPairsError`] for chat messages where there is no template to render them, or one that renders the same
-    messages differently each time: the two sides would differ in more than the cue.
+    Raises [`InvalidPairsError`] for chat messages without a chat template, or with one that renders the same messages
+    differently each time.
     """
     for name, dataset in datasets.items():
         prompt = next(iter(dataset))["clean_prompt"]
@@ -348,10 +350,10 @@ def check_chat_template(
                 "chat (instruct) version of the model, or give the prompts as strings."
             )
         texts: set[str] = set()
-        with suppress(Exception):  # what it refuses is told with the rows
+        with suppress(Exception):  # rendering all rows reports these errors
             texts = {render_text(processing_class, prompt) for _ in range(3)}
         if len(texts) > 1:
             raise InvalidPairsError(
                 f"`{name}`: the chat template renders the same messages differently each time, so that the two sides would "
-                "differ in more than the cue. Take the time or the chance out of it."
+                "differ in more than the cue. Remove the time or the randomness from it."
             )

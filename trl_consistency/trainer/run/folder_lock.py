@@ -1,4 +1,4 @@
-"""Locks a folder for all processes of one command."""
+"""Locks a folder for all processes of a command."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 
 from ...errors import ConsistencyError
-from ...folder_lock import let_go, take
+from ...folder_lock import acquire, release
 
 
 @contextmanager
-def all_alone_in(folder: str | Path, state: Accelerator | PartialState, does: str = "trains") -> Iterator[None]:
+def command_lock(folder: str | Path, state: Accelerator | PartialState, activity: str = "trains") -> Iterator[None]:
     """
     Keeps other commands out of a folder.
 
@@ -21,7 +21,7 @@ def all_alone_in(folder: str | Path, state: Accelerator | PartialState, does: st
             The `output_dir` of a command.
         state ([`~accelerate.Accelerator`] or [`~accelerate.PartialState`]):
             State that connects the processes of this command.
-        does (`str`, *optional*, defaults to `"trains"`):
+        activity (`str`, *optional*, defaults to `"trains"`):
             The command's activity, for the error of another command.
 
     Raises:
@@ -30,7 +30,7 @@ def all_alone_in(folder: str | Path, state: Accelerator | PartialState, does: st
     lock, refused = None, None
     if state.is_main_process:
         try:
-            lock = take(folder, does)
+            lock = acquire(folder, activity)
         except ConsistencyError as error:
             refused = str(error)
     refused = broadcast_object_list([refused])[0]
@@ -39,4 +39,4 @@ def all_alone_in(folder: str | Path, state: Accelerator | PartialState, does: st
     try:
         yield
     finally:
-        let_go(lock)
+        release(lock)

@@ -1,4 +1,4 @@
-"""Runs that may be interrupted at any moment: only whole checkpoints are resumed from, and a signal ends with one."""
+"""Interruption-safe runs: only complete checkpoints are resumed from, and a signal saves one before the run ends."""
 
 import hashlib
 import json
@@ -25,9 +25,9 @@ from ...errors import ConsistencyError
 logger = get_logger(__name__)
 
 
-# What a checkpoint holds, and who saved it, stands under this name in its last file, among the states of callbacks.
+# Key of the checkpoint's manifest among the callback states in `trainer_state.json`, which is written last.
 MANIFEST = "manifest"
-LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that a run goes on with
+LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that resuming loads
 LARGEST_DIGEST = 1 << 28  # bytes; reading back larger files would slow every checkpoint of a fully trained model
 
 
@@ -38,10 +38,10 @@ def rows_per_step(trainer: Any) -> int:
 
 def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
     """
-    What its trainer noted of a checkpoint; empty if that was another kind of trainer.
+    Returns the manifest of a checkpoint, empty if another kind of trainer saved it.
 
     Raises:
-        [`ConsistencyError`]: If the checkpoint is not whole.
+        [`ConsistencyError`]: If the checkpoint is incomplete.
     """
     checkpoint = Path(checkpoint)
     try:
@@ -49,29 +49,31 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
         state = TrainerState(**content)
         manifest = state.stateful_callbacks.get(MANIFEST, {})
         files = list(manifest.get("files", {}).items())
-        is_well = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
-        is_well &= isinstance(manifest.get("run"), dict | None)
+        is_valid = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
+        is_valid &= isinstance(manifest.get("run"), dict | None)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        is_well = False
-    if not is_well:
+        is_valid = False
+    if not is_valid:
         raise ConsistencyError(
-            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME}, its last file, is missing or cut short, or was changed."
+            f"{checkpoint} is not a complete checkpoint: {TRAINER_STATE_NAME}, its last file, is missing, cut short "
+            "or was changed."
         )
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     steps = [manifest.get("step", state.global_step), *([int(number)] if number.isdigit() else [])]
     if not isinstance(state.global_step, int) or any(step != state.global_step for step in steps):
         raise ConsistencyError(
-            f"{checkpoint} is no whole checkpoint: {TRAINER_STATE_NAME} says step {state.global_step!r}, which is another."
+            f"{checkpoint} is not a complete checkpoint: {TRAINER_STATE_NAME} says step {state.global_step!r}, which "
+            "is another."
         )
     for name, size in files:
         file = checkpoint / name
         if not file.is_file() or file.stat().st_size < size:
-            raise ConsistencyError(f"{checkpoint} is no whole checkpoint: {name} is missing or cut short.")
+            raise ConsistencyError(f"{checkpoint} is not a complete checkpoint: {name} is missing or cut short.")
     return manifest
 
 
 def check_unchanged(checkpoint: str | Path) -> None:
-    """Raises [`ConsistencyError`] if the weights or states in a checkpoint are not those that were saved."""
+    """Raises [`ConsistencyError`] if weights or states in a checkpoint have changed since they were saved."""
     for name, digest in read_manifest(checkpoint).get("digests", {}).items():
         if _digest(Path(checkpoint) / name) != digest:
             raise ConsistencyError(
@@ -87,16 +89,16 @@ def _digest(file: Path) -> str:
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
     """
-    The checkpoint to resume from.
+    Returns the checkpoint to resume from, if any.
 
     Args:
         resume_from_checkpoint (`str` or `bool`, *optional*):
-            A checkpoint, or `True` for the last one that is whole.
+            A checkpoint, or `True` for the last complete one.
         output_dir (`str`):
-            Where checkpoints are.
+            Folder of the checkpoints.
 
     Raises:
-        [`ConsistencyError`]: If there is none, or the one that is named is not there.
+        [`ConsistencyError`]: If the checkpoint does not exist.
     """
     if not resume_from_checkpoint:
         return None
@@ -110,15 +112,15 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         try:
             read_manifest(checkpoint)
         except ConsistencyError as error:
-            logger.warning_once(f"{error} It is passed over.")
+            logger.warning_once(f"{error} It is skipped.")
         else:
             return str(checkpoint)
-    kind = "whole checkpoint" if checkpoints else "checkpoint"
+    kind = "complete checkpoint" if checkpoints else "checkpoint"
     raise ConsistencyError(f"`resume_from_checkpoint` is true, but there is no {kind} in {output_dir}.")
 
 
 def _checkpoints(directory: str | Path) -> list[Path]:
-    """In the order of their steps."""
+    """Returns the checkpoints, ordered by step."""
     numbers = {path: path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in Path(directory).glob("*")}
     found = [path for path, number in numbers.items() if number.isdigit() and path.name != number and path.is_dir()]
     return sorted(found, key=lambda path: int(numbers[path]))
@@ -126,29 +128,29 @@ def _checkpoints(directory: str | Path) -> list[Path]:
 
 class StopOnSignal(TrainerCallback):
     """
-    On SIGTERM or Ctrl-C in any process, ends all of them after the same step, with a checkpoint. The run's script ends
-    with them, by `SystemExit`: what it does after training is for a model that is trained.
+    On SIGTERM or Ctrl-C in any process, stops all processes after the same step, with a checkpoint. It raises
+    `SystemExit`, so the script does not continue with a partly trained model.
 
     Args:
         accelerator ([`~accelerate.Accelerator`]):
-            What lets the processes agree.
+            Shares the signal between processes.
     """
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         self.received: int | None = None  # by this process
-        self.is_stopping = self.has_said = False
+        self.is_stopping = self.has_announced = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
-            yield  # Python lets no other thread listen.
+            yield  # Python allows signal handlers only in the main thread.
             return
-        # A shell has the processes that it starts in the background ignore Ctrl-C, which is not meant for them.
-        heard = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, self._receive) for number in heard}
+        # Shells start background processes with Ctrl-C ignored, which must stay so.
+        handled = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._receive) for number in handled}
         try:
-            with _told_at_once(self._say):
+            with _calling_at_once(self._announce):
                 yield
         finally:
             for number, handler in before.items():
@@ -161,9 +163,9 @@ class StopOnSignal(TrainerCallback):
             raise KeyboardInterrupt
         self.received = number
 
-    def _say(self, number: int) -> None:
-        if number in (signal.SIGTERM, signal.SIGINT) and not self.has_said and self.accelerator.is_main_process:
-            self.has_said = True
+    def _announce(self, number: int) -> None:
+        if number in (signal.SIGTERM, signal.SIGINT) and not self.has_announced and self.accelerator.is_main_process:
+            self.has_announced = True
             # Not `print`, which the signal may have interrupted
             os.write(2, f"\n{signal.Signals(number).name}: this step is finished and saved first.\n".encode())
 
@@ -175,7 +177,7 @@ class StopOnSignal(TrainerCallback):
         if self.accelerator.check_trigger():
             self.is_stopping = True
             control.should_save = control.should_training_stop = True
-            control.should_evaluate = False  # There may not be the time.
+            control.should_evaluate = False  # There may be no time for it.
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self.is_stopping:
@@ -189,10 +191,10 @@ class StopOnSignal(TrainerCallback):
 
 
 @contextmanager
-def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
+def _calling_at_once(callback: Callable[[int], None]) -> Iterator[None]:
     """
-    Has a thread call `tell` with the number of each signal when it arrives. Python's own handlers wait until the main thread
-    comes back from what it computes, and the backward of a step is one call, of minutes for a large model on CPUs.
+    Calls `callback` from a thread with the number of each signal when it arrives. Python's own handlers wait until the
+    main thread returns from native code, and a backward pass can take minutes on CPUs.
     """
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
@@ -200,7 +202,7 @@ def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
 
     def listen() -> None:
         while number := os.read(read_end, 1)[0]:
-            tell(number)
+            callback(number)
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
@@ -208,7 +210,9 @@ def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.write(write_end, bytes(1))  # No signal has the number 0. Processes that were forked keep the pipe open.
+        os.write(
+            write_end, bytes(1)
+        )  # 0 ends the thread; closing would not, since forked processes keep the pipe open.
         thread.join()
         os.close(read_end)
         os.close(write_end)
@@ -216,7 +220,7 @@ def _told_at_once(tell: Callable[[int], None]) -> Iterator[None]:
 
 @contextmanager
 def stopping_on_signals(trainer: Any) -> Iterator[None]:
-    """Lets a signal stop a trainer's training after a step, with a checkpoint."""
+    """Makes a signal stop the training after the current step, with a checkpoint."""
     stop = StopOnSignal(trainer.accelerator)
     trainer.add_callback(stop)
     try:
@@ -228,7 +232,7 @@ def stopping_on_signals(trainer: Any) -> Iterator[None]:
 
 class Checkpoints:
     """
-    The checkpoints of a training, of which each is whole or not there.
+    Writes the checkpoints of a training run, each completely or not at all.
 
     Args:
         trainer ([`PairTrainer`]):
@@ -241,16 +245,16 @@ class Checkpoints:
     @contextmanager
     def writing(self, trial: Any) -> Iterator[None]:
         """
-        Surrounds the writing of a checkpoint.
+        Guards the writing of a checkpoint.
 
         Raises:
-            [`ConsistencyError`]: If it cannot be written. What was written of it is deleted.
+            [`ConsistencyError`]: If it cannot be written. The partial checkpoint is deleted.
         """
         trainer = self.trainer
         run_dir = Path(trainer._get_output_dir(trial=trial))
         directory = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         if trainer.args.should_save:
-            _make_way(run_dir, directory, will_rotate=bool(trainer.args.save_total_limit))
+            _delete_obsolete(run_dir, directory, will_rotate=bool(trainer.args.save_total_limit))
         trainer.accelerator.wait_for_everyone()
         try:
             yield
@@ -266,7 +270,7 @@ class Checkpoints:
             ) from error
 
     def note_files(self, directory: str) -> None:
-        """Notes what a checkpoint holds for its last file, which says that all processes have written theirs."""
+        """Records the manifest of a checkpoint after all processes have written their files."""
         trainer = self.trainer
         trainer.accelerator.wait_for_everyone()
         files = [path for path in Path(directory).rglob("*") if path.is_file()]
@@ -284,15 +288,15 @@ class Checkpoints:
         }
 
     def delete_surplus(self, resumed_from: str | None) -> None:
-        """A run that was killed after its last step did not come to this, and saves no further checkpoint when it resumes."""
+        """Rotates checkpoints after resuming: a run killed after its last step has not done so."""
         args, state = self.trainer.args, self.trainer.state
         if resumed_from is not None and args.should_save and args.save_total_limit:
             _delete_damaged(Path(args.output_dir))
             rotate_checkpoints(args.output_dir, args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
 
 
-def _make_way(run_dir: Path, directory: Path, will_rotate: bool) -> None:
-    """Deletes what would be mixed with the files of a new checkpoint, or kept in its place when checkpoints rotate."""
+def _delete_obsolete(run_dir: Path, directory: Path, will_rotate: bool) -> None:
+    """Deletes old files of a new checkpoint and, before rotation, damaged checkpoints, which would count."""
     shutil.rmtree(directory, ignore_errors=True)
     if will_rotate:
         _delete_damaged(run_dir)
@@ -308,7 +312,7 @@ def _delete_damaged(run_dir: Path) -> None:
 
 def _why_not_written(error: Exception) -> str | None:
     """Why the write failed, or None if the failure is unrelated to the disk."""
-    if isinstance(error, ConsistencyError) and isinstance(error.__cause__, OSError):  # of our own files
+    if isinstance(error, ConsistencyError) and isinstance(error.__cause__, OSError):  # from `files.py`
         error = error.__cause__
     if isinstance(error, OSError):
         return error.strerror

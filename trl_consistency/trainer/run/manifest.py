@@ -1,4 +1,4 @@
-"""What decides a run, noted in its checkpoints, so that a run that is resumed can be compared with the one that was saved."""
+"""Describes a run (options, model, data) in its checkpoints, to compare a resumed run with the saved one."""
 
 import hashlib
 import json
@@ -18,10 +18,10 @@ from ...data.rendering import get_tokenizer
 from ...data.target_table import TargetTable
 
 
-# Rows of a stream that are compared: all of them would have to be read and rendered beforehand.
+# Rows of a stream that are compared; comparing all would mean rendering the whole stream first.
 STREAMED_ROWS = 32
 
-# Options that decide the weights. Those of the batches, the data and the targets are noted by what they lead to.
+# Options that determine the weights. Batches, data and targets are described by their contents instead.
 OPTIMISATION = (
     *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args"),
     *("optim_target_modules", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
@@ -36,13 +36,13 @@ OPTIONS = (
     *("neftune_noise_alpha", "label_smoothing_factor", "router_aux_loss_coef", "tf32", "ignore_data_skip"),
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
 )
-# Where the trainer's model generates what is trained on.
+# Compared only if the run generates its targets or rollouts.
 GENERATION = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "max_completion_length"),
     *("use_vllm", "thinking_markers", "keep_thinking", "target_batch_size"),
 )
 
-# Of a config, what does not decide what the model computes; token ids are aligned with the tokenizer's.
+# Config keys that do not change what the model computes. Token ids are aligned with the tokenizer's.
 NOT_OF_THE_MODEL = (
     *("_name_or_path", "transformers_version", "architectures", "use_cache", "dtype", "torch_dtype"),
     *("quantization_config", "pad_token_id", "bos_token_id", "eos_token_id"),
@@ -54,7 +54,7 @@ NOT_OF_THE_ADAPTER = (
 
 
 def describe_options(args: Any, generates: bool) -> dict[str, Any]:
-    """The options that decide a run, by name, as JSON has them."""
+    """Returns the options that determine a run, by name, as JSON values."""
     names = [*OPTIONS, *(GENERATION if generates else ())]
     options = {"method": ["opct"]} | {name: getattr(args, name) for name in names if hasattr(args, name)}
     options["length"] = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
@@ -62,7 +62,7 @@ def describe_options(args: Any, generates: bool) -> dict[str, Any]:
 
 
 def describe_model(model: Any, generates: bool) -> dict[str, Any]:
-    """The configuration of a model and of its adapter, part by part."""
+    """Returns the configuration of a model and its adapter, by key."""
     config = model.config.to_dict()
     quantization = getattr(model.config, "quantization_config", None)
     facts = {f"config.{name}": value for name, value in config.items() if name not in NOT_OF_THE_MODEL}
@@ -79,13 +79,13 @@ def describe_model(model: Any, generates: bool) -> dict[str, Any]:
 
 
 def describe_template(processing_class: Any) -> str:
-    """The digest of the chat template."""
+    """Returns the digest of the chat template."""
     template = get_tokenizer(processing_class).chat_template
     return hashlib.blake2b(json.dumps(template, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def describe_rows(dataset: AnyDataset) -> str:
-    """How many rows a prepared data set has, and the digest of their token ids in order; of a stream, of its first rows."""
+    """Returns the row count and a digest of the token ids of a prepared data set (of a stream's first rows)."""
     if isinstance(dataset, IterableDataset):
         columns = _noted(dataset)
         rows = [{column: row[column] for column in columns} for row in islice(dataset, STREAMED_ROWS)]
@@ -94,7 +94,7 @@ def describe_rows(dataset: AnyDataset) -> str:
 
 
 def describe_targets(dataset: AnyDataset, targets: TargetTable) -> str:
-    """The digest of the targets of a prepared data set's rows in order."""
+    """Returns a digest of the targets of a prepared data set, in row order."""
     digest = hashlib.blake2b(digest_size=8)
     for prompt_ids in dataset["clean_ids"]:
         digest.update(np.array([-1, *targets[prompt_ids]], dtype=np.int32).tobytes())
@@ -105,9 +105,9 @@ def find_differences(
     saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
 ) -> dict[str, tuple[Any, Any]]:
     """
-    What two runs differ in, among what is noted of both: a version may note more than an earlier one.
+    Returns the differences of two runs among the names that both have: an earlier version may have recorded fewer.
 
-    A longer or shorter run is the same run as long as the learning rate of a step does not depend on its length.
+    The length is not a difference if the learning rate does not depend on it.
     """
     differences = {
         name: (saved[name], now[name])
@@ -123,7 +123,7 @@ def find_differences(
 
 
 def show(value: Any) -> str:
-    """A noted value in a message."""
+    """Formats a value for a message."""
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
         value = ", ".join(value)
     text = value if isinstance(value, str) else "none" if value is None else json.dumps(value)

@@ -1,4 +1,4 @@
-"""Resuming: what a run goes on with is compared with what its checkpoint was made with, and differences are told."""
+"""Compares a resumed run with the run of its checkpoint, and reports differences."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -33,25 +33,25 @@ from .manifest import (
 logger = get_logger(__name__)
 
 STREAM_WARNING = "Streamed data were compared with those of the checkpoint by their first rows alone."
-MAX_SHOWN = 20  # changes on the card
+MAX_SHOWN = 20  # differences on the model card
 
 
 class RunRecord:
     """
-    What decides a run, noted in its checkpoints: a training resumes no other run than the one that its checkpoint is of,
-    unless that is asked for.
+    Records in checkpoints what determines a run, and refuses to resume from another run's checkpoint unless the
+    differences are allowed.
 
     Args:
         trainer ([`PairTrainer`]):
-            The trainer. It has `noted_data` (the prepared data sets that decide the run) and `base_checksum`.
+            The trainer. It has `recorded_data` (the prepared data sets by name) and `base_checksum`.
 
     Attributes:
         run (`dict[str, Any]`, *optional*):
-            What decides this run, by name.
+            Description of this run, by name.
         history (`list[dict[str, Any]]`):
-            Earlier parts of the run: their last step, and what decided them.
+            Earlier parts of the run: their last step and description.
         changes (`dict[str, tuple[Any, Any]]`):
-            What is other than in the checkpoint, and was allowed.
+            Allowed differences from the checkpoint: old and new value.
     """
 
     def __init__(self, trainer: Any):
@@ -64,16 +64,16 @@ class RunRecord:
         self._of_trainer: dict[str, Any] | None = None
 
     def _describe_run(self) -> dict[str, Any]:
-        """What decides this run, by name. Trainer changes the model's config later on: it is noted once."""
+        """Describes this run, by name. The model is described only once, because Trainer changes its config later."""
         trainer = self.trainer
         args = trainer.args
         generates = args.rolls_out or bool(self._data_with_targets())
         if self._of_trainer is None:
             self._of_trainer = {
-                **{name: describe_rows(dataset) for name, dataset in trainer.noted_data.items()},
+                **{name: describe_rows(dataset) for name, dataset in trainer.recorded_data.items()},
                 "chat_template": describe_template(trainer.processing_class),
                 "model": f"{trainer.base_checksum:x}",
-                "mixed_precision": trainer.accelerator.mixed_precision,  # of an option, or of the environment
+                "mixed_precision": trainer.accelerator.mixed_precision,  # from an option or the environment
                 **describe_model(trainer.model, generates),
             }
             if args.rolls_out and isinstance(trainer._reference, GivenReference):
@@ -85,23 +85,23 @@ class RunRecord:
         return run
 
     def _data_with_targets(self) -> dict[str, AnyDataset]:
-        """The data sets whose targets the reference generates."""
+        """Returns the data sets whose targets the reference generates."""
         if not self.trainer.args.needs_completions:
             return {}
-        return {name: dataset for name, dataset in self.trainer.noted_data.items() if needs_targets(dataset)}
+        return {name: dataset for name, dataset in self.trainer.recorded_data.items() if needs_targets(dataset)}
 
     def compare(self, checkpoint: str | None, resume_changed: Sequence[str] = ()) -> None:
         """
-        Notes what decides this run, and compares it with the checkpoint that it is to go on from.
+        Describes this run, and compares it with the checkpoint that it resumes from.
 
         Args:
             checkpoint (`str`, *optional*):
-                The checkpoint, None for a run that begins.
+                The checkpoint, or None for a new run.
             resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
-                What may differ, by name.
+                Names of allowed differences.
 
         Raises:
-            [`ConsistencyError`]: If something else differs, or a name means nothing.
+            [`ConsistencyError`]: If something else differs, or a name is unknown.
         """
         self.run, self.history, self.changes = self._describe_run(), [], {}
         if checkpoint is None:
@@ -114,23 +114,25 @@ class RunRecord:
         unknown = [name for name in resume_changed if name not in known]
         if unknown:
             raise ConsistencyError(
-                f"`resume_changed` names `{unknown[0]}`, which is nothing that a checkpoint notes. What differs is listed "
-                "when a run is resumed without it."
+                f"`resume_changed` names `{unknown[0]}`, which no checkpoint records. Resume without it to list the "
+                "differences."
             )
         self.history = list(manifest.get("history", []))
         self._saved, self._may_change = saved, tuple(resume_changed)
         if saved is None:
             logger.warning(
-                f"{checkpoint} does not say what it was trained on: another trainer saved it, or an earlier version. "
-                "Whether its data, model and options were these cannot be checked, and the model card says so."
+                f"{checkpoint} does not record its run: another trainer saved it, or an earlier version. Its data, "
+                "model and options cannot be compared with these, and the model card says so."
             )
             return
         self._check_differences(checkpoint, find_differences(saved, self.run))
-        if any(isinstance(dataset, IterableDataset) for dataset in self.trainer.noted_data.values()):
+        if any(isinstance(dataset, IterableDataset) for dataset in self.trainer.recorded_data.values()):
             logger.warning(STREAM_WARNING)
 
     def _check_differences(self, checkpoint: str, differences: dict[str, tuple[Any, Any]]) -> None:
-        differences = broadcast_object_list([differences])[0]  # Under FSDP the others may not have the weights yet.
+        differences = broadcast_object_list([differences])[
+            0
+        ]  # Under FSDP, only the main process may have the weights yet.
         if "model" in differences and self._rounds_weights():
             logger.warning(
                 "The base model's weights are not those that the checkpoint was trained with, or were rounded on other "
@@ -144,14 +146,14 @@ class RunRecord:
             )
             if "model" in refused:
                 rows += (
-                    "\n  The model is to be the one that the run began with, not the checkpoint's: "
+                    "\n  Give the model that the run began with, not the checkpoint's: "
                     "`resume_from_checkpoint` loads what was trained since."
                 )
             names = " ".join(refused)
             raise ConsistencyError(
-                f"`resume_from_checkpoint`: {checkpoint} is of another run. Resume with what that run had, or, if "
-                f"the change is meant, with `--resume_changed {names}` (in Python "
-                f"`trainer.train(..., resume_changed={list(refused)})`), which the model card will say.{rows}"
+                f"`resume_from_checkpoint`: {checkpoint} belongs to another run. Resume with what that run had, or, "
+                f"if the change is meant, with `--resume_changed {names}` (in Python "
+                f"`trainer.train(..., resume_changed={list(refused)})`), which the model card will state.{rows}"
             )
         self.changes |= differences
 
@@ -160,7 +162,7 @@ class RunRecord:
         return is_quantized or self.trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
 
     def begin(self, checkpoint: str | None) -> None:
-        """Notes the targets, which are made by now, and compares them too. `checkpoint` is what [`compare`] was given."""
+        """Records and compares the targets once they exist. `checkpoint` is the same as for [`compare`]."""
         run = self.run or {}
         if sources := self._data_with_targets():
             run["targets"] = [describe_targets(dataset, self.trainer.targets) for dataset in sources.values()]
@@ -190,11 +192,11 @@ class RunRecord:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of this run."""
+        """Returns the description of this run for a checkpoint."""
         return {"run": self.run, "history": self.history}
 
     def load_optimizer(self, checkpoint: str | None, load: Callable[[str | None], None]) -> None:
-        """Has Trainer `load` the states of an optimizer and a schedule, with the settings that were allowed to change."""
+        """Loads optimizer and schedule with Trainer's `load`, and keeps the settings that were allowed to change."""
         trainer = self.trainer
         changed = sorted(set(OPTIMISATION) & set(self.changes))
         if checkpoint is None or not changed:
@@ -210,7 +212,7 @@ class RunRecord:
         base_lrs = list(scheduler.base_lrs)
         if "optim" in self.changes:
             logger.warning(
-                "`optim` is another one than in the checkpoint: its state (momentum and the like) begins anew."
+                "`optim` is another one than in the checkpoint: its state (momentum and the like) starts again."
             )
             scheduler.load_state_dict(torch.load(os.path.join(checkpoint, SCHEDULER_NAME), weights_only=True))
         else:
@@ -218,7 +220,7 @@ class RunRecord:
         scheduler.base_lrs = base_lrs
         shares = [of_step(scheduler.last_epoch) for of_step in scheduler.lr_lambdas]
         rates = [base_lr * share for base_lr, share in zip(base_lrs, shares, strict=True)]
-        scheduler._last_lr = rates  # which is logged
+        scheduler._last_lr = rates  # for the log
         for group, setting, rate in zip(trainer.optimizer.param_groups, settings, rates, strict=True):
             group.update({**setting, "params": group["params"], "lr": rate})
 
@@ -237,7 +239,7 @@ def _load(checkpoint: str | None, load: Callable[[str | None], None], trainer: A
 
 
 def describe_history(trainer: Any) -> str | None:
-    """The parts of a run that was resumed with other data, options or weights, in words; None if it was one run."""
+    """Describes the parts of a run that was resumed with changes; None without changes."""
     history, run = trainer.run_record.history, trainer.run_record.run
     if not history:
         return None
@@ -256,7 +258,7 @@ def describe_history(trainer: Any) -> str | None:
 
 
 def past_methods(trainer: Any) -> list[str]:
-    """The methods of the earlier parts of a run."""
+    """Returns the methods of the earlier parts of a run."""
     return [method for part in trainer.run_record.history for method in (part["run"] or {}).get("method", [])]
 
 
