@@ -210,3 +210,21 @@ def test_sampling_options_that_say_nothing_are_fine_where_they_leave_nothing_out
 def test_layers_must_be_a_list(tmp_path):
     with pytest.raises(ConsistencyError, match="`layers` must be a list"):
         ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, method="act", layers=1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "given", "is_better"),
+    [
+        ("reference_kl", None, False),
+        ("eval_hard_activation_distance", None, False),
+        ("consistency/sycophancy", None, False),
+        ("consistency/sycophancy_score", None, True),
+        ("kl_loss", None, False),
+        ("reference_kl", True, True),
+    ],
+)
+def test_best_model_by_a_metric_of_which_less_is_better(tmp_path, metric, given, is_better):
+    options = {"metric_for_best_model": metric, "load_best_model_at_end": True, "greater_is_better": given}
+    strategies = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    config = ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options, **strategies)
+    assert config.greater_is_better is is_better

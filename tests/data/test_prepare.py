@@ -209,3 +209,13 @@ def test_keys_that_arrow_added_make_no_difference(tokenizer):
 def test_template_variables_of_text_are_refused(tokenizer):
     with pytest.raises(InvalidPairsError, match="row 0: `chat_template_kwargs` is given, but the prompts are text"):
         prepare_pairs(make_pairs(1, chat=False), tokenizer, "train", chat_template_kwargs={"no_think": True})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_columns_of_the_user_by_the_names_of_helpers(tokenizer, stream):
+    pairs = make_pairs(3).add_column("length", [True] * 3).add_column("unknown", ["no"] * 3)
+    prepared = list(prepare_pairs(pairs.to_iterable_dataset() if stream else pairs, tokenizer, "train"))
+    for row in prepared:
+        assert row["length"] == len(row["perturbed_ids"]) + len(row["completion_ids"]) > 1
+    with pytest.raises(InvalidPairsError, match="longer than `max_length=20`"):
+        prepare_pairs(pairs, tokenizer, "train", max_length=20)

@@ -45,6 +45,21 @@ def test_other_markers(tokenizer):
     assert empty_thought(ids[:1], tokenizer, ("[A]", "[B]")) == ids[:1]
 
 
+def test_markers_within_other_tokens():
+    """As in the vocabularies of Qwen and Llama, whose signs take the line breaks after them along."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([">\n", "r>\n\n"])
+    ids = tokenizer(text="Well: <er>\nIs it Lyon?\n</er>\n\nParis.<|im_end|>")["input_ids"]
+    marker = tokenizer(text="</er>")["input_ids"]
+    assert not any(ids[start : start + len(marker)] == marker for start in range(len(ids)))
+    emptied = empty_thought(ids, tokenizer, ("<er>", "</er>"))
+    assert tokenizer.decode(emptied) == "Well: <er>\n\n</er>\n\nParis.<|im_end|>"
+    start, end = thought_span([], ids, tokenizer, ("<er>", "</er>"))
+    assert tokenizer.decode(ids[end:]) == "Paris.<|im_end|>"
+    assert tokenizer.decode(ids[:start]).rstrip() == "Well:"
+    assert thought_span(ids[:12], ids[12:], tokenizer, ("<er>", "</er>")) == (0, end - 12)
+
+
 @pytest.mark.parametrize(
     ("prompt", "completion", "thought"),
     [

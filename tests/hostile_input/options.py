@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from datasets import IterableDataset
 from peft import AdaLoraConfig, LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import BitsAndBytesConfig
@@ -21,6 +22,13 @@ def own_adapter(room: Room, change: Callable[[Any], Any], **arguments: Any) -> N
     model = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]))
     change(model)
     room.trainer(model=model, processing_class=make_tokenizer(), **arguments)
+
+
+def optimizer_of_the_base(room: Room) -> None:
+    model = make_model()
+    optimizers = (torch.optim.SGD(model.parameters(), lr=0.1), None)
+    lora = LoraConfig(target_modules=["q_proj"])
+    room.trainer(model=model, processing_class=make_tokenizer(), optimizers=optimizers, peft_config=lora).train()
 
 
 CASES: list[Case] = [
@@ -262,6 +270,39 @@ CASES: list[Case] = [
         "The best model, and no evaluation that would tell",
         "`load_best_model_at_end` needs evaluations to tell which is best: set `eval_strategy`.",
         lambda room: room.train(load_best_model_at_end=True),
+    ),
+    Case(
+        "best model of several sets",
+        "The best model by the loss, and several evaluation sets, which each have one",
+        "`metric_for_best_model` is the loss, and each evaluation set has one of its own: name one of eval_a_loss, eval_b_loss.",
+        lambda room: room.trainer(
+            options={"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"},
+            eval_dataset={"a": make_pairs(2), "b": make_pairs(2)},
+        ),
+    ),
+    Case(
+        "best model by nothing",
+        "The best model by a metric that the evaluation does not have",
+        "The `metric_for_best_model` training argument is set to 'eval_acuracy', which is not found in the evaluation metrics. …",
+        lambda room: room.trainer(
+            options={"metric_for_best_model": "acuracy", "load_best_model_at_end": True}
+            | {"eval_strategy": "epoch", "save_strategy": "epoch"},
+            model=make_model(),
+            processing_class=make_tokenizer(),
+            eval_dataset=make_pairs(2),
+        ).train(),
+    ),
+    Case(
+        "optimizer of nothing",
+        "An optimizer of a model that is given an adapter then",
+        "`optimizers`: the optimizer holds no parameter that is trained, so that nothing would be learned. …",
+        optimizer_of_the_base,
+    ),
+    Case(
+        "template variable in quotes",
+        "A truth value in quotation marks among the template variables",
+        "`chat_template_kwargs` sets `no_think` to the text 'false', which a template takes for true: write false without quotes.",
+        lambda room: room.train(chat_template_kwargs={"no_think": "false"}),
     ),
     Case(
         "best model between saves",

@@ -83,6 +83,12 @@ CASES: list[Case] = [
         lambda room: room.train(command="targets"),
     ),
     Case(
+        "targets of a method without",
+        "Targets for a method that trains without answers",
+        "`method` ['act'] trains without answers. For targets, set `method: bct`.",
+        lambda room: room.train("", "--targets_file", str(room.path / "t.jsonl"), command="targets", method="act"),
+    ),
+    Case(
         "targets file",
         "A file for the targets that cannot be written",
         "`targets_file` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another "

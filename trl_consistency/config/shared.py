@@ -48,6 +48,12 @@ TRAINING = {
     "logging_steps": at_least(0),
 }
 
+# Metrics of an evaluation, beside losses, of which transformers would keep the highest as the best
+LOWER_IS_BETTER = (
+    *("reference_kl", "response_cross_entropy", "activation_distance", "divergence"),
+    *("sycophancy", "attack_success", "unread"),
+)
+
 # Keys that `generation_kwargs` must not set, and the option for each, or None if the trainer sets it
 RESERVED_GENERATION_KWARGS = {
     "bos_token_id": None,
@@ -157,6 +163,9 @@ class PairConfig(_Arguments):
                 "launch` or `torchrun`, or leave it out."
             )
         check_installed("deepspeed", self.deepspeed, "deepspeed")
+        is_lower_better = str(self.metric_for_best_model).endswith(LOWER_IS_BETTER)
+        if is_lower_better and self.greater_is_better is None:  # type: ignore[has-type]
+            self.greater_is_better = False
         settle_device(self)
 
     def _check_mappings(self) -> None:

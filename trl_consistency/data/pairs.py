@@ -378,6 +378,9 @@ def template_kwargs_faults(kwargs: dict[str, Any]) -> Iterator[str]:
             f"sets {', '.join(f'`{key}`' for key in reserved)}, which is set the same for both sides and is not for the chat "
             "template: only variables of the template can be given"
         )
+    for key, value in kwargs.items():
+        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+            yield f"sets `{key}` to the text {value!r}, which a template takes for true: write {value.strip().lower()} without quotes"
 
 
 def parse_json_column(value: Any) -> Any:

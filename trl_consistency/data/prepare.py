@@ -37,7 +37,7 @@ def columns_of(dataset: AnyDataset) -> list[str]:
 
 def is_prepared(dataset: AnyDataset) -> bool:
     """Whether the data set comes from [`prepare_pairs`]."""
-    return "clean_ids" in columns_of(dataset)
+    return {"clean_ids", "perturbed_ids"} <= set(columns_of(dataset))
 
 
 def needs_targets(dataset: AnyDataset) -> bool:
@@ -102,6 +102,8 @@ def prepare_pairs(
     """
     dataset = unformatted(dataset)
     columns = columns_of(dataset)
+    # Of the user's columns of these names, the values would be brought to the type that they had.
+    dataset = dataset.remove_columns([column for column in ("length", "unknown", "render_fault") if column in columns])
     if overlong == "drop" and max_length is not None and isinstance(dataset, IterableDataset):
         raise InvalidPairsError(
             f"`{name}` is streamed, and `overlong='drop'` could not say how many of its rows are left out. Load it without "

@@ -1,5 +1,9 @@
 """Empties a reasoning model's thought in a target, and finds it in a rollout."""
 
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from typing import NamedTuple
+
 from transformers import PreTrainedTokenizerBase
 
 
@@ -21,16 +25,15 @@ def empty_thought(
         `list[int]`: Token ids with an empty thought. A completion without a marker is returned unchanged. If the
         thought does not end, the result is empty, because there is no answer.
     """
-    opening, closing = (tokenizer(text=marker, add_special_tokens=False)["input_ids"] for marker in markers)
-    start, end = _find(completion_ids, opening), _find(completion_ids, closing)
-    if end is None:
-        return [] if start is not None else completion_ids
-    if start is None or start > end:
-        start, opening, gap = 0, [], "\n"
+    opening, closing = (_find(completion_ids, marker, tokenizer) for marker in markers)
+    if closing is None:
+        return [] if opening is not None else completion_ids
+    if opening is None or opening.start > closing.start:
+        start, before, empty = 0, "", f"\n{markers[1]}"
     else:
-        gap = "\n\n"
-    empty = [*opening, *tokenizer(text=gap, add_special_tokens=False)["input_ids"], *closing]
-    return [*completion_ids[:start], *empty, *completion_ids[end + len(closing) :]]
+        start, before, empty = opening.start, opening.before, f"{markers[0]}\n\n{markers[1]}"
+    made = tokenizer(text=f"{before}{empty}{closing.after}", add_special_tokens=False)["input_ids"]
+    return [*completion_ids[:start], *made, *completion_ids[closing.end :]]
 
 
 def thought_span(
@@ -56,18 +59,38 @@ def thought_span(
         `tuple[int, int]`: Start and end of the thought in the completion, including its markers. An unclosed thought
         goes to the end of the completion. Without a thought the result is `(0, 0)`.
     """
-    opening, closing = (tokenizer(text=marker, add_special_tokens=False)["input_ids"] for marker in markers)
-    start, end = _find(completion_ids, opening), _find(completion_ids, closing)
+    opening, closing = (_find(completion_ids, marker, tokenizer) for marker in markers)
+    start = None if opening is None else opening.start
     # If the prompt opens the thought, the completion has only the closing marker.
-    opened, closed = (_find(prompt_ids[::-1], marker[::-1]) for marker in (opening, closing))
-    if opened is not None and (closed is None or opened < closed):
+    opened, closed = (_find(prompt_ids, marker, tokenizer, last=True) for marker in markers)
+    if opened is not None and (closed is None or opened.start > closed.start):
         start = 0
-    if start is None and end is None:
+    if start is None and closing is None:
         return 0, 0
-    if end is None:
+    if closing is None:
         return start or 0, len(completion_ids)
-    return 0 if start is None or start > end else start, end + len(closing)
+    return 0 if start is None or start > closing.start else start, closing.end
 
 
-def _find(ids: list[int], part: list[int]) -> int | None:
-    return next((start for start in range(len(ids) - len(part) + 1) if ids[start : start + len(part)] == part), None)
+class _Place(NamedTuple):
+    """Tokens that hold a marker, `start` to before `end`, and the text that they hold `before` and `after` it."""
+
+    start: int
+    end: int
+    before: str
+    after: str
+
+
+def _find(ids: list[int], marker: str, tokenizer: PreTrainedTokenizerBase, last: bool = False) -> _Place | None:
+    """Where a marker stands in a text: its tokens may be others there than alone, and share one with what is beside it."""
+    if marker not in tokenizer.decode(ids):
+        return None
+    pieces = [tokenizer.decode([token]) for token in ids]
+    text = "".join(pieces)
+    at = text.rfind(marker) if last else text.find(marker)
+    if at < 0:
+        return None
+    ends = list(accumulate(map(len, pieces)))
+    start, end = bisect_right(ends, at), bisect_left(ends, at + len(marker)) + 1
+    begin = ends[start] - len(pieces[start])
+    return _Place(start, end, text[begin:at], text[at + len(marker) : ends[end - 1]])

@@ -48,7 +48,7 @@ class RolloutSampler(RepeatSampler):
             prompts_per_generation(args),
             cast(int, args.steps_per_generation) * args.num_iterations,
             bool(args.shuffle_dataset),
-            args.seed if args.data_seed is None else args.data_seed,
+            order_seed(args),
         )
         self._epoch = epoch
 
@@ -64,6 +64,11 @@ class RolloutSampler(RepeatSampler):
                 yield from batch.repeat_interleave(self.mini_repeat_count).tolist()
 
 
+def order_seed(args: OnPolicyConsistencyConfig) -> int:
+    """Returns the seed of the order of the prompts."""
+    return args.seed if args.data_seed is None else args.data_seed
+
+
 def prompts_per_generation(args: OnPolicyConsistencyConfig) -> int:
     """Returns the number of prompts in one batch of rollouts, over all processes."""
     rollouts = args.per_device_train_batch_size * cast(int, args.steps_per_generation)
@@ -74,7 +79,7 @@ def repeated_stream(dataset: IterableDataset, args: OnPolicyConsistencyConfig) -
     """Returns an endless stream that repeats each prompt for its rollouts, and each batch for its micro-batches."""
     return RepeatedStream(
         repeat_iterable_dataset(
-            dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset,
+            dataset.shuffle(seed=order_seed(args)) if args.shuffle_dataset else dataset,
             mini_repeat_count=args.num_generations,
             batch_size=prompts_per_generation(args),
             repeat_count=cast(int, args.steps_per_generation) * args.num_iterations,

@@ -14,7 +14,7 @@ from trl import DatasetMixtureConfig, ModelConfig
 
 from ..config.consistency_config import ConsistencyConfig
 from ..config.options import CommandArguments, option, with_help
-from ..errors import ends_with_message
+from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, write_by
 from ..upstream import end_run
 from .consistency import COMMAND
@@ -39,6 +39,10 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     training_args.eval_strategy = "no"
     training_args.do_eval = training_args.eval_on_start = False
     training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None
+    if not training_args.needs_completions:
+        raise ConsistencyError(
+            f"`method` {training_args.method} trains without answers. For targets, set `method: bct`."
+        )
     file = targets_args.targets_file
     check_file(file, "targets_file")
     trainer = COMMAND.make_trainer(script_args, training_args, *other_args)

@@ -302,8 +302,13 @@ class PairTrainer(PushMixin, _Trainer):
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
-                with stopping_on_signals(self):
-                    result = super().train(checkpoint, *args, **kwargs)
+                try:
+                    with stopping_on_signals(self):
+                        result = super().train(checkpoint, *args, **kwargs)
+                except KeyError as error:
+                    if "`metric_for_best_model`" not in str(error):
+                        raise
+                    raise ConsistencyError(error.args[0]) from None
                 self.checkpoints.delete_surplus(checkpoint)
         self._after_training()
         self._check_reference()

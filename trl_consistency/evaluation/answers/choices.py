@@ -75,7 +75,7 @@ class LetterScorer:
                 raise ConsistencyError(
                     f"`multiple_choice` logprob: the letter {letter} is not a single token. Use `text`."
                 )
-        if any(thought_span(ids, [-1], text_tokenizer, thinking_markers)[1] for ids, _ in prompts):
+        if any(thought_span(ids, [0], text_tokenizer, thinking_markers)[1] for ids, _ in prompts):
             raise ConsistencyError(
                 "`multiple_choice` logprob: the prompts make the model think first, so no letter comes next. Use "
                 '`text`, or turn thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'

@@ -136,6 +136,13 @@ def check_training_options(
     if checkpoint is not None:
         check_unchanged(checkpoint)
     trainer.run_record.compare(checkpoint, resume_changed)
+    if trainer.optimizer is not None and not is_sharded(trainer.accelerator):
+        held = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
+        if not any(id(parameter) in held for parameter in trainer.model.parameters() if parameter.requires_grad):
+            raise ConsistencyError(
+                "`optimizers`: the optimizer holds no parameter that is trained, so that nothing would be learned. With a "
+                "`peft_config`, or a model that the trainer loads, give `optimizer_cls_and_kwargs` in its place."
+            )
     try:
         if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
             trainer.get_optimizer_cls_and_kwargs(args, trainer.model)
@@ -165,6 +172,11 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
         raise ConsistencyError(f"{wanted}, but there is no `eval_dataset`: give one, or {way_out}.")
     if isinstance(eval_dataset, dict) and not all(isinstance(name, str) for name in eval_dataset):
         raise ConsistencyError(f"`eval_dataset` must have names that are text, got {list(eval_dataset)}.")
+    if isinstance(eval_dataset, dict) and args.metric_for_best_model in ("loss", "eval_loss"):
+        losses = ", ".join(f"eval_{name}_loss" for name in eval_dataset)
+        raise ConsistencyError(
+            f"`metric_for_best_model` is the loss, and each evaluation set has one of its own: name one of {losses}."
+        )
     if args.do_eval and not wanted and not eval_dataset:  # with one, a script may call `evaluate` itself
         raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")
     if args.load_best_model_at_end and strategy == "no":
