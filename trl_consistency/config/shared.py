@@ -60,8 +60,6 @@ RESERVED_GENERATION_KWARGS = {
     "pad_token_id": None,
     "stop_token_ids": None,
 }
-# The lowest that keeps logits finite when they are divided by it
-LOWEST_TEMPERATURE = 1e-4
 
 # Values that options of sampling and of vLLM may have, which one configuration declares and the other inherits
 GENERATION = {

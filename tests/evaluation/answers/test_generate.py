@@ -117,4 +117,8 @@ def test_sampling(tokenizer, tmp_path):
 def test_top_p_says_nothing_at_temperature_0():
     with pytest.raises(ConsistencyError, match="`top_p` is given, but at `temperature` 0 nothing is sampled"):
         AnswerOptions(top_p=0.9)
+    with pytest.raises(ConsistencyError, match="`multiple_choice` must be 'text' or 'logprob', got 'logprobs'"):
+        AnswerOptions(multiple_choice="logprobs")
+    with pytest.raises(ConsistencyError, match="`batch_size` must be at least 1, got 0"):
+        AnswerOptions(batch_size=0)
     AnswerOptions(top_p=0.9, temperature=0.5)

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from transformers import GenerationConfig, PreTrainedModel
 
+from ...config.options import SHARE, TEMPERATURE, at_least, check_ranges, one_of, option, with_help
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ...data.thinking import thought_span
@@ -17,6 +18,7 @@ from .replies import THINKING_MARKERS, after_thinking
 
 
 @dataclass
+@with_help
 class AnswerOptions:
     """
     Options for generating answers.
@@ -42,20 +44,21 @@ class AnswerOptions:
             Whether to show a progress bar.
 
     Raises:
-        [`ConsistencyError`]: If `top_p` is given at temperature 0.
+        [`ConsistencyError`]: For a value that an option may not have, and if `top_p` is given at temperature 0.
     """
 
-    max_new_tokens: int = 256
-    batch_size: int = 32
-    temperature: float = 0.0
-    top_p: float = 1.0
+    max_new_tokens: int = option(256, at_least(1))
+    batch_size: int = option(32, at_least(1))
+    temperature: float = option(0.0, TEMPERATURE)
+    top_p: float = option(1.0, SHARE)
     seed: int = 0
-    multiple_choice: Literal["text", "logprob"] = "text"
+    multiple_choice: Literal["text", "logprob"] = option("text", one_of("text", "logprob"))
     choice_prefix: str = CHOICE_PREFIX
     thinking_markers: tuple[str, str] = THINKING_MARKERS
     progress: bool = True
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         if self.temperature == 0:
             check_sampling({"top_p": self.top_p})
 
