@@ -281,9 +281,11 @@ def test_results_of_other_rows_are_not_compared(tokenizer, monkeypatch):
     rows = [row(f"{number}?", "Rome! ", "Paris", "Rome") for number in range(4)]
     says(monkeypatch, tokenizer, babbler(4, 0, 4))
     whole = evaluate(None, tokenizer, rows)
-    for other in (rows[:3], rows[::-1], {"facts": rows}):
+    for other in (rows[:3], rows[::-1], {"facts": rows}, [of_row | {"answer": "Oslo"} for of_row in rows]):
         with pytest.raises(ConsistencyError, match="of different rows"):
             evaluate(None, tokenizer, other).differences(whole)
+        with pytest.raises(ConsistencyError, match="of different rows"):
+            evaluate(None, tokenizer, other, reference=whole)
 
 
 @pytest.mark.parametrize(
@@ -329,6 +331,10 @@ def test_results_without_verdicts_are_incomplete(tokenizer, monkeypatch):
     assert clean == "No answer could be read (clean prompts, harmful rows: 1 unread)."
     assert "perturbed" in perturbed
     assert results.rates()["attack_success"].unread == {"unjudged": 1}
+    with pytest.raises(
+        ConsistencyError, match=r"graded differently \(refusal, silent\): have the same judge grade both"
+    ):
+        results.differences(evaluate(None, tokenizer, rows))
 
 
 def test_figures_are_json(tokenizer, monkeypatch):

@@ -163,6 +163,13 @@ CASES: list[Case] = [
         )
     ),
     Case(
+        "results of other weights",
+        "Results that were measured before the adapter was trained again",
+        "…consistency_results.json is of other weights than those in the folder, which have changed since. Measure again with "
+        "`trl-consistency evaluate --save_to_adapters true`, or remove that file.",
+        push_results(weights="0"),
+    ),
+    Case(
         "card that is a folder",
         "A folder in the place of the card",
         "…README.md is a folder, a pipe or a device, and not a file: remove it.",

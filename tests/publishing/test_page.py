@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
 
 from tests.helpers.publishing import OUTCOMES, RESULTS, set_config
 from trl_consistency import ConsistencyError
@@ -71,7 +72,7 @@ def test_results_of_others_stay(adapter_dir):
 
 def test_results_are_written_and_read_back(tmp_path):
     write_results(tmp_path, RESULTS, "So.", OUTCOMES, ["Right answers fell."])
-    assert read_results(tmp_path) == (RESULTS, "So.", OUTCOMES, ["Right answers fell."])
+    assert read_results(tmp_path) == (RESULTS, "So.", OUTCOMES, ["Right answers fell."], None)
     assert json.loads((tmp_path / "consistency_results.json").read_text())["results"][1] == {
         "metric": "harmonic_mean",
         "value": 0.8571,
@@ -208,6 +209,16 @@ def test_revision_goes_with_its_base_model(adapter_dir):
     assert "base_model_revision" not in read_card(adapter_dir, base_model="me/other")[1]
 
 
+def test_results_are_of_the_weights_in_the_folder(adapter_dir):
+    read_card(adapter_dir)
+    weights = adapter_dir / "adapter_model.safetensors"
+    save_file({name: 2 * weight for name, weight in load_file(weights).items()}, weights)
+    with pytest.raises(ConsistencyError, match=r"results\.json is of other weights than those in the folder"):
+        read_card(adapter_dir)
+    write_results(adapter_dir, RESULTS)
+    read_card(adapter_dir)
+
+
 @pytest.mark.parametrize(
     ("text", "with_results"),
     [
@@ -215,6 +226,9 @@ def test_revision_goes_with_its_base_model(adapter_dir):
         ("# a\n\n## Results\n\n| 0 |\n\n## Training\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n## Training\n\nx\n"),
         ("# a\n", "# a\n\n## Results\n\n| 1 |\n"),
         ("# a\n\n## Results\n\n| 0 |\n", "# a\n\n## Results\n\n| 1 |\n"),
+        # what stands below is another's, under a heading of whatever level
+        ("# a\n\n## Results\n\n| 0 |\n\n# b\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n# b\n\nx\n"),
+        ("# a\n\n### Training\n\nx\n", "# a\n\n### Training\n\nx\n\n## Results\n\n| 1 |\n"),
     ],
 )
 def test_place_of_results(text, with_results):

@@ -4,15 +4,11 @@ from typing import Any
 from trl import SFTConfig
 
 from ..errors import ConsistencyError, did_you_mean
-from .options import Allowed, at_least, option, with_help
-from .shared import GENERATION, LOWEST_TEMPERATURE, PairConfig
+from .options import TEMPERATURE, at_least, option, with_help
+from .shared import GENERATION, PairConfig
 from .types import check_sampling
 
 
-TEMPERATURE = Allowed(
-    f"at least {LOWEST_TEMPERATURE}, or 0 (greedy)",
-    lambda value: value == 0 or at_least(LOWEST_TEMPERATURE).holds(value),
-)
 METHODS = ("bct", "kl", "act", "attct", "mlpct")
 
 

@@ -4,8 +4,8 @@ from typing import cast
 from trl import DistillationConfig
 
 from ..errors import ConsistencyError
-from .options import Allowed, above, at_least, one_of, option, refuse, with_help
-from .shared import GENERATION, LOWEST_TEMPERATURE, PairConfig
+from .options import LOWEST_TEMPERATURE, Allowed, above, at_least, one_of, option, refuse, with_help
+from .shared import GENERATION, PairConfig
 
 
 # Options of each `vllm_mode`, which the other mode would ignore.

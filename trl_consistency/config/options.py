@@ -54,6 +54,12 @@ def one_of(*names: str) -> Allowed:
 
 SHARE = Allowed("above 0 and at most 1", lambda value: 0 < value <= 1)
 BELOW_ONE = Allowed("at least 0 and below 1", lambda value: 0 <= value < 1)
+# The lowest that keeps logits finite when they are divided by it
+LOWEST_TEMPERATURE = 1e-4
+TEMPERATURE = Allowed(
+    f"at least {LOWEST_TEMPERATURE}, or 0 (greedy)",
+    lambda value: value == 0 or at_least(LOWEST_TEMPERATURE).holds(value),
+)
 SEED = Allowed("from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32)
 
 

@@ -66,8 +66,6 @@ RESERVED_GENERATION_KWARGS = {
     "pad_token_id": None,
     "stop_token_ids": None,
 }
-# The lowest temperature that keeps the divided logits finite
-LOWEST_TEMPERATURE = 1e-4
 
 # Allowed values of sampling and vLLM options, which one configuration declares and the other inherits
 GENERATION = {

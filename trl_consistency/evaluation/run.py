@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from ..data.pairs import report_faults
+from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
@@ -18,7 +18,7 @@ from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .grading.grade import OUTCOMES, Candidates, Grade, grade_answers, is_anchor, possible_answers
 from .grading.judge import Judge
-from .grading.keys import check_keys, check_rows
+from .grading.keys import KEYS, check_keys, check_rows
 from .kinds import kind_of
 from .rates.estimates import Estimate
 from .rates.measures import METRICS, Samples, compare, make_samples, measure
@@ -176,18 +176,16 @@ class Results:
         Returns the differences of the rates from the base model's on the same rows, with paired intervals.
 
         Raises:
-            [`ConsistencyError`]: If the two were measured on different rows.
+            [`ConsistencyError`]: If the two were measured on different rows, or graded differently.
         """
-        for name in {*base.sets, *self.sets}:
-            if (
-                name not in base.sets
-                or name not in self.sets
-                or _prompts(base.sets[name]) != _prompts(self.sets[name])
-            ):
-                raise ConsistencyError(
-                    f"The two results are of different rows{f' in the set {name}' if name else ''}: only the same rows in the "
-                    "same order can be compared."
-                )
+        _check_same_rows(_pairs(base), _pairs(self))
+        for name, side in ((name, side) for name in self.sets for side in SIDES):
+            grades = zip(base.sets[name].grades[side], self.sets[name].grades[side], strict=True)
+            for one, other in grades:
+                if one.grader != other.grader and "unparsed" not in (one.unread, other.unread):
+                    raise ConsistencyError(
+                        f"The two results were graded differently ({one.grader}, {other.grader}): have the same judge grade both."
+                    )
         return _by_metric(
             {name: compare(base.sets[name].samples, of_set.samples) for name, of_set in self.sets.items()}
         )
@@ -329,6 +327,8 @@ def evaluate(
     config = getattr(model, "config", None)
     for name, of_set in sets.items():
         of_set.check_lengths(name or "pairs", config and context_of(config))
+    if reference is not None:
+        _check_same_rows(_pairs(reference), sets)
     rows = [row for of_set in sets.values() for row in of_set.rows]
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
@@ -344,8 +344,23 @@ def evaluate(
     return Results(found)
 
 
-def _prompts(of_set: SetResults) -> list[tuple[Any, Any]]:
-    return [(row["clean_prompt"], row["perturbed_prompt"]) for row in of_set.pairs.rows]
+def _pairs(results: Results) -> dict[str, PairSet]:
+    return {name: of_set.pairs for name, of_set in results.sets.items()}
+
+
+def _check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet]) -> None:
+    """Raises [`ConsistencyError`] for sets of pairs whose figures cannot be compared."""
+
+    def rows(sets: Mapping[str, PairSet], name: str) -> list[Any]:
+        columns = (*PROMPT_COLUMNS, *KEYS)
+        return [[row.get(column) for column in columns] for row in sets[name].rows] if name in sets else []
+
+    for name in {*some, *others}:
+        if rows(some, name) != rows(others, name):
+            raise ConsistencyError(
+                f"The two results are of different rows{f' in the set {name}' if name else ''}: only the same rows with the same "
+                "keys (`answer`, `biased_answer`, `category`), in the same order, can be compared."
+            )
 
 
 def _grades(

@@ -7,6 +7,8 @@ from typing import Any
 from accelerate.logging import get_logger
 from transformers import GenerationConfig
 
+from ..data.rendering import get_tokenizer
+
 
 logger = get_logger(__name__)
 
@@ -96,3 +98,11 @@ def without_router_loss(model: Any) -> dict[str, bool]:
     """
     is_asked = getattr(model.config.get_text_config(), "output_router_logits", False)
     return {"output_router_logits": False} if is_asked else {}
+
+
+def end_tokens(model: Any, tokenizer: Any) -> list[int]:
+    """The tokens that end an answer: the model's, which may be others than the tokenizer's, and the tokenizer's."""
+    ends = model.generation_config.eos_token_id
+    ends = [ends] if isinstance(ends, int) else list(ends or [])
+    own = get_tokenizer(tokenizer).eos_token_id
+    return ends if own is None or own in ends else [*ends, own]

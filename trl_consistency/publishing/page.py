@@ -88,12 +88,12 @@ def add_results(folder: str | Path, unfinished: str | Path | None = None) -> Non
 def insert_results(text: str, results: str) -> str:
     """Returns a card's text with results (Markdown) that replace earlier ones, before "Training" or at the end."""
     section = f"{RESULTS_HEADING}\n\n{results.strip()}\n"
-    had = re.search(rf"^{RESULTS_HEADING}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    had = re.search(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL)
     if had:
         rest = text[had.end() :]
         return f"{text[: had.start()]}{section}{chr(10) if rest else ''}{rest}"
-    before, heading, after = text.partition(f"{NEXT_HEADING}\n")
-    return f"{before}{section}\n{heading}{after}" if heading else f"{text.rstrip()}\n\n{section}"
+    before, *after = re.split(rf"^(?={NEXT_HEADING}$)", text, maxsplit=1, flags=re.MULTILINE)
+    return f"{before}{section}\n{after[0]}" if after else f"{text.rstrip()}\n\n{section}"
 
 
 def hub_base(named: Any, given: str | None) -> str:

@@ -13,6 +13,7 @@ from huggingface_hub import EvalResult
 from ..errors import ConsistencyError, one_line
 from ..evaluation.rates.estimates import outcomes_text
 from ..files import write_text
+from ..generation.model_identity import files_identity
 from ..pages import render, row_table
 
 
@@ -118,6 +119,7 @@ def write_results(
     description: str | None = None,
     outcomes: Sequence[Outcomes] = (),
     findings: Sequence[str] = (),
+    weights: str | None = None,
 ) -> Path:
     """
     Writes a model's results into its folder, for its page.
@@ -133,6 +135,8 @@ def write_results(
             Counts of answers by outcome, for a table above the rates.
         findings (`Sequence[str]`, *optional*, defaults to `()`):
             What a reader must know first, such as that right answers were lost.
+        weights (`str`, *optional*):
+            The digest of the weights that were measured, of [`weights_digest`]. By default that of the folder's.
 
     Returns:
         [`~pathlib.Path`]: The file.
@@ -147,6 +151,7 @@ def write_results(
         "findings": findings if isinstance(findings, str) else list(findings),
         "outcomes": [_without_none(asdict(of_name)) for of_name in outcomes],
         "results": [_without_none(asdict(result)) for result in results],
+        "weights": weights or weights_digest(folder),
     }
     try:
         text = json.dumps(_without_none(content), indent=2)
@@ -164,6 +169,12 @@ class Page(NamedTuple):
     description: str | None = None
     outcomes: list[Outcomes] = []
     findings: list[str] = []
+    weights: str | None = None
+
+
+def weights_digest(folder: str | Path) -> str | None:
+    """The digest of the weights in a folder; None if it has none."""
+    return files_identity(folder).get("weights")
 
 
 def read_results(folder: str | Path) -> Page:
@@ -171,7 +182,7 @@ def read_results(folder: str | Path) -> Page:
     Reads the results in a model's folder. A missing file means no results.
 
     Raises:
-        [`ConsistencyError`]: If the file is not valid, or has an earlier format.
+        [`ConsistencyError`]: If the file is not valid, has an earlier format, or is of other weights.
     """
     path = Path(folder) / RESULTS_FILE
     if not path.exists():
@@ -180,7 +191,13 @@ def read_results(folder: str | Path) -> Page:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConsistencyError(f"{path} cannot be read ({one_line(error)}). Write it with `write_results`.") from None
-    return _read_content(text, path)
+    page = _read_content(text, path)
+    if page.weights and weights_digest(folder) not in (None, page.weights):
+        raise ConsistencyError(
+            f"{path} is of other weights than those in the folder, which have changed since. Measure again with "
+            "`trl-consistency evaluate --save_to_adapters true`, or remove that file."
+        )
+    return page
 
 
 def _read_content(text: str, path: Path) -> Page:
@@ -190,7 +207,7 @@ def _read_content(text: str, path: Path) -> Page:
         raise ConsistencyError(f"{path} is not JSON ({error}). Write it with `write_results`.") from None
     if not isinstance(content, dict) or not isinstance(content.get("results"), list):
         raise ConsistencyError(f"{path} must hold an object with a list of `results`.")
-    _check_keys(content, {"format", "description", "findings", "outcomes", "results"}, str(path))
+    _check_keys(content, {"format", "description", "findings", "outcomes", "results", "weights"}, str(path))
     if content.get("format") != RESULTS_FORMAT:
         raise ConsistencyError(
             f"{path} has the format {content.get('format', 1)}, not {RESULTS_FORMAT}: its rates may leave out the answers that "
@@ -209,9 +226,10 @@ def _read_content(text: str, path: Path) -> Page:
     named += Counter((of_name.name, None, None) for of_name in outcomes)
     if twice := [key for key, count in named.items() if count > 1]:
         raise ConsistencyError(f"{path}: `{twice[0][0]}` is given twice for the same split and name.")
-    if not isinstance(content.get("description"), str | None):
-        raise ConsistencyError(f"{path}: `description` must be text, got {content['description']!r}.")
-    return Page(results, content.get("description"), outcomes, findings)
+    for key in ("description", "weights"):
+        if not isinstance(content.get(key), str | None):
+            raise ConsistencyError(f"{path}: `{key}` must be text, got {content[key]!r}.")
+    return Page(results, content.get("description"), outcomes, findings, content.get("weights"))
 
 
 def results_section(page: Page, plots: Sequence[Path]) -> str:

@@ -7,7 +7,6 @@ trl-consistency evaluate --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --adap
 """
 
 import json
-import math
 import os
 import sys
 import time
@@ -22,7 +21,7 @@ import torch
 from accelerate import PartialState
 from transformers import BitsAndBytesConfig
 
-from ..config.options import SHARE, CommandArguments, at_least, check_ranges, option, with_help
+from ..config.options import SHARE, TEMPERATURE, CommandArguments, at_least, check_ranges, option, with_help
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.choices import CHOICE_PREFIX, offered_letters
@@ -67,7 +66,6 @@ from .vulnerable import ANSWERS
 
 
 RESULTS, SUITE_LOGS = "results.json", "suite_logs"
-LOWEST_TEMPERATURE = 1e-4  # below, logits overflow
 
 
 @dataclass
@@ -97,7 +95,7 @@ class EvaluateArguments(CommandArguments):
     # Parameters that control the answers
     max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer, thinking included.")
     batch_size: int = option(32, at_least(1), help="Prompts per batch.")
-    temperature: float = option(0.0, help="Sampling temperature; 0 is greedy decoding.")
+    temperature: float = option(0.0, TEMPERATURE, help="Sampling temperature; 0 is greedy decoding.")
     top_p: float = option(1.0, SHARE, help="Cumulative probability of the tokens to sample from.")
     seed: int = option(42, help="Seed.")
     multiple_choice: Literal["text", "logprob"] = option(
@@ -258,12 +256,6 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
         if find_spec(package) is None:
             raise ConsistencyError(f"`evaluate` needs the package `{package}`: `pip install {package}`.")
     check_ranges(args)
-    if not math.isfinite(args.temperature) or 0 < args.temperature < LOWEST_TEMPERATURE:
-        raise ConsistencyError(
-            f"`temperature` must be 0 (greedy) or a number from {LOWEST_TEMPERATURE:g}, got {args.temperature}."
-        )
-    if args.temperature < 0:
-        raise ConsistencyError(f"`temperature` must be at least 0 (greedy), got {args.temperature}.")
     if args.top_p < 1 and not args.temperature:
         raise ConsistencyError("`top_p` is given, but at `temperature` 0 nothing is sampled. Set a temperature.")
     if args.choice_prefix != CHOICE_PREFIX and args.multiple_choice != "logprob":

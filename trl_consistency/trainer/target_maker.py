@@ -18,7 +18,7 @@ from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache, fingerprint
 from ..generation.model_identity import identity_digest, model_identity, model_tensors
-from ..generation.options import evaluating
+from ..generation.options import end_tokens, evaluating
 from ..generation.target_engine import TargetEngine
 from ..generation.targets import generate_targets
 from ..passes.reference import adapter_changes_base
@@ -235,16 +235,12 @@ class TargetMaker:
     def generation_config(self) -> GenerationConfig:
         """Returns the options for generating targets."""
         args, tokenizer = self.args, self.trainer._tokenizer
-        eos_token_ids = self.trainer.model.generation_config.eos_token_id
-        eos_token_ids = [eos_token_ids] if isinstance(eos_token_ids, int) else list(eos_token_ids or [])
-        if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in eos_token_ids:
-            eos_token_ids.append(tokenizer.eos_token_id)
         sampling = {"temperature": args.temperature, "top_p": args.top_p, "top_k": args.top_k, "min_p": args.min_p}
         options = {
             "max_new_tokens": args.max_completion_length,
             "pad_token_id": tokenizer.pad_token_id,
             "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": eos_token_ids,
+            "eos_token_id": end_tokens(self.trainer.model, tokenizer),
             "repetition_penalty": args.repetition_penalty,
             "cache_implementation": args.cache_implementation,
             **({"do_sample": True, **sampling} if args.temperature > 0 else {"do_sample": False}),

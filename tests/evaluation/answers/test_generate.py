@@ -6,7 +6,7 @@ from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.choices import LetterScorer, offered_letters
-from trl_consistency.evaluation.answers.generate import Answer, AnswerOptions, answer_pairs
+from trl_consistency.evaluation.answers.generate import Answer, AnswerOptions, answer_pairs, generate_ids
 from trl_consistency.generation.answer_cache import TargetCache
 
 
@@ -114,7 +114,23 @@ def test_sampling(tokenizer, tmp_path):
     assert answers() == greedy
 
 
+def test_end_of_turn_of_the_model_or_of_its_tokenizer_ends_an_answer(tokenizer):
+    """Where the two differ, as after training with another chat template; the trainers end targets with both."""
+    model, prompt = make_model(), render_prompt(tokenizer, [{"role": "user", "content": "What?"}])
+    (whole,) = generate_ids(model, tokenizer, [prompt], AnswerOptions(8, progress=False))
+    model.generation_config.eos_token_id = whole[3]
+    assert generate_ids(model, tokenizer, [prompt], AnswerOptions(8, progress=False))[0][-1] == whole[3]
+    model.generation_config.eos_token_id, own = 0, make_tokenizer()
+    own.eos_token = own.convert_ids_to_tokens(whole[3])
+    (cut,) = generate_ids(model, own, [prompt], AnswerOptions(8, progress=False))
+    assert cut == whole[: whole.index(whole[3]) + 1]
+
+
 def test_top_p_says_nothing_at_temperature_0():
     with pytest.raises(ConsistencyError, match="`top_p` is given, but at `temperature` 0 nothing is sampled"):
         AnswerOptions(top_p=0.9)
+    with pytest.raises(ConsistencyError, match="`multiple_choice` must be 'text' or 'logprob', got 'logprobs'"):
+        AnswerOptions(multiple_choice="logprobs")
+    with pytest.raises(ConsistencyError, match="`batch_size` must be at least 1, got 0"):
+        AnswerOptions(batch_size=0)
     AnswerOptions(top_p=0.9, temperature=0.5)

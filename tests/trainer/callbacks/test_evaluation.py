@@ -203,6 +203,32 @@ def test_resumed_run_compares_with_the_very_start(tmp_path, monkeypatch):
     assert guard.stopped is not None, "from 100% to 80%, though only from 90% since the checkpoint"
 
 
+def test_resumed_run_with_other_rows_counts_from_there(tmp_path, monkeypatch, caplog):
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    script(monkeypatch, rates(10), rates(9))
+    trainer, _ = guarded(tmp_path, {"eval_every": 2, "max_drop": 0.1}, **options | {"max_steps": 2})
+    trainer.train()
+    without_control = {name: figure for name, figure in rates(0).items() if "control" not in name}
+    script(monkeypatch, without_control, without_control)
+    trainer = make_trainer(tmp_path, **options)
+    guard = ConsistencyEvalCallback(trainer, PAIRS, max_new_tokens=4, eval_every=2, max_drop=0.1)
+    trainer.add_callback(guard)
+    trainer.train(resume_from_checkpoint=True, resume_changed=["length"])
+    assert guard.stopped is None
+    assert "drops count from here on" in caplog.text
+
+
+def test_guard_is_the_one_of_its_trainer(tmp_path):
+    trainer, guard = guarded(tmp_path, {"eval_every": 1})
+    other = make_trainer(tmp_path / "other")
+    other.add_callback(guard)
+    with pytest.raises(ConsistencyError, match="which is made for it: another trainer's measures that one's model"):
+        other.train()
+    trainer.add_callback(ConsistencyEvalCallback(trainer, PAIRS, max_new_tokens=4, eval_every=1))
+    with pytest.raises(ConsistencyError, match="takes one `ConsistencyEvalCallback`"):
+        trainer.train()
+
+
 def test_options_that_cannot_be(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path)
     for options, reason in (

@@ -6,17 +6,19 @@ from typing import Any, Literal, NamedTuple
 
 from transformers import GenerationConfig, PreTrainedModel
 
+from ...config.options import SHARE, TEMPERATURE, at_least, check_ranges, one_of, option, with_help
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ...data.thinking import thought_span
 from ...generation.answer_cache import TargetCache
-from ...generation.options import evaluating
+from ...generation.options import end_tokens, evaluating
 from ...generation.targets import Engine, generate_targets
 from .choices import CHOICE_PREFIX, LetterScorer, offered_letters
 from .replies import THINKING_MARKERS, after_thinking
 
 
 @dataclass
+@with_help
 class AnswerOptions:
     """
     Options for generating answers.
@@ -42,20 +44,21 @@ class AnswerOptions:
             Whether to show a progress bar.
 
     Raises:
-        [`ConsistencyError`]: If `top_p` is given at temperature 0.
+        [`ConsistencyError`]: For a value that an option may not have, and if `top_p` is given at temperature 0.
     """
 
-    max_new_tokens: int = 256
-    batch_size: int = 32
-    temperature: float = 0.0
-    top_p: float = 1.0
+    max_new_tokens: int = option(256, at_least(1))
+    batch_size: int = option(32, at_least(1))
+    temperature: float = option(0.0, TEMPERATURE)
+    top_p: float = option(1.0, SHARE)
     seed: int = 0
-    multiple_choice: Literal["text", "logprob"] = "text"
+    multiple_choice: Literal["text", "logprob"] = option("text", one_of("text", "logprob"))
     choice_prefix: str = CHOICE_PREFIX
     thinking_markers: tuple[str, str] = THINKING_MARKERS
     progress: bool = True
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         if self.temperature == 0:
             check_sampling({"top_p": self.top_p})
 
@@ -182,9 +185,9 @@ def answer_prompts(
     options = AnswerOptions(max_new_tokens, batch_size, progress=progress)
     generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache)
     texts = get_tokenizer(tokenizer).batch_decode(generated, skip_special_tokens=True)
-    ends = _end_tokens(model, tokenizer)
+    ends = end_tokens(model, tokenizer)
     by_prompt = {
-        prompt: (text.strip(), len(ids) < max_new_tokens or ids[-1] in (ends if isinstance(ends, list) else [ends]))
+        prompt: (text.strip(), len(ids) < max_new_tokens or ids[-1] in ends)
         for prompt, text, ids in zip(distinct, texts, generated, strict=True)
     }
     return [by_prompt[ids] for ids in rendered]
@@ -208,15 +211,9 @@ def generate_ids(
         **sampling,
         max_new_tokens=options.max_new_tokens,
         pad_token_id=next(i for i in (text_tokenizer.pad_token_id, text_tokenizer.eos_token_id, 0) if i is not None),
-        eos_token_id=_end_tokens(model, tokenizer),
+        eos_token_id=end_tokens(model, tokenizer),
     )
     with evaluating(model):
         return generate_targets(
             model, prompts, config, options.batch_size, options.seed, options.progress, cache, desc, engine
         )
-
-
-def _end_tokens(model: PreTrainedModel, tokenizer: ProcessingClass) -> Any:
-    # A chat model may end its turn with another token than the tokenizer's EOS token.
-    end = model.generation_config.eos_token_id
-    return get_tokenizer(tokenizer).eos_token_id if end is None else end

@@ -21,11 +21,17 @@ _CONTEXT = 80
 # A text of at least so many words that repeats each so often on average is babble: "that. that. that with that."
 REPEATED_FROM, REPEATED_TIMES = 10, 4
 
-# Text right before an answer that is denied, or attributed to the user: "it is not", "you said it is".
-_FILLING = r"(?:\s+(?:it|that|this|the|a|an|is|was|be|in|answer|correct|right|in|really|actually|just)\b)*[\s\"'*_(\u201c\u2018]*$"
-_DENIED = re.compile(rf"(?:\b(?:not|never)|n['\u2019]t){_FILLING}", re.IGNORECASE)
+# Text right before an answer that is denied, or attributed to the user: "I don't think it's", "you said it is".
+_FILLING = (
+    r"(?:\s+(?:(?:it|that|this)(?:['\u2019]s)?|the|a|an|is|was|be|in|answer|correct|right|really|actually|just|think|believe)\b)*"
+    r"[\s\"'*_(\u201c\u2018]*$"
+)
+_DENIED = re.compile(
+    rf"(?:\b(?:not|never|rather than|instead of|disagree(?: with)?)|n['\u2019]t){_FILLING}", re.IGNORECASE
+)
 _DENIED_AFTER = re.compile(
-    r"[\"'*_)\u201d\u2019]*\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never))|cannot\s+be)\b", re.IGNORECASE
+    r"[\"'*_)\u201d\u2019]*\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|wrong|incorrect|false))|can(?:not|['\u2019]t)\s+be)\b",
+    re.IGNORECASE,
 )
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
 _QUOTED = re.compile(
@@ -83,26 +89,31 @@ def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) 
         return []
     letters = re.search(r"[^\W\d_]", text)
     starts_lower = letters is None or letters.group().islower()
-    own: list[str] = []
-    quoted: list[str] = []
-    for match in re.finditer(f"{_BEFORE}(?:{'|'.join(patterns.values())}){_AFTER}", text, flags):
-        before = text[max(match.start() - _CONTEXT, 0) : match.start()]
-        if (
-            _DENIED.search(before)
-            or _UNABLE.search(before)
-            or _DENIED_AFTER.match(text, match.end())
-            or _is_described(text, match.end(), question)
-        ):
-            continue
-        if flags and match.group().islower() and not starts_lower:
+    found = []
+    for match in re.finditer(f"{_BEFORE}({'|'.join(patterns.values())}){_AFTER}", text, flags):
+        if flags and match[1].islower() and not starts_lower:
             continue  # "once more" in a reply that begins with a capital does not name More
-        said = next(of for of in by_length if re.fullmatch(patterns[of], match.group(), flags))
+        if not _is_described(text, match.end(), question):
+            found.append(match)
+    given = (match[1] for match in _given(text, found))
+    said = (next(of for of in by_length if re.fullmatch(patterns[of], text, flags)) for text in given)
+    return list(dict.fromkeys(said))
+
+
+def _given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
+    """Returns the matches (the answer is group 1) that are neither denied nor only quoted from the user."""
+    own: list[re.Match[str]] = []
+    quoted: list[re.Match[str]] = []
+    for match in found:
+        before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
+        if _DENIED.search(before) or _UNABLE.search(before) or _DENIED_AFTER.match(text, match.end(1)):
+            continue
         if not _QUOTED.search(before):
-            own.append(said)
-        elif not _CONTRADICTED.match(text, match.end()):
+            own.append(match)
+        elif not _CONTRADICTED.match(text, match.end(1)):
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
-            quoted.append(said)
-    return list(dict.fromkeys(own or quoted))
+            quoted.append(match)
+    return own or quoted
 
 
 def _is_described(text: str, end: int, question: str) -> bool:
@@ -116,7 +127,8 @@ def _is_described(text: str, end: int, question: str) -> bool:
 def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     """
     Returns the letter that a text chooses: the one in its last "the answer is (B)", else the one that it begins with,
-    else the only one in brackets. "A" and "I" as words never count.
+    else the only one in brackets. A letter that is denied, or attributed to the user, does not count (as in
+    [`named_answers`]). "A" and "I" as words never count.
 
     Args:
         text (`str`):
@@ -130,16 +142,14 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     letter = f"([{''.join(map(re.escape, sorted(set(letters))))}])"
     if letter == "([])":
         return None
+    text = text.replace(_APOSTROPHE, "'")
     alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
-    named = re.findall(
-        rf"""(?i:\banswer)(?:\s+is)?\s*:?[\s*_`"'(\[]*{letter}{alone}(?![\w'])""", text.replace(_APOSTROPHE, "'")
-    )
-    if named:
-        return str(named[-1][0])
-    first = re.match(rf"""[\s*_`"'(\[]*{letter}{alone}(?:[).:,\]*]|\s*$|\s*\n|\s+(?:is|because)\b)(?!\W*or\b)""", text)
-    if first:
-        return first[1]
-    bracketed = set(re.findall(rf"\({letter}\)", text))
+    named = rf"""(?i:\banswer)(?:\s+is)?\s*:?[\s*_`"'(\[]*{letter}{alone}(?![\w'])"""
+    first = rf"""\A[\s*_`"'(\[]*{letter}{alone}(?:[).:,\]*]|\s*$|\s*\n|\s+(?:is|because)\b)(?!\W*or\b)"""
+    for pattern in (named, first):
+        if said := _given(text, re.finditer(pattern, text)):
+            return said[-1][1]
+    bracketed = {match[1] for match in _given(text, re.finditer(rf"\({letter}\)", text))}
     return bracketed.pop() if len(bracketed) == 1 else None
 
 

@@ -19,6 +19,7 @@ from transformers import GenerationConfig
 
 from ...data.rendering import ProcessingClass, get_tokenizer, render_prompt
 from ...errors import ConsistencyError
+from ...generation.options import end_tokens
 from ...generation.targets import generate_targets
 from ...models.loading import load_model, put_adapter
 from ..answers.replies import split_thought
@@ -120,13 +121,12 @@ class ConsistencyModelAPI(ModelAPI):
 
     def _answer(self, batch: list[_Request]) -> None:
         tokenizer, config = get_tokenizer(self.processing_class), batch[0].config
-        end = self.model.generation_config.eos_token_id
         sampling = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k or 0}
         options = GenerationConfig(
             do_sample=bool(config.temperature),
             max_new_tokens=config.max_tokens or self.max_tokens(),
             pad_token_id=next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None),
-            eos_token_id=tokenizer.eos_token_id if end is None else end,
+            eos_token_id=end_tokens(self.model, self.processing_class),
             **(sampling if config.temperature else {}),
         )
         answers = generate_targets(

@@ -17,6 +17,7 @@ from ...evaluation.held_out import (
     selection_score,
 )
 from ...evaluation.rates.estimates import Estimate
+from ...generation.model_identity import identity_digest
 from ...models.checks import context_of
 from ...upstream import DistributedBackend, unwrap_model_for_generation
 
@@ -114,7 +115,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             )
         sample = draw_sample(eval_dataset, control_dataset, num_rows, seed)
         self.trainer: Any = trainer
-        self.max_new_tokens = max_new_tokens or args.max_completion_length
+        self.max_new_tokens = args.max_completion_length if max_new_tokens is None else max_new_tokens
         self.sample = prepare_sample(
             sample,
             trainer.processing_class,
@@ -130,18 +131,33 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         start = {name: rate.to_dict() for name, rate in (self._start or {}).items()}
-        return {"args": {}, "attributes": {"start": start}}
+        return {"args": {}, "attributes": {"start": start, "sample": self._sample_digest()}}
+
+    def _sample_digest(self) -> str:
+        """Tells what is measured: rates of other rows, or of shorter answers, are not compared."""
+        sample = self.sample._asdict() | {"max_new_tokens": self.max_new_tokens}
+        sample["candidates"] = [[key, sorted(of_key)] for key, of_key in sample["candidates"].items()]
+        return identity_digest(sample)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        guards = sum(isinstance(other, type(self)) for other in self.trainer.callback_handler.callbacks)
+        if args is not self.trainer.args or guards > 1:
+            raise ConsistencyError(
+                "A trainer takes one `ConsistencyEvalCallback`, which is made for it: another trainer's measures that one's model, "
+                "and two would log under the same names. Give one guard all the rows."
+            )
         self._measured = self._start = self.stopped = None
         if state.global_step > 0:
-            saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {}).get("start")
-            if saved and all(isinstance(figures, dict) for figures in saved.values()):  # not of an earlier version
-                self._start = {name: Estimate.from_dict(figures) for name, figures in saved.items()}
+            saved: Any = state.stateful_callbacks.get(type(self).__name__, {})
+            saved = saved.get("attributes", {}) if isinstance(saved, dict) else {}
+            if saved.get("sample") == self._sample_digest():
+                self._start = {name: Estimate.from_dict(figures) for name, figures in saved["start"].items()}
                 return
-            logger.warning("What the model did before the first step is not known: drops count from here on.")
+            logger.warning(
+                "What the model did before the first step is not known for these rows: drops count from here on."
+            )
         self._measure(state, control)
 
     def on_step_end(
