@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from tests.helpers.models import CHATML, make_pairs, make_tokenizer
@@ -47,6 +49,15 @@ def test_what_templates_may_change():
     tokenizer = make_tokenizer(TRIMMED.replace("{%- endfor -%}", calls + "{%- endfor -%}", 1))
     earlier = [THOUGHT, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
     assert render_prompt(tokenizer, [SYSTEM, USER, *earlier, USER], TOOLS)
+
+
+@pytest.mark.parametrize("written", ["call.function.arguments", "call.function | tojson"])
+def test_arguments_of_calls_may_be_json_in_ascii(written):
+    """As the APIs that serve models give them, and as `json.dumps` writes them."""
+    calls = "{% for call in message.tool_calls %}{{ call.function.name }}{{ " + written + " }}{% endfor %}"
+    tokenizer = make_tokenizer(CHATML.replace("{%- endfor -%}", calls + "{%- endfor -%}", 1))
+    call = {"function": {"name": "search", "arguments": json.dumps({"for": 'São "Paulo"'})}}
+    assert render_prompt(tokenizer, [USER, {"role": "assistant", "content": "", "tool_calls": [call]}, USER])
 
 
 def test_completion_that_is_left_out_is_refused(tokenizer):

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from datasets import IterableDataset
-from peft import AdaLoraConfig, LoraConfig, PromptTuningConfig, get_peft_model
+from peft import AdaLoraConfig, AdaptionPromptConfig, LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import BitsAndBytesConfig
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -242,6 +242,18 @@ CASES: list[Case] = [
         lambda room: room.train(model_init_kwargs={"attn_implementatio": "eager"}),
     ),
     Case(
+        "more layers",
+        "Options of loading that ask for layers which the weights do not have",
+        "… asks for 3 layers (`num_hidden_layers`), and the weights have 2. Download or copy both again. (`model_init_kwargs` changes its config: num_hidden_layers.)",
+        lambda room: room.trainer(options={"model_init_kwargs": {"num_hidden_layers": 3}}),
+    ),
+    Case(
+        "other weights",
+        "Options of loading by which other weights are loaded, or some made at random",
+        "`model_init_kwargs` sets `ignore_mismatched_sizes`, by which the model could be another than its files are. …",
+        lambda room: room.trainer(options={"model_init_kwargs": {"ignore_mismatched_sizes": True, "vocab_size": 500}}),
+    ),
+    Case(
         "unknown checkpointing option",
         "A misspelt option of gradient checkpointing",
         "`gradient_checkpointing_kwargs` has the unknown key `reentrant`. Did you mean `use_reentrant`?",
@@ -396,6 +408,12 @@ CASES: list[Case] = [
                 "that needs calls in each step, or task ids (AdaLoRA, Poly, X-LoRA, …)",
                 " is of the type ADALORA, which needs more from a trainer than the gradients of a loss. Use LoRA.",
                 lambda: AdaLoraConfig(target_modules=["q_proj"], total_step=10),
+            ),
+            (
+                "adaption prompt",
+                "whose prompts stand in the attention (Llama-Adapter)",
+                " is of the type ADAPTION_PROMPT, which needs more of a trainer than the gradients of a loss. Use LoRA.",
+                lambda: AdaptionPromptConfig(adapter_len=4, adapter_layers=1, task_type="CAUSAL_LM"),
             ),
             (
                 "dropout",

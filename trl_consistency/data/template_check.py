@@ -111,7 +111,8 @@ def _leaves(value: Any) -> Iterator[str]:
 def _forms(piece: str) -> Iterator[str]:
     """Yields the forms in which a template may write a text: plain, JSON, JSON within JSON, a Python literal."""
     yield piece
-    as_json = json.dumps(piece, ensure_ascii=False)[1:-1]
-    yield as_json
-    yield json.dumps(as_json, ensure_ascii=False)[1:-1]
+    for ascii_alone in (False, True):  # as `json.dumps` writes the arguments of a call
+        as_json = json.dumps(piece, ensure_ascii=ascii_alone)[1:-1]
+        yield as_json
+        yield json.dumps(as_json, ensure_ascii=False)[1:-1]
     yield repr(piece)[1:-1]

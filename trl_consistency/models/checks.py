@@ -21,7 +21,7 @@ from .architecture import check_adapter_fits, check_architecture
 
 
 # Adapters that need task ids, experts, states of another model, or calls in each step.
-NEED_MORE = ("ADALORA", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
+NEED_MORE = ("ADALORA", "ADAPTION_PROMPT", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
 NEED_DATA = ("eva", "lora_ga")  # for their initialisation
 CHANGE_BASE = ("pissa_niter", "corda", "loftq")  # by their initialisation, which is random or depends on data
 
@@ -29,13 +29,16 @@ DTYPES = (None, "auto", "bfloat16", "float16", "float32")
 
 # Options of `from_pretrained` that are not keys of the config
 LOADING = (
-    *("adapter_kwargs", "adapter_name", "allow_all_kernels", "attn_implementation", "cache_dir", "code_revision"),
-    *("config", "device_map", "device_mesh", "distributed_config", "dtype", "experts_implementation"),
-    *("force_download", "fusion_config", "generation_config", "gguf_file", "ignore_mismatched_sizes"),
-    *("kernel_config", "key_mapping", "local_files_only", "low_cpu_mem_usage", "max_memory", "offload_buffers"),
-    *("offload_folder", "proxies", "quantization_config", "revision", "state_dict", "subfolder", "token"),
-    *("torch_dtype", "tp_plan", "tp_size", "trust_remote_code", "use_cache", "use_kernels", "use_safetensors"),
-    *("variant", "weights_only"),
+    *("allow_all_kernels", "attn_implementation", "cache_dir", "code_revision", "device_map", "device_mesh", "dtype"),
+    *("distributed_config", "experts_implementation", "force_download", "fusion_config", "kernel_config"),
+    *("local_files_only", "low_cpu_mem_usage", "max_memory", "offload_buffers", "offload_folder", "proxies"),
+    *("quantization_config", "revision", "token", "torch_dtype", "tp_plan", "tp_size", "trust_remote_code"),
+    *("use_cache", "use_kernels", "use_safetensors", "variant"),
+)
+# Options that would load other weights than those in the checked files, or random ones
+OTHER_WEIGHTS = (
+    *("adapter_kwargs", "adapter_name", "config", "generation_config", "gguf_file", "ignore_mismatched_sizes"),
+    *("key_mapping", "state_dict", "subfolder", "weights_only"),
 )
 
 
@@ -75,16 +78,29 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         raise ConsistencyError(
             "`model_init_kwargs` sets `use_safetensors: false`: pickled weights are not loaded, since they could run code."
         )
+    for key in OTHER_WEIGHTS:
+        if options.get(key) not in (None, False):
+            raise ConsistencyError(
+                f"`model_init_kwargs` sets `{key}`, by which the model could be another than its files are. Leave it out, and "
+                "save the model that you mean in a folder of its own."
+            )
     args.model_init_kwargs = {**options, "use_safetensors": True}
     if quantization_config is not None and peft_config is None:
         raise ConsistencyError(
             "`quantization_config` needs a `peft_config`: quantized weights cannot be trained themselves."
         )
     check_model_folder(model, options.get("revision"))
-    config = load_config(model, options.get("revision"), args.trust_remote_code)
-    check_keys("model_init_kwargs", options, {*LOADING, *config.to_dict()})
+    changes = [key for key in options if key not in LOADING]
+    try:
+        config = load_config(model, options.get("revision"), args.trust_remote_code, options)
+        check_architecture(model, config, options.get("attn_implementation"), peft_config)
+    except ConsistencyError as error:
+        if not changes:
+            raise
+        raise ConsistencyError(f"{error} (`model_init_kwargs` changes its config: {', '.join(changes)}.)") from None
+    unknown = [key for key in changes if not hasattr(config, key)]
+    check_keys("model_init_kwargs", unknown, {*LOADING, *OTHER_WEIGHTS, *config.to_dict()})
     _check_routers(config, args)
-    check_architecture(model, config, options.get("attn_implementation"), peft_config)
     return getattr(config.get_text_config(), "vocab_size", None)
 
 
@@ -97,14 +113,20 @@ def _check_routers(config: PreTrainedConfig, args: Any) -> None:
         )
 
 
-def load_config(model: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:
+def load_config(
+    model: str,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    model_init_kwargs: dict[str, Any] | None = None,
+) -> PreTrainedConfig:
     """
-    Returns the config of a model. Raises [`ConsistencyError`] if it is damaged, needs code of the model, or asks for
-    more layers than the weights have.
+    Returns the config of a model, changed by `model_init_kwargs`. Raises [`ConsistencyError`] if it is damaged, needs code of
+    the model, or asks for more layers than the weights have.
     """
-    _check_layers(model)
+    changes = {key: value for key, value in (model_init_kwargs or {}).items() if key not in LOADING}
+    _check_layers(model, changes)
     try:
-        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code, **changes)
     except Exception as error:  # faults in the file have no common error type
         if not trust_remote_code and "trust_remote_code" in str(error):
             raise ConsistencyError(
@@ -131,7 +153,7 @@ def _check_kernels(model: str, config: PreTrainedConfig) -> None:
                 )
 
 
-def _check_layers(folder: str) -> None:
+def _check_layers(folder: str, changes: dict[str, Any]) -> None:
     """
     Raises [`ConsistencyError`] if the config in a folder asks for more layers than the weights have. Reads the file
     itself: the memory that transformers' config needs grows with this number.
@@ -143,7 +165,7 @@ def _check_layers(folder: str) -> None:
     except (OSError, ValueError, RecursionError):
         return  # transformers reports what is wrong
     stored = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
-    parts = [content] if isinstance(content, dict) else []
+    parts = [{**content, **changes}] if isinstance(content, dict) else []
     for part in parts:  # grows: multimodal models have nested configs
         parts += [value for value in part.values() if isinstance(value, dict)]
         for key in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
@@ -211,7 +233,11 @@ def check_adapter_config(whose: str, config: PeftConfig) -> None:
         for name in switches
         if not isinstance(getattr(config, name), bool)
     ]
-    for name, lowest in (("r", 1), ("lora_alpha", -math.inf), ("lora_dropout", 0)):
+    for name, lowest in (
+        ("r", min(1, getattr(type(config), "r", 1) or 0)),
+        ("lora_alpha", -math.inf),
+        ("lora_dropout", 0),
+    ):
         value = getattr(config, name, lowest)
         if (
             isinstance(value, bool)
@@ -250,7 +276,8 @@ def context_length(model: Any, args: Any) -> int | None:
             Options of the run.
     """
     if isinstance(model, str):
-        config = load_config(model, (args.model_init_kwargs or {}).get("revision"), args.trust_remote_code)
+        options = args.model_init_kwargs or {}
+        config = load_config(model, options.get("revision"), args.trust_remote_code, options)
     else:
         config = model.config
     return context_of(config)

@@ -283,7 +283,7 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> N
     if args.layers is not None:
         if isinstance(model, str):
             options = args.model_init_kwargs or {}
-            config = load_config(model_id, options.get("revision"), args.trust_remote_code)
+            config = load_config(model_id, options.get("revision"), args.trust_remote_code, options)
         else:
             config = model.config
         resolve_layers(args.layers, config.get_text_config().num_hidden_layers)
