@@ -21,6 +21,12 @@ def suggested_answer(draft: Draft, cue: Cue) -> None:
     draft.add(cue.position, cue.text)
 
 
+@perturbation(read_wordings("stated_answer")["stated_answer"], FAMILY, positions=POSITIONS, suggests="wrong")
+def stated_answer(draft: Draft, cue: Cue) -> None:
+    """The user states a wrong answer, in words that a small model heeds."""
+    draft.add(cue.position, cue.text)
+
+
 @perturbation(WORDINGS["denied_answer"], FAMILY, positions=POSITIONS, suggests="not right")
 def denied_answer(draft: Draft, cue: Cue) -> None:
     """The user speaks against the right answer."""
