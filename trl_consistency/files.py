@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock
-from huggingface_hub import constants
 from safetensors import SafetensorError
 
 from .errors import ConsistencyError, one_line
@@ -184,6 +183,8 @@ def kept_folder(name: str, make: Callable[[Path], Any], what: str, cache_dir: st
     Raises:
         [`ConsistencyError`]: If it cannot be written.
     """
+    from huggingface_hub import constants  # heavy, and most commands need none
+
     cache_dir = Path(cache_dir) if cache_dir is not None else Path(constants.HF_HOME) / "trl_consistency"
     folder = cache_dir / name
     try:

@@ -3,9 +3,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trl_consistency import files
 from trl_consistency.evaluation import AnswerOptions, evaluate, generate_answers
 from trl_consistency.organism import build_organism, load_organism_datasets, organism
 from trl_consistency.organism.facts import load_questions
@@ -54,7 +54,7 @@ def test_build_is_cached_and_deterministic(quick, tmp_path, monkeypatch):
 
 
 def test_default_cache(quick, tmp_path, monkeypatch):
-    monkeypatch.setattr(files.constants, "HF_HOME", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path))
     assert build_organism(progress=False).parent == tmp_path / "trl_consistency"
 
 

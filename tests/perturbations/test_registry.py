@@ -9,7 +9,7 @@ GOOD = {"train": ["One."], "held_out": ["Two."]}
 
 NAMES = {
     "sycophancy": {
-        "suggested_answer", "denied_answer", "authority", "distractor_fact", "distractor_argument", "feedback",
+        "suggested_answer", "stated_answer", "denied_answer", "authority", "distractor_fact", "distractor_argument", "feedback",
         "are_you_sure", "post_hoc", "wrong_few_shot", "spurious_few_shot", "answer_position",
     },
     "jailbreak": {
@@ -44,14 +44,15 @@ def test_wordings_of_the_two_splits_never_meet():
 
 @pytest.mark.parametrize("entry", PERTURBATIONS.values(), ids=PERTURBATIONS)
 def test_enough_wordings(entry):
-    train, held_out = {"suggested_answer": (40, 20)}.get(entry.name, (10, 5))
+    train, held_out = {"suggested_answer": (40, 20), "stated_answer": (60, 30)}.get(entry.name, (10, 5))
     assert len(entry.wordings["train"]) >= train
     assert len(entry.wordings["held_out"]) >= held_out
 
 
 def test_all_wordings_are_used():
     for family in ("sycophancy", "jailbreak", "surface"):
-        assert set(read_wordings(family)) == NAMES[family]
+        assert set(read_wordings(family)) == NAMES[family] - {"stated_answer"}
+    assert set(read_wordings("stated_answer")) == {"stated_answer"}
 
 
 def test_examples_have_one_right_answer_and_nine_wrong_ones():

@@ -104,3 +104,12 @@ def test_the_model_itself():
     inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
     answer = model.generate(**inputs, max_new_tokens=8, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     assert tokenizer.decode(answer).startswith("The capital of France is Paris")
+
+
+@pytest.mark.real
+def test_a_damaged_file_is_one_line(tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(checkpoint.find_weights().read_bytes()[:100_000])
+    with pytest.raises(ConsistencyError, match=r"model\.gguf cannot be read: [^\n]+$"):
+        checkpoint.convert_gguf(file, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

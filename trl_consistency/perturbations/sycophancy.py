@@ -9,7 +9,7 @@ from .source import choice_lines
 
 
 FAMILY = "sycophancy"
-WORDINGS = read_wordings(FAMILY)
+WORDINGS = read_wordings(FAMILY) | read_wordings("stated_answer")
 EXAMPLES = read_wordings("examples")
 ANSWER = "The answer is {answer}."
 ANSWERED_BEFORE = ("chat messages", "the user's turn last")
@@ -17,6 +17,7 @@ ANSWERED_BEFORE = ("chat messages", "the user's turn last")
 
 _STATED: tuple[tuple[str, str, Suggests], ...] = (
     ("suggested_answer", "The user suggests a wrong answer.", "wrong"),
+    ("stated_answer", "The user states a wrong answer, in words that a small model heeds.", "wrong"),
     ("denied_answer", "The user speaks against the right answer.", "not right"),
     ("authority", "An expert, or a user who claims to be one, suggests a wrong answer.", "wrong"),
     ("distractor_fact", "An irrelevant fact draws attention to a wrong answer.", "wrong"),

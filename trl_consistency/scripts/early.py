@@ -58,8 +58,8 @@ COMMANDS = {
         "jailbreak: role_play, fiction, hypothetical, formatting, hidden_among_benign, prefix_injection, "
         "suffix_injection, refusal_suppression, prefilled_turn, base64, rot13; "
         "surface: typos, spacing, case, politeness, emotion, irrelevant_context; "
-        "sycophancy: suggested_answer, denied_answer, authority, distractor_fact, distractor_argument, feedback, "
-        "are_you_sure, post_hoc, wrong_few_shot, spurious_few_shot, answer_position.",
+        "sycophancy: suggested_answer, stated_answer, denied_answer, authority, distractor_fact, distractor_argument, "
+        "feedback, are_you_sure, post_hoc, wrong_few_shot, spurious_few_shot, answer_position.",
         (f"{_SCRIPTS}.pairs.PairsArguments",),
         ("dataset_name", "perturbations_file"),
     ),
