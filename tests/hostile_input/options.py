@@ -155,7 +155,7 @@ CASES: list[Case] = [
     Case(
         "two completions",
         "A completion whose token ids say something else",
-        "…row 0: `completion` and `completion_ids` say different things: make the one anew, or remove it",
+        "…row 0: `completion` and `completion_ids` differ: render `completion_ids` again, or remove it",
         lambda room: room.trainer([ANSWERED | {"completion_ids": [40, 41]}]),
     ),
     Case(

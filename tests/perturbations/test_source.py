@@ -65,7 +65,7 @@ FAULTS = {
     "answer out of range": ({**MC, "answer": 3}, "`answer` 3 is none of the 3 choices"),
     "negative": ({**MC, "answer": -1}, "`answer` -1 is none of the 3 choices"),
     "true": ({**MC, "answer": True}, "`answer` True is none of the 3 choices"),
-    "not a number": ({"question": "How many?", "answer": float("nan")}, "`answer` holds nan, which is no number"),
+    "not a number": ({"question": "How many?", "answer": float("nan")}, "`answer` holds nan, which is not a number"),
     "infinite": ({"question": "x", "answer": "a", "wrong_answers": [float("inf")]}, "`wrong_answers` holds inf"),
     "choice that is not a number": ({**MC, "choices": ["1", float("nan")]}, "`choices` holds nan"),
     "name that is not a number": ({"question": "x", "id": float("nan")}, "`id` holds nan"),

@@ -210,7 +210,7 @@ def _completion_fault(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, i
     decoded = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False))
     if any(" ".join(said.split()) in " ".join(text.split()) for text in decoded):
         return ""
-    return "`completion` and `completion_ids` say different things: make the one anew, or remove it"
+    return "`completion` and `completion_ids` differ: render `completion_ids` again, or remove it"
 
 
 def _count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:

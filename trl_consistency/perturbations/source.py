@@ -351,7 +351,7 @@ def _text(value: Any, column: str | None = None) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConsistencyError(f"`{column}` holds {value}, which is no number: write text, a number, or null")
+        raise ConsistencyError(f"`{column}` holds {value}, which is not a number: write text, a number, or null")
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
 
 
