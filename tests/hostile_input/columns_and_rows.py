@@ -192,7 +192,7 @@ CASES: list[Case] = [
     Case(
         "tools with text",
         "Tools beside a text prompt, which goes through no template",
-        "…row 0: `tools` is given, but the prompts are text, which goes through no chat template",
+        "…row 0: `tools` is given, but the prompts are text, which no chat template renders",
         lambda room: room.trainer([PAIR | {"tools": '[{"name": "f"}]'}]),
     ),
     Case(

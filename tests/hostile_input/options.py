@@ -149,7 +149,7 @@ CASES: list[Case] = [
     Case(
         "template variable of text",
         "Template variables, and prompts that are text",
-        "…row 0: `chat_template_kwargs` is given, but the prompts are text, which goes through no chat template",
+        "…row 0: `chat_template_kwargs` is given, but the prompts are text, which no chat template renders",
         lambda room: room.trainer([PAIR], {"chat_template_kwargs": {"no_think": True}}),
     ),
     Case(

@@ -42,7 +42,7 @@ CASES: list[Case] = [
     Case(
         "pairs with a wrong answer",
         "`pairs`: an answer that is none of the choices",
-        "…row 0: `answer` 'horse' is none of the 2 choices: give a letter, the text of a choice, or its index from 0",
+        "…row 0: `answer` 'horse' is not one of the 2 choices: give a letter, the text of a choice, or …",
         lambda room: room.pairs([{"question": "Largest?", "choices": ["dog", "cow"], "answer": "horse"}]),
     ),
     Case(

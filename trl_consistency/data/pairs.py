@@ -231,7 +231,7 @@ def row_checker(
             faults += [f"`completion` {fault}" for fault in _completion_faults(row.get("completion"), sides[0])]
         for column in ("tools", "chat_template_kwargs"):
             if sides[0] == "a string" and parse_or_none(row.get(column)):
-                faults.append(f"`{column}` is given, but the prompts are text, which goes through no chat template")
+                faults.append(f"`{column}` is given, but the prompts are text, which no chat template renders")
         shared_text = row.get("shared_text")
         if shared_text is not None and not (isinstance(shared_text, str) and shared_text.strip()):
             faults.append(f"`shared_text` must be text that both prompts hold, not {shared_text!r}")

@@ -154,7 +154,7 @@ def render_row(
         if isinstance(row["clean_prompt"], str):
             if kwargs:
                 raise InvalidPairsError(
-                    "`chat_template_kwargs` is given, but the prompts are text, which goes through no chat template"
+                    "`chat_template_kwargs` is given, but the prompts are text, which no chat template renders"
                 )
             texts = {side: row[side] for side in PROMPT_COLUMNS}
             is_text = has_completion and not row.get("completion_ids")

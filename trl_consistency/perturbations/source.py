@@ -331,8 +331,8 @@ def _letter(value: Any, column: str | None, choices: tuple[str, ...], labels: tu
         )
     if not meant:
         raise ConsistencyError(
-            f"`{column}` {value!r:.80} is none of the {len(choices)} choices: give a letter, the text of a choice, or its "
-            "index from 0"
+            f"`{column}` {value!r:.80} is not one of the {len(choices)} choices: give a letter, the text of a choice, "
+            "or its index from 0"
         )
     return min(meant)
 
