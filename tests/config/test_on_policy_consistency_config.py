@@ -37,7 +37,7 @@ FAULTY = {
     "no evaluation group": ({"num_generations_eval": 0}, "`num_generations_eval` must be at least 1"),
     "steps": (
         {"gradient_accumulation_steps": 2, "steps_per_generation": 3},
-        "`steps_per_generation` is 3, which is no multiple",
+        "`steps_per_generation` is 3, which is not a multiple",
     ),
     "clip without a ratio": ({"clip_range": 0.2}, "`clip_range` is set, but `loss_type` is 'divergence'"),
     "clip with one step": (
@@ -63,13 +63,13 @@ FAULTY = {
     ),
     "weights without vllm": (
         {"vllm_importance_sampling_clip_max": 2.0, "loss_type": "policy_gradient"},
-        "`vllm_importance_sampling_clip_max` is set, but nothing is weighed",
+        "`vllm_importance_sampling_clip_max` is set, but no weights are used",
     ),
     "weights of the exact divergence": (
         {"vllm_importance_sampling_clip_max": 2.0, "use_vllm": True},
-        "`vllm_importance_sampling_clip_max` is set, but nothing is weighed",
+        "`vllm_importance_sampling_clip_max` is set, but no weights are used",
     ),
-    "vllm's cache": ({"use_vllm": True, "cache_implementation": "static"}, "`cache_implementation` is of no use"),
+    "vllm's cache": ({"use_vllm": True, "cache_implementation": "static"}, "`cache_implementation` is not used"),
     "server without the mode": (
         {"use_vllm": True, "vllm_server_base_url": "http://x"},
         "`vllm_server_base_url` is set, but `vllm_mode` is 'colocate'",

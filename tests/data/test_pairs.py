@@ -187,7 +187,7 @@ def test_reserved_column():
 
 def test_tools_on_text_prompts():
     row = {"clean_prompt": "a", "perturbed_prompt": "b", "tools": [{"name": "f"}]}
-    assert "goes through no chat template" in row_checker(row, has_completion=False)(row)[0]
+    assert "no chat template renders" in row_checker(row, has_completion=False)(row)[0]
 
 
 def test_image_column():

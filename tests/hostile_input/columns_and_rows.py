@@ -174,7 +174,7 @@ CASES: list[Case] = [
     Case(
         "negative completion ids",
         "Token ids below 0, such as the -100 of masked labels",
-        "…row 0: `completion_ids` holds -100, which is no token id",
+        "…row 0: `completion_ids` holds -100, which is not a token id",
         lambda room: room.trainer([PAIR | {"completion_ids": [-100, 5]}]),
     ),
     Case(
@@ -192,7 +192,7 @@ CASES: list[Case] = [
     Case(
         "tools with text",
         "Tools beside a text prompt, which goes through no template",
-        "…row 0: `tools` is given, but the prompts are text, which goes through no chat template",
+        "…row 0: `tools` is given, but the prompts are text, which no chat template renders",
         lambda room: room.trainer([PAIR | {"tools": '[{"name": "f"}]'}]),
     ),
     Case(

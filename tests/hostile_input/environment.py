@@ -91,7 +91,7 @@ CASES: list[Case] = [
     Case(
         "float16 on a CPU",
         "Half precision without an accelerator",
-        "`fp16` needs an accelerator, and the run is on the CPU. Leave it out, for float32, or set `bf16: true` in its place.",
+        "`fp16` needs an accelerator, and the run is on the CPU. Leave it out (float32), or set `bf16: true` instead.",
         lambda room: room.train("fp16: true\n"),
     ),
     Case(

@@ -157,13 +157,13 @@ CASES: list[Case] = [
     Case(
         "template variable of text",
         "Template variables, and prompts that are text",
-        "…row 0: `chat_template_kwargs` is given, but the prompts are text, which goes through no chat template",
+        "…row 0: `chat_template_kwargs` is given, but the prompts are text, which no chat template renders",
         lambda room: room.trainer([PAIR], {"chat_template_kwargs": {"no_think": True}}),
     ),
     Case(
         "two completions",
         "A completion whose token ids say something else",
-        "…row 0: `completion` and `completion_ids` say different things: make the one anew, or remove it",
+        "…row 0: `completion` and `completion_ids` differ: render `completion_ids` again, or remove it",
         lambda room: room.trainer([ANSWERED | {"completion_ids": [40, 41]}]),
     ),
     Case(

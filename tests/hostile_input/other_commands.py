@@ -42,7 +42,7 @@ CASES: list[Case] = [
     Case(
         "pairs with a wrong answer",
         "`pairs`: an answer that is none of the choices",
-        "…row 0: `answer` 'horse' is none of the 2 choices: give a letter, the text of a choice, or its index from 0",
+        "…row 0: `answer` 'horse' is not one of the 2 choices: give a letter, the text of a choice, or …",
         lambda room: room.pairs([{"question": "Largest?", "choices": ["dog", "cow"], "answer": "horse"}]),
     ),
     Case(
@@ -247,13 +247,13 @@ CASES: list[Case] = [
     Case(
         "pairs: NaN",
         "`pairs`: a NaN in the place of an answer",
-        "…questions.jsonl, line 1: not valid JSON (NaN is no number). Write one JSON object a line.",
+        "…questions.jsonl, line 1: not valid JSON (NaN is not a number). Write one JSON object a line.",
         lambda room: room.pairs([{"question": "How many?", "answer": float("nan")}]),
     ),
     Case(
         "pairs: NaN in Parquet",
         "`pairs`: the same in a Parquet file",
-        "…row 0: `answer` holds nan, which is no number: write text, a number, or null…",
+        "…row 0: `answer` holds nan, which is not a number: write text, a number, or null…",
         lambda room: (
             Dataset.from_list([{"question": "x", "answer": float("nan"), "wrong_answer": "1"}]).to_parquet(
                 room.path / "questions.parquet"

@@ -48,9 +48,7 @@ def replaced_by_folder(name: str) -> Callable[[Room], None]:
 TOKENIZER = "The tokenizer of …model cannot be loaded:"
 REFUSED = "…row 0: the chat template refused it"
 VARIES = "`train_dataset`: the chat template renders the same messages differently each time, so that …"
-LEFT_OUT = (
-    "…row 0: the chat template leaves out or changes what message 0 (user) says: 'What?' does not stand in the …"
-)
+LEFT_OUT = "…row 0: the chat template leaves out or changes what message 0 (user) says: 'What?' is not in the …"
 ALL_TEXT = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 CASES: list[Case] = [

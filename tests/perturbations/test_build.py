@@ -102,7 +102,7 @@ def test_what_is_left_out_is_counted():
     left_out = sum(report.unchanged.values()) + sum(report.repeated.values())
     assert len(made["train"]) == sum(report.pairs.values()) == asked - left_out
     assert "post_hoc: 1 source(s) not used: it needs a wrong answer" in report.left_out()
-    assert "typos: 16 pair(s) that it left as they were" in report.left_out()
+    assert "typos: 16 pair(s) left unchanged" in report.left_out()
 
 
 def test_given_wrong_answer():
@@ -121,7 +121,7 @@ def test_faulty_rows_are_listed_or_dropped_and_counted():
     rows = questions(20)
     for index in (3, 5):
         rows[index]["answer"] = "no such"
-    with pytest.raises(InvalidPairsError, match=r"row 3: `answer` 'no such' is none(.|\n)*row 5"):
+    with pytest.raises(InvalidPairsError, match=r"row 3: `answer` 'no such' is not one(.|\n)*row 5"):
         list(build_pairs(rows))
     report = BuildReport()
     assert len(list(build_pairs(rows, faulty_rows="drop", test_share=0.0, report=report))) == 18
@@ -163,7 +163,7 @@ OPTION_FAULTS = {
     "no rows": ([], {}, "The data set has no rows"),
     "share": (questions(1), {"test_share": 1.0}, "`test_share` must be at least 0 and less than 1, got 1.0"),
     "number": (questions(1), {"pairs_per_source": 0}, "`pairs_per_source` must be at least 1"),
-    "position": (questions(1), {"positions": ["middle"]}, "`positions`: 'middle' is none of start, before_choices"),
+    "position": (questions(1), {"positions": ["middle"]}, "`positions`: 'middle' is not one of start, before_choices"),
     "no choices": ([{"question": "x"}], {"perturbations": ["answer_position"]}, "`answer_position` needs choices: name the column in `choices_column`"),
     "no answers": ([{"question": "x"}], {"perturbations": ["are_you_sure"]}, "`are_you_sure` needs a right answer"),
     "no wrong answers": ([{"question": "x", "answer": "y"}], {}, "name a column of wrong answers in `wrong_answer_column`, or the choices in `choices_column`"),

@@ -43,8 +43,8 @@ FAULTS = {
         "line 3: not as many fields as the header has \\(2\\)",
     ),
     "field missing": ("a.csv", "question,answer\nx\n", "line 2: not as many fields"),
-    "NaN": ("a.jsonl", '{"answer": "x"}\n{"answer": NaN}\n', "line 2: not valid JSON \\(NaN is no number\\)"),
-    "number beyond all": ("a.jsonl", '{"answer": [1e999]}\n', "line 1: not valid JSON \\(1e999 is no number\\)"),
+    "NaN": ("a.jsonl", '{"answer": "x"}\n{"answer": NaN}\n', "line 2: not valid JSON \\(NaN is not a number\\)"),
+    "number beyond all": ("a.jsonl", '{"answer": [1e999]}\n', "line 1: not valid JSON \\(1e999 is not a number\\)"),
     "key given twice": (
         "a.jsonl",
         '{"answer": "x", "question": "y", "answer": "z"}\n',

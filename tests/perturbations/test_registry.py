@@ -87,8 +87,8 @@ FAULTS = {
     "no wordings": ({"wordings": {"train": ["x"]}}, "`documented` has no `held_out` wordings"),
     "wordings that meet": ({"wordings": {"train": ["So  it is."], "held_out": ["so it is."]}}, "in both lists"),
     "wording twice": ({"wordings": {"train": ["x", "X"], "held_out": ["y"]}}, "twice in one list"),
-    "unknown position": ({"wordings": GOOD, "positions": ["middle"]}, "'middle' is none of 'start'"),
-    "unknown need": ({"wordings": GOOD, "needs": ["luck"]}, "'luck' is none of 'choices'"),
+    "unknown position": ({"wordings": GOOD, "positions": ["middle"]}, "'middle' is not one of 'start'"),
+    "unknown need": ({"wordings": GOOD, "needs": ["luck"]}, "'luck' is not one of 'choices'"),
 }
 
 

@@ -118,7 +118,7 @@ def test_a_failed_run_leaves_the_pairs_of_the_last_one(questions, tmp_path):
     pairs(questions, out)
     before = {path.name: path.read_bytes() for path in out.rglob("*.*")}
     questions.write_text(questions.read_text() + '\n{"question": "x", "choices": ["a", "b"], "answer": 7}')
-    with pytest.raises(SystemExit, match="row 40: `answer` 7 is none of the 2 choices"):
+    with pytest.raises(SystemExit, match="row 40: `answer` 7 is not one of the 2 choices"):
         pairs(questions, out)
     assert {path.name: path.read_bytes() for path in out.rglob("*.*")} == before
     pairs(questions, out, "--faulty_rows", "drop")
@@ -193,7 +193,7 @@ def test_faulty_options(questions, tmp_path, options, reason):
 def test_no_pairs_at_all(tmp_path):
     path = tmp_path / "questions.csv"
     path.write_text("question\n2+2\n")
-    with pytest.raises(SystemExit, match=r"No pairs could be made\.\n.*case: 1 pair\(s\) that it left as they were"):
+    with pytest.raises(SystemExit, match=r"No pairs could be made\.\n.*case: 1 pair\(s\) left unchanged"):
         pairs(path, tmp_path / "out", "--perturbations", "case", "--test_share", "0")
 
 

@@ -227,9 +227,8 @@ class ConsistencyConfig(PairConfig, SFTConfig):
     def _check_vllm(self) -> None:
         if self.vllm_mode != "colocate":
             raise ConsistencyError(
-                f"`vllm_mode` can only be 'colocate', got {self.vllm_mode!r}: a server would have to join a group for the "
-                "transfer of weights, and targets transfer none. Make them beforehand with `trl-consistency targets`, on "
-                "the machine of your choice."
+                f"`vllm_mode` can only be 'colocate', got {self.vllm_mode!r}: no weights are sent to a server. Make "
+                "targets on another machine beforehand with `trl-consistency targets`."
             )
         if self.use_vllm and self.regenerate_targets_every:
             raise ConsistencyError(

@@ -37,7 +37,7 @@ def settle_device(args: Any) -> None:
     why = "the run is on the CPU" if is_excluded else "there is none here"
     if args.fp16 and not args.bf16:
         raise ConsistencyError(
-            f"`fp16` needs an accelerator, and {why}. Leave it out, for float32, or set `bf16: true` in its place."
+            f"`fp16` needs an accelerator, and {why}. Leave it out (float32), or set `bf16: true` instead."
         )
     if getattr(args, "activation_offloading", False):
         raise ConsistencyError(

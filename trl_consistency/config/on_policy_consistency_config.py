@@ -163,7 +163,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         steps, accumulation = cast(int, self.steps_per_generation), int(self.gradient_accumulation_steps)
         if steps % accumulation:
             raise ConsistencyError(
-                f"`steps_per_generation` is {steps}, which is no multiple of `gradient_accumulation_steps` "
+                f"`steps_per_generation` is {steps}, which is not a multiple of `gradient_accumulation_steps` "
                 f"({accumulation}): an optimizer step would mix two batches of rollouts."
             )
         rollouts = self.per_device_train_batch_size * steps
@@ -209,14 +209,14 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         clip_max = "vllm_importance_sampling_clip_max"
         if not corrects and getattr(self, clip_max) != defaults[clip_max]:
             raise ConsistencyError(
-                f"`{clip_max}` is set, but nothing is weighed: it is for `use_vllm` with `loss_type: policy_gradient` and "
-                "`vllm_importance_sampling_correction`. Leave it out."
+                f"`{clip_max}` is set, but no weights are used: it is for `use_vllm` with "
+                "`loss_type: policy_gradient` and `vllm_importance_sampling_correction`. Leave it out."
             )
         if not self.use_vllm:
             return
         if self.cache_implementation is not None:
             raise ConsistencyError(
-                "`cache_implementation` is of no use with `use_vllm`, which has a cache of its own."
+                "`cache_implementation` is not used with `use_vllm`: vLLM has its own cache. Leave it out."
             )
         (other,) = VLLM_OPTIONS.keys() - {self.vllm_mode}
         for name in VLLM_OPTIONS[other]:

@@ -80,7 +80,7 @@ def _first_row(dataset: AnyDataset, name: str) -> tuple[dict[str, Any], list[str
         if isinstance(dataset, IterableDataset) and list(islice(dataset, 4)) != list(islice(dataset, 4)):
             raise InvalidPairsError(
                 f"`{name}` is a stream that gives other rows when it is read again, as checks, evaluations and further epochs "
-                "do. Make it of a function that begins anew each time and draws with a fixed seed."
+                "do. Make it from a function that starts again each time and draws with a fixed seed."
             )
     if first is None:
         raise InvalidPairsError(f"`{name}` is empty: it has no rows.")
@@ -231,7 +231,7 @@ def row_checker(
             faults += [f"`completion` {fault}" for fault in _completion_faults(row.get("completion"), sides[0])]
         for column in ("tools", "chat_template_kwargs"):
             if sides[0] == "a string" and parse_or_none(row.get(column)):
-                faults.append(f"`{column}` is given, but the prompts are text, which goes through no chat template")
+                faults.append(f"`{column}` is given, but the prompts are text, which no chat template renders")
         shared_text = row.get("shared_text")
         if shared_text is not None and not (isinstance(shared_text, str) and shared_text.strip()):
             faults.append(f"`shared_text` must be text that both prompts hold, not {shared_text!r}")
@@ -341,7 +341,7 @@ def _completion_ids_faults(completion_ids: Any) -> Iterator[str]:
     elif not isinstance(completion_ids, list) or not all(type(token) is int for token in completion_ids):
         yield "must be a list of token ids"
     elif min(completion_ids, default=0) < 0:
-        yield f"holds {min(completion_ids)}, which is no token id"
+        yield f"holds {min(completion_ids)}, which is not a token id"
     elif not completion_ids:
         yield "is empty"
 

@@ -156,7 +156,7 @@ def render_row(
         if isinstance(row["clean_prompt"], str):
             if kwargs:
                 raise InvalidPairsError(
-                    "`chat_template_kwargs` is given, but the prompts are text, which goes through no chat template"
+                    "`chat_template_kwargs` is given, but the prompts are text, which no chat template renders"
                 )
             texts = {side: row[side] for side in PROMPT_COLUMNS}
             is_text = has_completion and not row.get("completion_ids")
@@ -212,7 +212,7 @@ def _completion_fault(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, i
     decoded = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False))
     if any(" ".join(target.split()) in " ".join(text.split()) for text in decoded):
         return ""
-    return "`completion` and `completion_ids` say different things: make the one anew, or remove it"
+    return "`completion` and `completion_ids` differ: render `completion_ids` again, or remove it"
 
 
 def _count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:

@@ -69,7 +69,7 @@ def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[di
     for where, piece in (*of_tools, *of_messages):
         if not any(" ".join(form.split()) in words for form in _forms(piece)):
             raise InvalidPairsError(
-                f"the chat template leaves out or changes what {where} says: {piece.strip()[:60]!r} does not stand in the "
+                f"the chat template leaves out or changes what {where} says: {piece.strip()[:60]!r} is not in the "
                 "rendered text. Use another template, or take it out."
             )
 

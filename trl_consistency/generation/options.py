@@ -55,8 +55,8 @@ def own_options(model: Any, config: GenerationConfig | None = None) -> Iterator[
     left_out = _left_out(brought, config)
     if left_out:
         logger.warning_once(
-            f"The model's generation_config is not heeded: {', '.join(left_out)}. What is sampled is decided by the options "
-            "of the run alone."
+            f"The model's generation_config is ignored: {', '.join(left_out)}. The options of the run alone decide "
+            "what is sampled."
         )
     neutral = GenerationConfig(**{name: getattr(brought, name, None) for name in SPECIAL_TOKENS})
     if config is not None and config.do_sample:

@@ -69,10 +69,8 @@ class BuildReport:
             f"{name}: {count} source(s) not used: it needs {need}"
             for (name, need), count in sorted(self.lacking.items())
         ]
-        lines += [
-            f"{name}: {count} pair(s) that it left as they were" for name, count in sorted(self.unchanged.items())
-        ]
-        lines += [f"{name}: {count} pair(s) that were there already" for name, count in sorted(self.repeated.items())]
+        lines += [f"{name}: {count} pair(s) left unchanged" for name, count in sorted(self.unchanged.items())]
+        lines += [f"{name}: {count} repeated pair(s)" for name, count in sorted(self.repeated.items())]
         lines += [f"not vulnerable: {count} training pair(s), {why}" for why, count in sorted(self.filtered.items())]
         return lines
 
@@ -151,7 +149,7 @@ def build_pairs(
         raise ConsistencyError(f"`pairs_per_source` must be at least 1, got {pairs_per_source}.")
     for position in positions:
         if position not in POSITIONS:
-            raise ConsistencyError(f"`positions`: {position!r} is none of {', '.join(POSITIONS)}.")
+            raise ConsistencyError(f"`positions`: {position!r} is not one of {', '.join(POSITIONS)}.")
     wrapped = [steps for steps in chosen if any(step.family == "jailbreak" for step in steps)]
     if benign_controls and not wrapped:
         raise ConsistencyError("`benign_controls` are for jailbreak wrappers, and `perturbations` has none.")

@@ -194,7 +194,7 @@ def _check_entry(
     for given, known in ((positions, POSITIONS), (needs, tuple(NEEDS))):
         for value in given:
             if value not in known:
-                raise ConsistencyError(f"`{name}`: {value!r} is none of {', '.join(map(repr, known))}.")
+                raise ConsistencyError(f"`{name}`: {value!r} is not one of {', '.join(map(repr, known))}.")
 
 
 @cache

@@ -331,8 +331,8 @@ def _letter(value: Any, column: str | None, choices: tuple[str, ...], labels: tu
         )
     if not meant:
         raise ConsistencyError(
-            f"`{column}` {value!r:.80} is none of the {len(choices)} choices: give a letter, the text of a choice, or its "
-            "index from 0"
+            f"`{column}` {value!r:.80} is not one of the {len(choices)} choices: give a letter, the text of a choice, "
+            "or its index from 0"
         )
     return min(meant)
 
@@ -351,7 +351,7 @@ def _text(value: Any, column: str | None = None) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConsistencyError(f"`{column}` holds {value}, which is no number: write text, a number, or null")
+        raise ConsistencyError(f"`{column}` holds {value}, which is not a number: write text, a number, or null")
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
 
 
