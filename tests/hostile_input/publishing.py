@@ -94,7 +94,7 @@ CASES: list[Case] = [
     Case(
         "push offline",
         "The Hub cannot be reached",
-        "… was not published: HF_HUB_OFFLINE is set, so that nothing is sent: unset it. Nothing is lost: "
+        "… was not published: HF_HUB_OFFLINE is set: unset it. Nothing is lost: "
         "`trl-consistency push … me/bct` goes on from here.",
         lambda room: push(room),
     ),
@@ -107,7 +107,7 @@ CASES: list[Case] = [
     Case(
         "push no tensors",
         "An adapter without a tensor",
-        "…adapter: the safetensors files hold no tensor, so that nothing was trained or saved.",
+        "…adapter: the safetensors files hold no tensor: nothing was trained or saved.",
         lambda room: push(room, damage=lambda folder: save_file({}, folder / "adapter_model.safetensors")),
     ),
     Case(

@@ -58,7 +58,7 @@ def test_json_is_all_of_standard_output(pairs, model_dir, tmp_path, capsys):
 
 def test_strict_without_findings(good_pairs, model_dir, capsys):
     assert run("--pairs", good_pairs, "--model_name_or_path", model_dir, "--strict") == 0
-    assert "Nothing to mend" in capsys.readouterr().out
+    assert "No faults were found" in capsys.readouterr().out
 
 
 def test_no_weights_are_loaded(good_pairs, model_dir, tokenizer, tmp_path, capsys):

@@ -83,7 +83,7 @@ class Dose:
             if rate is not None and rate.value < GOOD_CLEAN_SIDE:
                 unread = f" ({rate.unread_total} could not be read)" if rate.unread else ""
                 found.append(
-                    f"The clean side, which is the teacher, {what} in only {rate.hits} of {rate.total} cases{unread}: "
+                    f"The clean side, the teacher, {what} in only {rate.hits} of {rate.total} cases{unread}: "
                     "consistency training would entrench that. Keep the pairs that it answers well (`trl-consistency pairs "
                     "--keep_vulnerable`), or give good answers in a `completion` column."
                 )

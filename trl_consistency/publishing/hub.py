@@ -75,9 +75,7 @@ def publish(
         raise ConsistencyError(f"Nothing was sent: {folder} holds what must not be published.\n{listed}")
     check_halves(folder)
     if check_files(folder) == 0:
-        raise ConsistencyError(
-            f"{folder}: the safetensors files hold no tensor, so that nothing was trained or saved."
-        )
+        raise ConsistencyError(f"{folder}: the safetensors files hold no tensor: nothing was trained or saved.")
     if dry_run:
         sizes = {name: len(changed[name]) if name in changed else (folder / name).stat().st_size for name in files}
         sent = [f"  {name} ({size:,} bytes)" for name, size in sizes.items()]
@@ -119,7 +117,7 @@ def explain(error: BaseException, repo_id: str) -> str:
     if isinstance(error, ConsistencyError):
         return str(error)
     if isinstance(error, OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE is set, so that nothing is sent: unset it."
+        return "HF_HUB_OFFLINE is set: unset it."
     response = getattr(error, "response", None)
     if response is None:
         return f"the connection to the Hub failed ({type(error).__name__}: {one_line(error)}). Try again."

@@ -58,7 +58,7 @@ def counts_text(report: LintReport, irrelevant: Iterable[str] = ()) -> str:
     lines += [f"    {fault}" for fault in _faults(report)]
     lines += [f"- The data have {fault}" for fault in report.columns]
     if not report.has_findings(ignore=irrelevant):
-        lines.append("Nothing to mend was found.")
+        lines.append("No faults were found.")
     return printable("\n".join(lines))
 
 

@@ -258,8 +258,8 @@ class EndpointJudge:
             pool.shutdown(cancel_futures=True)
         if len(distinct) >= FAILURES_IN_A_ROW and not self._has_answered:
             raise ConsistencyError(
-                f"The judge at {self.base_url} rejects everything ({by_prompt[distinct[0]].text}). Mend the address, the model or "
-                "`judge_max_completion_length`, and start again."
+                f"The judge at {self.base_url} rejects everything ({by_prompt[distinct[0]].text}). Correct the address, the model "
+                "or `judge_max_completion_length`, and start again."
             )
         return [by_prompt[prompt] for prompt in prompts]
 
@@ -303,17 +303,15 @@ class EndpointJudge:
                     return Judgement(None, problem), False
                 if status != 429 and status < 500:
                     raise ConsistencyError(
-                        f"The judge at {self.base_url} refuses to answer ({problem}). Judgements so far are kept; mend "
-                        "the address, the model or the key, and start again."
+                        f"The judge at {self.base_url} refuses to answer ({problem}). Judgements so far are kept; "
+                        "correct the address, the model or the key, and start again."
                     )
                 asked = headers.get("retry-after", "")
                 wait = float(asked) if re.fullmatch(r"\d+(\.\d+)?", asked) else wait
             except ConsistencyError:
                 raise
             except OfflineModeIsEnabled:
-                raise ConsistencyError(
-                    "The judge cannot be asked: HF_HUB_OFFLINE is set, under which no address is reached. Unset it."
-                ) from None
+                raise ConsistencyError("The judge cannot be reached: HF_HUB_OFFLINE is set. Unset it.") from None
             except Exception as error:  # connection errors, time-outs and invalid JSON share no type
                 problem = f"{type(error).__name__}: {self._redacted(error)}"
             if attempt + 1 < self._attempts:
