@@ -55,8 +55,8 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
         is_valid = False
     if not is_valid:
         raise ConsistencyError(
-            f"{checkpoint} is not a complete checkpoint: {TRAINER_STATE_NAME}, its last file, is missing, cut short "
-            "or was changed."
+            f"{checkpoint} is not a complete checkpoint: {TRAINER_STATE_NAME}, its last file, is missing or cut "
+            "short, or was changed."
         )
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     steps = [manifest.get("step", state.global_step), *([int(number)] if number.isdigit() else [])]
