@@ -288,13 +288,15 @@ class PairTrainer(PushMixin, _Trainer):
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint, or `True` for the last one that is whole.
+                A checkpoint, or `True` for the last one that is whole. If `None`, what `args` says.
             resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
                 What may be other than in the checkpoint's run, by the names that the error lists. The model card says so.
 
         Raises:
             [`ConsistencyError`]: If the checkpoint is of another run, or numbers are no longer finite.
         """
+        if resume_from_checkpoint is None:
+            resume_from_checkpoint = self.args.resume_from_checkpoint
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with all_alone_in(self.args.output_dir, self.accelerator):
             self._before_training()
