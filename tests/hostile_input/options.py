@@ -305,6 +305,34 @@ CASES: list[Case] = [
         ).train(),
     ),
     Case(
+        "adapter after what is compared",
+        "An adapter on blocks after those that are compared",
+        "Nothing that is compared (`method` ['act'], blocks up to 0) depends on a parameter that is trained. …",
+        lambda room: room.trainer(
+            options={"method": "act", "layers": [0]},
+            model=make_model(),
+            processing_class=make_tokenizer(),
+            peft_config=LoraConfig(target_modules=["q_proj"], layers_to_transform=[1]),
+        ),
+    ),
+    Case(
+        "regeneration after the end",
+        "Targets to be made anew after more epochs than there are",
+        "`regenerate_targets_every` is 2, and the training takes 1 epoch(s): targets are made anew between epochs, …",
+        lambda room: room.trainer(
+            make_pairs(2, completion=False),
+            {"regenerate_targets_every": 2, "num_train_epochs": 1},
+            model=make_model(),
+            processing_class=make_tokenizer(),
+        ).train(),
+    ),
+    Case(
+        "column of lengths",
+        "A column of lengths of one's own",
+        "`length_column_name` is not available in consistency training: the trainer measures the rows itself. Leave it out.",
+        lambda room: room.train(length_column_name="words"),
+    ),
+    Case(
         "optimizer of nothing",
         "An optimizer of a model that is given an adapter then",
         "`optimizers`: the optimizer holds no parameter that is trained, so that nothing would be learned. …",

@@ -83,6 +83,14 @@ CASES: list[Case] = [
         lambda room: room.train(command="targets"),
     ),
     Case(
+        "targets before they are made",
+        "Pairs with their targets, which nobody made yet",
+        "This row has no target yet: call `train()` or `evaluate()`, which make them.",
+        lambda room: room.trainer(
+            make_pairs(2, completion=False), model=make_model(), processing_class=make_tokenizer()
+        ).dataset_with_targets(),
+    ),
+    Case(
         "targets of a method without",
         "Targets for a method that trains without answers",
         "`method` ['act'] trains without answers. For targets, set `method: bct`.",

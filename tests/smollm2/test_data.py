@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from importlib import resources
 
 import pytest
-from trl_consistency.evaluation.grading.graders import named_answers
 
+from trl_consistency.evaluation.grading.graders import named_answers
 from trl_consistency.perturbations import build_pairs
 from trl_consistency.perturbations.source import find_columns
 

@@ -457,6 +457,21 @@ def test_accumulation_for_a_model_that_takes_no_loss_arguments(tmp_path):
     assert torch.allclose(one, other, atol=1e-6)
 
 
+def test_prompts_of_another_form_than_the_pairs_are_told(tmp_path, caplog):
+    sets = {"hard": make_pairs(2, chat=False), "easy": make_pairs(2)}
+    ConsistencyTrainer(
+        make_model(),
+        make_config(tmp_path),
+        train_dataset=make_pairs(2),
+        eval_dataset=sets,
+        processing_class=make_tokenizer(),
+    )
+    assert (
+        "`eval_dataset['hard']` holds text, which goes through no chat template, unlike `train_dataset`" in caplog.text
+    )
+    assert "`eval_dataset['easy']` holds" not in caplog.text
+
+
 def test_string_prompts_need_no_chat_template(tmp_path):
     trainer = ConsistencyTrainer(
         model=make_model(),

@@ -274,6 +274,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                 self.completion_only_loss is False,
                 "the prompt holds the cue, which must not be learned",
             ),
+            "length_column_name": (self.length_column_name != "length", "the trainer measures the rows itself"),
             "dataset_kwargs": (self.dataset_kwargs, "pairs are always rendered by the trainer"),
             "truncation_mode='keep_end'": (self.truncation_mode != "keep_start", "rows are never cut, see `overlong`"),
             "dataset_text_field": (self.dataset_text_field != "text", "pairs have `clean_prompt`, `perturbed_prompt`"),

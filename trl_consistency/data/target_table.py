@@ -4,6 +4,8 @@ import hashlib
 from array import array
 from collections.abc import Iterable
 
+from ..errors import ConsistencyError
+
 
 class TargetTable:
     """
@@ -24,6 +26,8 @@ class TargetTable:
         return self.key(prompt_ids) in self._completions
 
     def __getitem__(self, prompt_ids: list[int]) -> list[int]:
+        if prompt_ids not in self:
+            raise ConsistencyError("This row has no target yet: call `train()` or `evaluate()`, which make them.")
         return self._completions[self.key(prompt_ids)].tolist()
 
     def __setitem__(self, prompt_ids: list[int], completion_ids: list[int]) -> None:

@@ -7,6 +7,7 @@ import torch
 from accelerate.logging import get_logger
 from torch import Tensor, nn
 
+from ..errors import ConsistencyError
 from ..objectives.activation import activation_loss, layer_distances
 from ..objectives.attention import attention_divergence
 from ..objectives.divergence import kl_divergence, token_log_probs, token_log_probs_and_entropy
@@ -265,6 +266,11 @@ class PairedLoss:
             routers = states.routing.logits if states.routing is not None else ()
             seen = (*states.residual, *states.mlp, *states.attention, *routers)
             total = torch.stack([state.float().sum() for state in seen]).sum()
+        if not total.requires_grad:
+            raise ConsistencyError(
+                f"Nothing that is compared (`method` {self.objectives.method}, blocks up to {self.layers[-1]}) depends on a "
+                "parameter that is trained. Compare later `layers`, or train earlier ones."
+            )
         grads = torch.autograd.grad(total, [parameter for _, parameter in named], allow_unused=True)
         frozen: list[str] = []
         for (name, parameter), grad in zip(named, grads, strict=True):

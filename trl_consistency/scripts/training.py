@@ -104,12 +104,8 @@ def train_and_save(
     if guard_options is not None:
         guard = ConsistencyEvalCallback(trainer, **guard_options)
         trainer.add_callback(guard)
-    resume = args.resume_from_checkpoint
     try:
-        trainer.train(
-            resume_from_checkpoint=True if str(resume).lower() == "true" else resume,
-            resume_changed=script_args.resume_changed or (),
-        )
+        trainer.train(resume_changed=script_args.resume_changed or ())
     except SystemExit:  # interrupted, in all processes, and saved
         end_run(trainer)
         raise

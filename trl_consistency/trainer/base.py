@@ -288,7 +288,7 @@ class PairTrainer(PushMixin, _Trainer):
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint, or `True` for the last complete one.
+                A checkpoint, or `True` for the last complete one. If `None`, the option of that name in `args`.
             resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
                 Names of the differences from the checkpoint's run to allow, as the error lists them. The model card
                 states them.
@@ -297,6 +297,8 @@ class PairTrainer(PushMixin, _Trainer):
             [`ConsistencyError`]: If the checkpoint belongs to another run, or a loss, gradient or weight is not
                 finite.
         """
+        if resume_from_checkpoint is None:
+            resume_from_checkpoint = self.args.resume_from_checkpoint
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()

@@ -457,3 +457,13 @@ def test_every_option_is_either_noted_or_known_to_decide_nothing():
     noted = {*run_manifest.OPTIONS, *run_manifest.GENERATION}
     assert not noted & set(OTHERS)
     assert options == noted | set(OTHERS)
+
+
+def test_the_checkpoint_that_the_config_names_is_resumed_from(tmp_path, monkeypatch):
+    make_trainer(tmp_path, max_steps=2).train()
+    trainer = make_trainer(tmp_path, max_steps=2, resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    taken = []
+    step = trainer.training_step
+    monkeypatch.setattr(trainer, "training_step", lambda *args, **kwargs: taken.append(0) or step(*args, **kwargs))
+    trainer.train()
+    assert (len(taken), trainer.state.global_step) == (1, 2)

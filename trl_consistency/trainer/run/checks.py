@@ -352,8 +352,14 @@ def check_chat_template(
     Raises [`InvalidPairsError`] for chat messages without a chat template, or with one that renders the same messages
     differently each time.
     """
-    for name, dataset in datasets.items():
-        prompt = next(iter(dataset))["clean_prompt"]
+    first = {name: next(iter(dataset))["clean_prompt"] for name, dataset in datasets.items()}
+    for name, prompt in first.items():
+        of_others = next(iter(first))
+        if type(prompt) is not type(first[of_others]):
+            words = "text, which goes through no chat template" if isinstance(prompt, str) else "chat messages"
+            logger.warning(
+                f"`{name}` holds {words}, unlike `{of_others}`. Give both in one form if that is not meant."
+            )
         if not isinstance(prompt, list):
             continue
         if processing_class.chat_template is None:
