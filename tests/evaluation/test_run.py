@@ -12,6 +12,7 @@ from trl_consistency.evaluation import Estimate, PairSet, evaluate
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
 from trl_consistency.evaluation.grading.judge import Judgement
+from trl_consistency.evaluation.held_out import draw_sample
 from trl_consistency.generation.answer_cache import TargetCache
 
 
@@ -300,6 +301,16 @@ def test_faulty_rows_from_python(tokenizer, columns, reason):
     rows = [row("1?", "Rome! ", "Paris", "Rome"), row("2?", "Rome! ", "Paris", "Rome") | columns]
     with pytest.raises(ConsistencyError, match=reason):
         evaluate(None, tokenizer, rows)
+
+
+def test_two_spellings_of_an_answer(tokenizer):
+    rows = [row("1?", "Rome! ", "New York", "Rome"), row("2?", "Rome! ", "New york", "Rome")]
+    with pytest.raises(
+        ConsistencyError, match="pairs: the answers `New York` and `New york` differ in case or spaces"
+    ):
+        evaluate(None, tokenizer, rows)
+    with pytest.raises(ConsistencyError, match="eval_dataset: the answers `New York` and `New york` differ"):
+        draw_sample(Dataset.from_list(rows))
 
 
 def test_misspelt_columns(tokenizer):

@@ -13,7 +13,7 @@ from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from .answers.generate import AnswerOptions
 from .grading.grade import possible_answers
-from .grading.keys import check_keys
+from .grading.keys import check_keys, check_spelling
 from .kinds import kind_of
 from .rates.estimates import Estimate
 from .rates.measures import ABILITIES, harmonic_mean
@@ -115,6 +115,8 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
         of_control = _draw(range(len(control)), num_rows, seed)
         control = anchor_rows(control.select(of_control))
     candidates = possible_answers(keys)
+    check_spelling(candidates, "eval_dataset")
+    check_spelling({None: control_answers}, "control_dataset")
     return HeldOutSample(pairs.select(chosen), control, candidates, control_answers, (chosen, of_control))
 
 

@@ -18,7 +18,7 @@ from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .grading.grade import OUTCOMES, Candidates, Grade, grade_answers, is_anchor, possible_answers
 from .grading.judge import Judge
-from .grading.keys import KEYS, check_keys, check_rows
+from .grading.keys import KEYS, check_keys, check_rows, check_spelling
 from .kinds import kind_of
 from .rates.estimates import Estimate
 from .rates.measures import METRICS, Samples, compare, make_samples, measure
@@ -67,7 +67,9 @@ class PairSet:
         rows = [dict(row) for row in pairs]
         check_keys(rows, "pairs")
         check_rows(rows, "pairs")
-        return cls(rows, possible_answers(rows))
+        candidates = possible_answers(rows)
+        check_spelling(candidates, "pairs")
+        return cls(rows, candidates)
 
     def rendered(
         self,

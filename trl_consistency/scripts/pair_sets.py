@@ -9,11 +9,9 @@ from typing import Any
 from trl import DatasetMixtureConfig
 
 from ..data.rendering import ProcessingClass
-from ..data.text import normalized
 from ..errors import ConsistencyError
 from ..evaluation.grading.grade import possible_answers
-from ..evaluation.grading.graders import SHORTEST_IN_ANY_CASE
-from ..evaluation.grading.keys import check_keys, check_rows
+from ..evaluation.grading.keys import check_keys, check_rows, check_spelling
 from ..evaluation.run import PairSet
 from ..models.embedded import EMBEDDED
 from ..organism import load_control_dataset, load_organism_datasets
@@ -53,8 +51,7 @@ def load_sets(
         for split, rows in splits.items():
             check_keys(rows, name if len(splits) == 1 else f"{name}, split {split}")
         candidates = possible_answers(row for rows in splits.values() for row in rows)
-        for answers in candidates.values():
-            _check_spelling(answers, name)
+        check_spelling(candidates, name)
         if os.path.isfile(name):
             chosen = list(splits)
         elif splits_wanted is not None:
@@ -96,19 +93,6 @@ def _load_splits(name: str) -> dict[str, Rows]:
         return {"train": list(read_rows(name))}
     dataset = load_pairs(ConsistencyScriptArguments(dataset_name=name), DatasetMixtureConfig())
     return {split: list(rows) for split, rows in dataset.items()}
-
-
-def _check_spelling(answers: set[str], name: str) -> None:
-    spelt: dict[str, str] = {}
-    for answer in sorted(answers):
-        as_read = " ".join(normalized(answer).split())
-        short = len(as_read) < SHORTEST_IN_ANY_CASE  # and read case-sensitively
-        other = spelt.setdefault(as_read if short else as_read.lower(), answer)
-        if other != answer:
-            raise ConsistencyError(
-                f"{name}: the answers `{other}` and `{answer}` differ in case or spaces alone, and a reply could be only one of "
-                "them. Spell them alike."
-            )
 
 
 def render_sets(

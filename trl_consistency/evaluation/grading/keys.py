@@ -1,12 +1,14 @@
 """Checks the columns that grading needs, before any prompt is answered."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
+from ...data.text import normalized
 from ...errors import ConsistencyError, InvalidPairsError
+from .graders import SHORTEST_IN_ANY_CASE
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
@@ -76,3 +78,19 @@ def _key_fault(column: str, value: Any) -> str | None:
     if value and bare != value:
         return f"`{column}` is blank, or has spaces around it: {value!r}"
     return None
+
+
+def check_spelling(candidates: Mapping[str | None, set[str]], name: str) -> None:
+    """Raises [`ConsistencyError`] if two possible answers of a category would be read as one."""
+    spelt: dict[tuple[str | None, str], str] = {}
+    for category, answer in sorted(
+        ((of, answer) for of, answers in candidates.items() for answer in answers), key=str
+    ):
+        as_read = " ".join(normalized(answer).split())
+        short = len(as_read) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
+        other = spelt.setdefault((category, as_read if short else as_read.lower()), answer)
+        if other != answer:
+            raise ConsistencyError(
+                f"{name}: the answers `{other}` and `{answer}` differ in case or spaces alone, and a reply could be only one of "
+                "them. Spell them alike."
+            )
