@@ -33,12 +33,12 @@ LOADING = (
     *("distributed_config", "experts_implementation", "force_download", "fusion_config", "kernel_config"),
     *("local_files_only", "low_cpu_mem_usage", "max_memory", "offload_buffers", "offload_folder", "proxies"),
     *("quantization_config", "revision", "token", "torch_dtype", "tp_plan", "tp_size", "trust_remote_code"),
-    *("use_cache", "use_kernels", "use_safetensors", "variant"),
+    *("use_cache", "use_kernels", "use_safetensors", "variant", "weights_only"),
 )
 # Options that would load other weights than those in the checked files, or random ones
 OTHER_WEIGHTS = (
     *("adapter_kwargs", "adapter_name", "config", "generation_config", "gguf_file", "ignore_mismatched_sizes"),
-    *("key_mapping", "state_dict", "subfolder", "weights_only"),
+    *("key_mapping", "state_dict", "subfolder"),
 )
 
 
