@@ -454,7 +454,7 @@ CASES: list[Case] = [
     Case(
         "alpha 0",
         "An adapter that takes no part",
-        "The gradient was zero in every step, so that nothing was learned: …",
+        "The gradient was zero in every step though the loss was not, …",
         lambda room: (
             room.monkeypatch.undo(),
             room.trainer(

@@ -19,6 +19,8 @@ from ...models.sharding import shard_of
 
 logger = get_logger(__name__)
 
+SMALLEST_LOSS = 1e-6  # below, rounding alone may keep a loss from 0
+
 
 class FinitenessGuard(TrainerCallback):
     """
@@ -52,6 +54,7 @@ class FinitenessGuard(TrainerCallback):
         self._loss_is_finite: Tensor | None = None  # of the batches of this step
         self._last_loss_was_finite = True
         self._has_gradient = False  # in any step so far
+        self._has_loss: Tensor | bool = False  # in any batch so far
         self._hides_loss = False  # since the last log
         self._hid_loss = False  # in any step so far
 
@@ -82,10 +85,10 @@ class FinitenessGuard(TrainerCallback):
             )
         if self.updates == 0 and self._overflows_in_fp16():
             raise NotFiniteError("The gradients of every batch overflowed in fp16, so that no step changed a weight.")
-        if self.updates and not self._has_gradient:
+        if self.updates and not self._has_gradient and self._has_loss:  # anchors alone have neither
             raise ConsistencyError(
-                "The gradient was zero in every step, so that nothing was learned: the student already agrees with "
-                "the reference on these pairs, or its adapter has no effect (`lora_alpha` 0, a dropout of 1)."
+                "The gradient was zero in every step though the loss was not, so that nothing was learned: the adapter has "
+                "no effect (`lora_alpha` 0, a dropout of 1)."
             )
 
     def _overflows_in_fp16(self) -> bool:
@@ -109,6 +112,7 @@ class FinitenessGuard(TrainerCallback):
     def record_loss(self, loss: Tensor) -> None:
         """Records whether a batch's loss is finite. It is tested once per step, with the gradient."""
         is_finite_loss = torch.isfinite(loss.detach()).all()
+        self._has_loss = self._has_loss | (loss.detach().abs() > SMALLEST_LOSS).any()
         before = self._loss_is_finite
         self._loss_is_finite = is_finite_loss if before is None else before & is_finite_loss
 
