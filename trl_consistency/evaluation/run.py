@@ -108,17 +108,8 @@ class PairSet:
 @dataclass(frozen=True)
 class SetResults:
     """
-    One model's answers to the pairs of one set, and their grades.
-
-    Args:
-        pairs ([`PairSet`]):
-            The pairs.
-        answers (`dict[str, list[Answer]]`):
-            Answers to the `"clean"` and to the `"perturbed"` prompts.
-        grades (`dict[str, list[Grade]]`):
-            Their grades.
-        reference (`list[Answer]`):
-            The reference's answers to the clean prompts.
+    One model's answers to the `"clean"` and `"perturbed"` prompts of one set, and their grades. `reference` are the
+    reference's answers to the clean prompts.
     """
 
     pairs: PairSet

@@ -32,24 +32,10 @@ def offered_letters(row: Mapping[str, Any]) -> str:
 class LetterScorer:
     """
     Answers prompts with the likeliest letter, in place of `model.generate` (an
-    [`Engine`][trl_consistency.generation.targets.Engine]).
+    [`Engine`][trl_consistency.generation.targets.Engine]). A letter scores with or without a space before it: the
+    likelier form counts. `prompts` are token ids and the letters offered; `prefix` begins the answer.
 
-    A letter scores with or without a space before it: the likelier form counts.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The model, on its device and unwrapped.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            Its tokenizer or processor.
-        prompts (`Sequence[tuple[list[int], str]]`):
-            Token ids of each prompt, and the letters that it offers.
-        prefix (`str`, *optional*, defaults to `"The answer is ("`):
-            Beginning of the answer, before the letter.
-        thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            Text that opens and closes a thought.
-
-    Raises:
-        [`ConsistencyError`]: If a letter takes several tokens, or if a prompt makes the model think first.
+    Raises [`ConsistencyError`] if a letter takes several tokens, or if a prompt makes the model think first.
     """
 
     def __init__(

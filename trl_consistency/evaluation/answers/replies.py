@@ -19,16 +19,7 @@ THINKING_MARKERS = ("<think>", "</think>")
 
 def after_thinking(text: str, markers: tuple[str, str] = THINKING_MARKERS) -> str:
     """
-    Returns the part of a completion after the thought.
-
-    Args:
-        text (`str`):
-            The whole completion. The prompt may have opened the thought.
-        markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            Text that opens and closes a thought.
-
-    Returns:
-        `str`: The answer; empty if the thought does not end.
+    Returns the part of a completion after the thought, which the prompt may have opened; empty if it does not end.
     """
     return split_thought(text, markers)[1]
 
