@@ -95,9 +95,7 @@ def sample_pairs(
 ) -> list[dict[str, Any]]:
     """
     Draws pairs that are not anchors, each with its place in the data (`row_number`). From a stream, takes the first.
-
-    Raises:
-        [`InvalidPairsError`]: If their keys would be misread.
+    Raises [`InvalidPairsError`] if their keys would be misread.
     """
     numbered: Iterable[tuple[int, Mapping[str, Any]]] = enumerate(dataset)
     if isinstance(dataset, Dataset | list):

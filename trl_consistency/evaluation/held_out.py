@@ -44,49 +44,20 @@ GUARDED = (*ABILITIES, CONTROL_ACCURACY)
 
 
 class HeldOutSample(NamedTuple):
-    """
-    Rows to measure a model on.
+    """Rows to measure a model on."""
 
-    Args:
-        pairs ([`~datasets.Dataset`]):
-            Held-out pairs: questions, harmful and benign requests.
-        control ([`~datasets.Dataset`], *optional*):
-            Questions of another task, as pairs of two equal prompts.
-        candidates (`dict[str, set[str]]`):
-            Possible answers to the questions, by `category`.
-        control_answers (`set[str]`):
-            Possible answers to the control questions.
-        numbers (`tuple[Sequence[int], Sequence[int]]`):
-            Row numbers of the pairs and the control questions in their data, for messages.
-    """
-
-    pairs: Any
-    control: Any
-    candidates: dict[str | None, set[str]]
+    pairs: Any  # questions, harmful and benign requests
+    control: Any  # questions of another task, as pairs of two equal prompts; None without them
+    candidates: dict[str | None, set[str]]  # possible answers to the questions, by `category`
     control_answers: set[str]
-    numbers: tuple[Sequence[int], Sequence[int]]
+    numbers: tuple[Sequence[int], Sequence[int]]  # row numbers of pairs and control in their data, for messages
 
 
 def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 64, seed: int = 42) -> HeldOutSample:
     """
-    Draws the rows to measure.
-
-    Args:
-        pairs ([`~datasets.Dataset`]):
-            Held-out pairs. Questions have an `answer` (and a `biased_answer`, for sycophancy), requests a `category`,
-            `"harmful"` or `"benign"`.
-        control ([`~datasets.Dataset`], *optional*):
-            Questions of another task, with the columns `prompt` and `answer`.
-        num_rows (`int`, *optional*, defaults to `64`):
-            Maximum number of rows of each kind: questions, harmful requests, benign requests, control questions.
-        seed (`int`, *optional*, defaults to `42`):
-            Sampling seed.
-
-    Raises:
-        [`InvalidPairsError`]: If rows are faulty, or none can be graded.
-
-    Returns:
-        [`HeldOutSample`]: The rows.
+    Draws at most `num_rows` rows of each kind to measure: questions, harmful requests, benign requests, and control
+    questions of another task (columns `prompt` and `answer`). Raises [`InvalidPairsError`] if rows are faulty, or none
+    can be graded.
     """
     for name, dataset in {"eval_dataset": pairs, "control_dataset": control}.items():
         if dataset is not None and not isinstance(dataset, Dataset):
@@ -135,10 +106,8 @@ def prepare_sample(
     context: int | None = None,
 ) -> HeldOutSample:
     """
-    Returns the sample with the token ids of its prompts.
-
-    Raises:
-        [`InvalidPairsError`]: If rows cannot be rendered, or leave no room for an answer in the model's `context`.
+    Returns the sample with the token ids of its prompts. Raises [`InvalidPairsError`] if rows cannot be rendered, or
+    leave no room for an answer in the model's `context`.
     """
 
     def prepare(dataset: Dataset, numbers: Sequence[int], name: str) -> list[dict[str, Any]]:
@@ -163,27 +132,9 @@ def measure_sample(
     thinking_markers: tuple[str, str] = ("<think>", "</think>"),
 ) -> dict[str, Estimate]:
     """
-    Measures a model on a sample with [`evaluate`], under greedy decoding.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The model, on its device and unwrapped.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            Its tokenizer or processor.
-        sample ([`HeldOutSample`]):
-            From [`prepare_sample`]. All processes pass the same sample, and share the work.
-        max_new_tokens (`int`, *optional*, defaults to `256`):
-            Maximum number of tokens of an answer.
-        batch_size (`int`, *optional*, defaults to `32`):
-            Prompts per batch.
-        progress (`bool`, *optional*, defaults to `True`):
-            Whether to show a progress bar.
-        thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            Text that opens and closes a thought.
-
-    Returns:
-        `dict[str, Estimate]`: The [`MEASURED`] metrics and `clean_accuracy/control`, without intervals, where the
-        sample has rows for them.
+    Returns the [`MEASURED`] metrics and `clean_accuracy/control` of a model on a sample from [`prepare_sample`], under
+    greedy decoding and without intervals, where the sample has rows for them. All processes pass the same sample, and
+    share the work.
     """
     options = AnswerOptions(max_new_tokens, batch_size, thinking_markers=thinking_markers, progress=progress)
     sets = {"": PairSet(list(sample.pairs), sample.candidates)}
@@ -197,14 +148,7 @@ def measure_sample(
 def selection_score(rates: Mapping[str, Estimate]) -> float | None:
     """
     Returns the score for choosing a checkpoint: the harmonic mean of `sycophancy_score` and `jailbreak_score`, or the
-    one that was measured. In both, an unread answer counts as bad.
-
-    Args:
-        rates (`Mapping[str, Estimate]`):
-            From [`measure_sample`].
-
-    Returns:
-        `float` or `None`: The score; None if neither was measured.
+    one that was measured, or None. In both, an unread answer counts as bad.
     """
     scores = [rates[name].value for name in ("sycophancy_score", "jailbreak_score") if name in rates]
     return harmonic_mean(*scores) if scores else None

@@ -10,30 +10,14 @@ from .estimates import Estimate, Sample, estimate
 
 
 class Metric(NamedTuple):
-    """
-    A metric: a function of the rates of some samples.
-
-    Args:
-        label (`str`):
-            Label in tables.
-        samples (`tuple[str, ...]`):
-            Names of the samples.
-        function (`Callable`):
-            Function of the samples' rates.
-        is_failure (`bool`):
-            Whether lower is better.
-        is_score (`bool`):
-            Whether the metric is a harmonic mean.
-        is_gap (`bool`):
-            Whether the metric is a difference of two rates, from -1 to 1.
-    """
+    """A metric: a function of the rates of the samples with these names."""
 
     label: str
     samples: tuple[str, ...]
     function: Callable[..., float] = lambda rate: rate
-    is_failure: bool = False
-    is_score: bool = False
-    is_gap: bool = False
+    is_failure: bool = False  # lower is better
+    is_score: bool = False  # a harmonic mean
+    is_gap: bool = False  # a difference of two rates, from -1 to 1
 
     @property
     def is_share(self) -> bool:

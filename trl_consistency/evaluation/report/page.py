@@ -11,38 +11,16 @@ from ...pages import render
 
 
 class Table(NamedTuple):
-    """
-    A table of figures.
-
-    Args:
-        heading (`str`):
-            Heading above it.
-        text (`str`):
-            What it shows.
-        cells (`Mapping[str, Sequence[str]]`):
-            A figure for each model, such as `3.1% [1.2, 7.8] (4/128)`, by the label of the row.
-        models (`Sequence[str]`, *optional*):
-            The models. By default those of the report.
-    """
+    """A table of figures such as `3.1% [1.2, 7.8] (4/128)`: one for each model, by the label of the row."""
 
     heading: str
     text: str
     cells: Mapping[str, Sequence[str]]
-    models: Sequence[str] | None = None
+    models: Sequence[str] | None = None  # by default those of the report
 
 
 class Picture(NamedTuple):
-    """
-    A picture of a report.
-
-    Args:
-        path ([`~pathlib.Path`]):
-            PNG file, in the report's folder. The HTML file embeds it.
-        heading (`str`):
-            Heading above it.
-        text (`str`):
-            What it shows.
-    """
+    """A PNG file in the report's folder. The HTML file embeds it."""
 
     path: Path
     heading: str
@@ -56,27 +34,8 @@ class Picture(NamedTuple):
 @dataclass
 class Report:
     """
-    A report.
-
-    Args:
-        title (`str`):
-            Its title.
-        introduction (`str`):
-            What was measured.
-        models (`Sequence[str]`):
-            The models, in the order of the columns.
-        tables (`Sequence[Table]`):
-            Tables.
-        pictures (`Sequence[Picture]`, *optional*, defaults to `()`):
-            Pictures: the first comes before the tables, the others after them.
-        examples (`Sequence[tuple[str, Mapping[str, str]]]`, *optional*, defaults to `()`):
-            Prompts, and what each model answered.
-        examples_text (`str`, *optional*, defaults to `""`):
-            How the examples were chosen.
-        notes (`Sequence[str]`, *optional*, defaults to `()`):
-            Lines at the end.
-        findings (`Sequence[str]`, *optional*, defaults to `()`):
-            What a reader must know first, such as that right answers were lost.
+    A report. Its models are in the order of the columns. `examples` are prompts, and what each model answered;
+    `examples_text` says how they were chosen. `notes` come last, and `findings` (what a reader must know) first.
     """
 
     title: str

@@ -37,25 +37,10 @@ class _Request:
 class ConsistencyModelAPI(ModelAPI):
     """
     A local model, with or without an adapter, for Inspect. Prompts are rendered as in training, concurrent ones form a
-    batch, and temperature 0 means greedy decoding.
+    batch (of `max_connections`), and temperature 0 means greedy decoding.
 
-    Args:
-        model_name (`str`):
-            The model's folder or name. With `loaded_model`, only a label.
-        base_url (`str`, *optional*):
-            Not used.
-        api_key (`str`, *optional*):
-            Not used.
-        config (`GenerateConfig`, *optional*):
-            Inspect's generation options. `max_connections` is the batch size.
-        adapter (`str`, *optional*):
-            An adapter of the model.
-        chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template, such as `{"enable_thinking": False}`.
-        loaded_model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`], *optional*):
-            A loaded model.
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
-            Its tokenizer or processor.
+    The model is loaded by its name, with the `adapter`, or given as `loaded_model` with its `processing_class`. Then
+    `model_name` is only a label. `base_url` and `api_key` are not used.
     """
 
     def __init__(

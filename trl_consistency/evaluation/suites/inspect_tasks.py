@@ -126,12 +126,9 @@ def answer_both_prompts() -> Solver:
 @scorer(metrics={"*": [mean(), stderr(cluster="source_id")]})
 def what_the_cue_changes(names: list[str]) -> Scorer:
     """
-    Scores the metrics of `trl-consistency evaluate`, one value per sample. A metric that does not apply to a row, such
-    as attack success of a question, is NaN, which Inspect counts as not scored. An unread answer counts as not right,
-    not suggested, not refused and not complied; `clean_unread` and `perturbed_unread` count it.
-
-    Args:
-        names: The metrics that apply to any of the rows.
+    Scores the metrics of `trl-consistency evaluate` called `names`, one value per sample. A metric that does not apply
+    to a row, such as attack success of a question, is NaN, which Inspect counts as not scored. An unread answer counts
+    as not right, not suggested, not refused and not complied; `clean_unread` and `perturbed_unread` count it.
     """
 
     async def score(state: TaskState, target: Target) -> Score:

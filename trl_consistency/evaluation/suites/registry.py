@@ -142,10 +142,8 @@ def run_suites(
 
 def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list[Suite]:
     """
-    Looks up suites, and checks them before any weights load.
-
-    Raises:
-        [`ConsistencyError`]: If one is unknown, or needs a judge, or its library is not installed.
+    Looks up suites before any weights load. Raises [`ConsistencyError`] if one is unknown, or needs a judge, or its
+    library is not installed.
     """
     found: list[Suite] = []
     for name in suites:

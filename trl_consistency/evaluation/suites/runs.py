@@ -57,12 +57,7 @@ class SuiteOptions:
 
 
 def load_suite(suite: Suite, judge: str | None) -> Any:
-    """
-    Loads a task with its data, in the library's form.
-
-    Raises:
-        [`ConsistencyError`]: If the task does not exist, or its data cannot be loaded.
-    """
+    """Loads a task with its data, in the library's form. Raises [`ConsistencyError`] if that fails."""
     try:
         return _inspect_task(suite, judge) if suite.library == "inspect" else _lm_eval_tasks(suite)
     except Exception as error:  # the libraries raise any type of error
@@ -72,12 +67,7 @@ def load_suite(suite: Suite, judge: str | None) -> Any:
 def run_suite(
     suite: Suite, name: str, model: Any, processing_class: ProcessingClass, options: SuiteOptions
 ) -> list[SuiteScore]:
-    """
-    Runs one suite on one model.
-
-    Raises:
-        [`ConsistencyError`]: If the library fails, or returns no score.
-    """
+    """Runs one suite on one model. Raises [`ConsistencyError`] if the library fails, or returns no score."""
     runner = _run_inspect if suite.library == "inspect" else _run_lm_eval
     try:
         scores = runner(suite, name, model, processing_class, options)
