@@ -28,18 +28,8 @@ RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
 
 def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> dict[str, bytes]:
     """
-    Prepares the files that publishing changes: the card, and the adapter's config.
-
-    Args:
-        folder ([`~pathlib.Path`]):
-            Folder of a trained model.
-        repo_id (`str`):
-            Repository on the Hub.
-        base_model (`str`, *optional*):
-            The base model's name on the Hub. By default as in the folder.
-
-    Returns:
-        `dict[str, bytes]`: New content by file name.
+    Returns the new content, by file name, of the files that publishing changes: the card, and the adapter's config.
+    `base_model` is the base model's name on the Hub, by default as in the folder.
     """
     _check_weights(folder)
     card = check_card(folder)

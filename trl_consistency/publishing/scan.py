@@ -89,16 +89,8 @@ def check_links(folder: Path, include: Sequence[str] = ()) -> None:
 
 def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
     """
-    Chooses the files of a model's folder to publish.
-
-    Args:
-        folder ([`~pathlib.Path`]):
-            The folder.
-        include (`Sequence[str]`, *optional*, defaults to `()`):
-            Patterns of further files.
-
-    Returns:
-        `tuple[list[str], dict[str, str]]`: The files to send, and the reason for each other file or folder to stay.
+    Returns the files of a model's folder to send (`include` has patterns of further ones), and the reason for each
+    other file or folder to stay.
     """
     sent, left_out = [], {}
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if _is_regular(path))
@@ -133,20 +125,8 @@ def scan(
     include: Sequence[str] = (),
 ) -> list[Finding]:
     """
-    Searches files for content that must not be sent.
-
-    Args:
-        folder ([`~pathlib.Path`]):
-            The folder.
-        files (`Sequence[str]`):
-            Files in the folder.
-        changed (`Mapping[str, bytes]`, *optional*):
-            New content of files that publishing changes.
-        include (`Sequence[str]`, *optional*, defaults to `()`):
-            Patterns of explicitly included files, which may contain training rows.
-
-    Returns:
-        `list[Finding]`: The findings. Secrets are named, not quoted.
+    Searches files for content that must not be sent. `changed` has new content of files that publishing changes; files
+    that `include` names may contain training rows. The findings name secrets, and do not quote them.
     """
     findings = []
     for name in files:
