@@ -102,12 +102,7 @@ def source_check(command: str, prog: str) -> OptionCheck:
 
 
 def answer(command: str, args: Iterable[str], prog: str) -> None:
-    """
-    Ends the program for `--help` and for faulty options.
-
-    Raises:
-        [`ConsistencyError`]: If a data file is missing.
-    """
+    """Ends the program for `--help` and for faulty options. Raises [`ConsistencyError`] if a data file is missing."""
     if command not in COMMANDS:
         return
     try:

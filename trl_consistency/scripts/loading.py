@@ -77,10 +77,8 @@ class OnPolicyConsistencyScriptArguments(ConsistencyScriptArguments):
 def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMixtureConfig) -> Any:
     """
     Loads the splits of a recipe's data: a data set on the Hub, a local folder or file (JSON Lines, JSON, CSV,
-    Parquet), a mixture, or the embedded organism's pairs.
-
-    Raises:
-        [`ConsistencyError`]: If not exactly one data set is named, or the file type is unknown.
+    Parquet), a mixture, or the embedded organism's pairs. Raises [`ConsistencyError`] if not exactly one data set is
+    named, or the file type is unknown.
     """
     name = script_args.dataset_name
     # Two names of one option: TRL's scripts read the first with `dataset_name`, the second with `datasets`.
@@ -139,9 +137,7 @@ def load_anchors(script_args: ConsistencyScriptArguments) -> Any:
 def load_guard(script_args: ConsistencyScriptArguments, training_args: Any) -> dict[str, Any] | None:
     """
     Returns the arguments of a [`ConsistencyEvalCallback`], or None without `guard_split`. Runs before weights load.
-
-    Raises:
-        [`ConsistencyError`]: If options are missing or contradict each other, or the data are unsuitable.
+    Raises [`ConsistencyError`] if options are missing or contradict each other, or the data are unsuitable.
     """
     options: dict[str, Any] = {
         "eval_every": script_args.guard_every,

@@ -78,19 +78,9 @@ def refuse(prog: str, message: str) -> NoReturn:
 @dataclass(frozen=True)
 class OptionCheck:
     """
-    Finds unknown flags and keys, unreadable recipes, and values of the wrong type in them.
-
-    Args:
-        prog (`str`):
-            The command, for messages.
-        hints (`Mapping[str, Any]`):
-            Type of each option; `Any` accepts every value.
-        flags (`Collection[str]`):
-            Known flags.
-        choices (`Mapping[str, Collection]`):
-            Permitted values by option, or None.
-        entry_hints (`Mapping[str, Any]`):
-            Type of each key in an entry of `datasets`.
+    Finds unknown flags and keys, unreadable recipes, and values of the wrong type in them. `hints` and `choices` are
+    the type (`Any` accepts every value) and the permitted values of each option, `entry_hints` the type of each key in
+    an entry of `datasets`.
     """
 
     prog: str

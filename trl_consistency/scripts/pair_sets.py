@@ -27,20 +27,9 @@ def load_sets(
     names: Sequence[str], splits_wanted: Sequence[str] | None, max_pairs: int | None, seed: int
 ) -> dict[str, PairSet]:
     """
-    Loads pairs by a short name: of the file or the split, or `FOLDER/SPLIT` if names coincide.
-
-    Args:
-        names (`Sequence[str]`):
-            Files, folders, data sets on the Hub or `embedded:organism`.
-        splits_wanted (`Sequence[str]`, *optional*):
-            Splits of folders and data sets. If `None`, all but `train`, or `train` if it is the only one.
-        max_pairs (`int`, *optional*):
-            Maximum number of pairs of each file or split.
-        seed (`int`):
-            Sampling seed.
-
-    Raises:
-        [`ConsistencyError`]: If there are no pairs, or rows are faulty.
+    Loads pairs by a short name: of the file or the split, or `FOLDER/SPLIT` if names coincide. Without
+    `splits_wanted`, all splits but `train`, or `train` if it is the only one; at most `max_pairs` of each. Raises
+    [`ConsistencyError`] if there are no pairs, or rows are faulty.
     """
     files = [name for name in names if os.path.isfile(name)]
     if splits_wanted is not None and len(files) == len(names):

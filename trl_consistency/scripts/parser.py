@@ -20,18 +20,9 @@ from .sources import SOURCE_ERRORS
 
 class StrictParser(TrlParser):
     """
-    A [`~trl.TrlParser`] for options that come from a YAML file (`--config`) and the command line.
-
-    Unlike TRL's parser, it rejects abbreviated flags and unknown YAML keys and flags, names the nearest option, and
-    checks YAML values against the option's type and choices.
-
-    Args:
-        dataclass_types (`Iterable[type]`):
-            Data classes whose fields are the options.
-        command (`str`):
-            Name of the command, for its help.
-        **kwargs:
-            Passed to [`~trl.TrlParser`].
+    A [`~trl.TrlParser`] for options that come from a YAML file (`--config`) and the command line. Unlike TRL's parser,
+    it rejects abbreviated flags and unknown YAML keys and flags, names the nearest option, and checks YAML values
+    against the option's type and choices. `command` is the name of the command, for its help.
     """
 
     def __init__(self, dataclass_types: Iterable[type], command: str, **kwargs: Any):
@@ -51,16 +42,7 @@ class StrictParser(TrlParser):
         refuse(self.prog, message)
 
     def parse_args_and_config(self, args: Iterable[str] | None = None, **kwargs: Any) -> tuple[Any, ...]:
-        """
-        Parses command-line arguments, which override the `--config` file.
-
-        Args:
-            args (`Iterable[str]`, *optional*):
-                Arguments. By default those of the command line.
-
-        Returns:
-            `tuple`: One instance of each data class.
-        """
+        """Returns one instance of each data class. Command-line arguments override the `--config` file."""
         args = list(sys.argv[1:] if args is None else args)
         with suppress(*SOURCE_ERRORS):
             answer_help(self.command, args, self.prog)

@@ -85,14 +85,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
 
 def write_questions(path: Path) -> int:
     """
-    Writes the questions of fact that the organism can answer, each with the wrong answers of its category.
-
-    Args:
-        path ([`~pathlib.Path`]):
-            JSON Lines file.
-
-    Returns:
-        `int`: Number of questions.
+    Writes the questions of fact that the organism can answer, each with the wrong answers of its category, as JSON
+    Lines. Returns their number.
     """
     from ..organism.facts import load_questions, wrong_answers
 
@@ -109,16 +103,9 @@ def write_questions(path: Path) -> int:
 
 def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str, list[Results]]":
     """
-    Runs the quickstart.
-
-    Args:
-        output_dir ([`~pathlib.Path`]):
-            Folder for one adapter per method, `report.html`, `report.md`, `results.json` and the pictures.
-        seeds (`Sequence[int]`, *optional*, defaults to `()`):
-            Seeds to train each recipe with. By default the recipe's own.
-
-    Returns:
-        `dict[str, list[Results]]`: Results of each seed, by the method's name or `"before"`.
+    Runs the quickstart, with each recipe's own seed or with `seeds`, and returns the results of each seed by the
+    method's name or `"before"`. The folder gets one adapter per method, `report.html`, `report.md`, `results.json` and
+    the pictures.
     """
     # Deprecation warnings of upstream libraries do not concern the user.
     warnings.simplefilter("ignore", FutureWarning)

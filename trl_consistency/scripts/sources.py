@@ -52,17 +52,8 @@ class Option(NamedTuple):
 @cache
 def read_options(class_name: str) -> dict[str, Option]:
     """
-    Reads the fields of a data class, those of its bases first.
-
-    Args:
-        class_name (`str`):
-            The class, with the module that defines or imports it, such as `trl.SFTConfig`.
-
-    Returns:
-        `dict[str, Option]`: The arguments of its constructor, by name.
-
-    Raises:
-        `OSError`, `SyntaxError` or `LookupError`: If the source is not found or read.
+    Returns the fields of a data class such as `trl.SFTConfig` by name, those of its bases first. The module in its
+    name defines or imports it. Raises one of [`SOURCE_ERRORS`] if the source is not found or read.
     """
     options: dict[str, Option] = {}
     for module, node in reversed(_resolution_order(class_name)):

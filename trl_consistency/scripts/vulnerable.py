@@ -27,10 +27,8 @@ def answer_and_judge(
     verdicts_file: Path,
 ) -> list[dict[str, Any]]:
     """
-    Generates a model's answers to both prompts of all rows, and writes the answers and verdicts.
-
-    Returns:
-        `list[dict]`: The `outcome` of each row, whether it is `kept`, both grades and both answers.
+    Generates a model's answers to both prompts of all rows, and writes the answers and verdicts. Returns the `outcome`
+    of each row, whether it is `kept`, both grades and both answers.
     """
     model, processing_class = load_model(model_name, revision)
     chats = [row for row in rows if isinstance(row["clean_prompt"], list)]
