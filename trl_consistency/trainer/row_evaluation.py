@@ -7,13 +7,7 @@ from ..losses.row_losses import RowLosses
 
 
 class EvaluatedRows:
-    """
-    Collects the losses of all rows of a set.
-
-    Args:
-        accelerator ([`~accelerate.Accelerator`]):
-            Gathers the rows of all processes.
-    """
+    """Collects the losses of all rows of a set, from all processes."""
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator

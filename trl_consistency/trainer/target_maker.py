@@ -40,33 +40,20 @@ PLAIN_LOADING = {
 
 class TargetMaker:
     """
-    Generates the reference policy's answers to the clean prompts of a trainer's data sets.
-
-    Args:
-        trainer ([`ConsistencyTrainer`]):
-            The trainer.
-        loaded_by_name (`bool`):
-            Whether the model's weights are exactly those in the files under its name.
-
-    Attributes:
-        table ([`~trl_consistency.data.target_table.TargetTable`]):
-            The targets, by clean prompt.
-        sources (`list[Dataset]`):
-            The prepared data sets that may lack completions, the training pairs first.
+    Generates the reference policy's answers to the clean prompts of a trainer's data sets. `loaded_by_name` says
+    whether the model's weights are exactly those in the files under its name.
     """
 
     def __init__(self, trainer: Any, loaded_by_name: bool):
         self.trainer, self.args, self.accelerator = trainer, trainer.args, trainer.accelerator
-        self.table = TargetTable()
-        self.sources: list[AnyDataset] = []
+        self.table = TargetTable()  # by clean prompt
+        self.sources: list[AnyDataset] = []  # data sets that may lack completions, the training pairs first
         self._loaded_by_name = loaded_by_name
 
     def note_sources(self) -> None:
         """
-        Notes the data sets that may lack targets.
-
-        Raises:
-            [`ConsistencyError`]: If targets cannot be generated, or if they should be regenerated but none are needed.
+        Notes the data sets that may lack targets. Raises [`ConsistencyError`] if targets cannot be generated, or if
+        they should be regenerated but none are needed.
         """
         args, recorded = self.args, self.trainer.recorded_data
         pairs, anchors = recorded["train_dataset"], recorded.get("anchor_dataset")
@@ -115,14 +102,8 @@ class TargetMaker:
 
     def regenerate(self, policy: str | None = None) -> str:
         """
-        Replaces the pairs' targets with the current policy's answers to the clean prompts.
-
-        Args:
-            policy (`str`, *optional*):
-                Fingerprint of the policy whose answers to use; they must be cached unless it is the current policy.
-
-        Returns:
-            `str`: Fingerprint of the policy that answered.
+        Replaces the pairs' targets with the current policy's answers to the clean prompts, or with the cached ones of
+        the policy with this fingerprint. Returns the fingerprint of the policy that answered.
         """
         current = TargetTable()
         with self._evaluating() as model:

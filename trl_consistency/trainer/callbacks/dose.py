@@ -17,14 +17,8 @@ logger = get_logger(__name__)
 
 class DoseCheck(TrainerCallback):
     """
-    Measures the model's inconsistency on a sample of the pairs, logs it under `dose/`, and warns if training would
-    have no effect or do harm. Skipped when resuming.
-
-    Args:
-        trainer ([`~transformers.Trainer`]):
-            The trainer.
-        pairs ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            Its prepared pairs, without added anchors.
+    Measures the model's inconsistency on a sample of the prepared pairs (without added anchors), logs it under
+    `dose/`, and warns if training would have no effect or do harm. Skipped when resuming.
     """
 
     def __init__(self, trainer: Any, pairs: AnyDataset):

@@ -25,32 +25,21 @@ SMALLEST_LOSS = 1e-6  # below, rounding alone may keep a loss from 0
 class FinitenessGuard(TrainerCallback):
     """
     Stops all processes at the first loss, gradient or weight that is NaN or infinite, and prevents saving it. Weights
-    are checked after a checkpoint is loaded and after each optimizer step.
+    are checked after a checkpoint is loaded and after each optimizer step. The trainer also calls the methods that are
+    not callback events.
 
     In fp16 the grad scaler skips batches that overflow while it searches for a scale. This ends the run only if the
     search fails.
-
-    Args:
-        trainer ([`PairTrainer`]):
-            The trainer, which also calls the methods that are not callback events.
-
-    Attributes:
-        stopped (`str`, *optional*):
-            Why and at which step training stopped, for the model card.
-        updates (`int`):
-            Number of steps that changed the weights.
-        last_checkpoint ([`~pathlib.Path`], *optional*):
-            The last checkpoint saved or loaded.
     """
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self.stopped: str | None = None
+        self.stopped: str | None = None  # why and at which step, for the model card
         self._begin(None)
 
     def _begin(self, checkpoint: str | None) -> None:
-        self.stopped, self.updates = None, 0
-        self.last_checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.stopped, self.updates = None, 0  # steps that changed the weights
+        self.last_checkpoint = None if checkpoint is None else Path(checkpoint)  # saved or loaded
         self._loss_is_finite: Tensor | None = None  # of the batches of this step
         self._last_loss_was_finite = True
         self._has_gradient = False  # in any step so far

@@ -12,10 +12,6 @@ class RegenerateTargets(TrainerCallback, ExportableState):
     """
     Replaces the pairs' targets with the current policy's answers every `regenerate_targets_every` epochs, and restores
     them when a run resumes.
-
-    Args:
-        trainer ([`ConsistencyTrainer`]):
-            The trainer that uses the targets.
     """
 
     def __init__(self, trainer: Any):

@@ -70,22 +70,9 @@ def build_card(
     trainer: Any, facts: dict[str, str], model_name: str | None, dataset_name: str | None, tags: Any
 ) -> ModelCard:
     """
-    Builds the card of a trainer's model.
-
-    Args:
-        trainer ([`PairTrainer`]):
-            The trainer.
-        facts (`dict[str, str]`):
-            Facts about the training: [`paired_facts`] or [`rollout_facts`].
-        model_name (`str`, *optional*):
-            Title. `None` takes the hub id or the last part of the output folder.
-        dataset_name (`str`, *optional*):
-            Hub name of the data set. Any other name is left out.
-        tags (`str` or `list[str]`, *optional*):
-            Further tags.
-
-    Returns:
-        [`~huggingface_hub.ModelCard`]: The card.
+    Builds the card of a trainer's model, with `facts` from [`paired_facts`] or [`rollout_facts`]. Without a
+    `model_name`, the title is the hub id or the last part of the output folder. A `dataset_name` that is not on the
+    Hub is left out.
     """
     methods = ["opct"] if trainer.args.rolls_out else trainer.args.method
     args, model = trainer.args, trainer.model

@@ -123,11 +123,8 @@ def check_training_options(
     trainer: Any, resume_from_checkpoint: str | bool | None, resume_changed: Sequence[str] = ()
 ) -> str | None:
     """
-    Returns the checkpoint to resume from, if any.
-
-    Raises:
-        [`ConsistencyError`]: If the checkpoint is missing or belongs to another run (except for the differences in
-            `resume_changed`), or if the optimizer or the schedule cannot be built.
+    Returns the checkpoint to resume from, if any. Raises [`ConsistencyError`] if it is missing or belongs to another
+    run (except for the differences in `resume_changed`), or if the optimizer or the schedule cannot be built.
     """
     args = trainer.args
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)

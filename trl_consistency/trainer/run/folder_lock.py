@@ -14,18 +14,8 @@ from ...folder_lock import acquire, release
 @contextmanager
 def command_lock(folder: str | Path, state: Accelerator | PartialState, activity: str = "trains") -> Iterator[None]:
     """
-    Keeps other commands out of a folder.
-
-    Args:
-        folder (`str` or [`~pathlib.Path`]):
-            The `output_dir` of a command.
-        state ([`~accelerate.Accelerator`] or [`~accelerate.PartialState`]):
-            State that connects the processes of this command.
-        activity (`str`, *optional*, defaults to `"trains"`):
-            The command's activity, for the error of another command.
-
-    Raises:
-        [`ConsistencyError`]: In all processes, if another command uses the folder.
+    Keeps other commands out of a folder. Raises [`ConsistencyError`] in all processes if another command uses it; that
+    command's error names this one's `activity`.
     """
     lock, refused = None, None
     if state.is_main_process:

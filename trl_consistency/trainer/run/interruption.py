@@ -38,10 +38,8 @@ def rows_per_step(trainer: Any) -> int:
 
 def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
     """
-    Returns the manifest of a checkpoint, empty if another kind of trainer saved it.
-
-    Raises:
-        [`ConsistencyError`]: If the checkpoint is incomplete.
+    Returns the manifest of a checkpoint, empty if another kind of trainer saved it. Raises [`ConsistencyError`] if the
+    checkpoint is incomplete.
     """
     checkpoint = Path(checkpoint)
     try:
@@ -89,16 +87,8 @@ def _digest(file: Path) -> str:
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
     """
-    Returns the checkpoint to resume from, if any.
-
-    Args:
-        resume_from_checkpoint (`str` or `bool`, *optional*):
-            A checkpoint, or `True` for the last complete one.
-        output_dir (`str`):
-            Folder of the checkpoints.
-
-    Raises:
-        [`ConsistencyError`]: If the checkpoint does not exist.
+    Returns the checkpoint to resume from, if any: the one named, or for `True` the last complete one in the folder.
+    Raises [`ConsistencyError`] if it does not exist.
     """
     if not resume_from_checkpoint:
         return None
@@ -130,10 +120,6 @@ class StopOnSignal(TrainerCallback):
     """
     On SIGTERM or Ctrl-C in any process, stops all processes after the same step, with a checkpoint. It raises
     `SystemExit`, so the script does not continue with a partly trained model.
-
-    Args:
-        accelerator ([`~accelerate.Accelerator`]):
-            Shares the signal between processes.
     """
 
     def __init__(self, accelerator: Accelerator):
@@ -231,25 +217,14 @@ def stopping_on_signals(trainer: Any) -> Iterator[None]:
 
 
 class Checkpoints:
-    """
-    Writes the checkpoints of a training run, each completely or not at all.
-
-    Args:
-        trainer ([`PairTrainer`]):
-            The trainer.
-    """
+    """Writes the checkpoints of a training run, each completely or not at all."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
 
     @contextmanager
     def writing(self, trial: Any) -> Iterator[None]:
-        """
-        Guards the writing of a checkpoint.
-
-        Raises:
-            [`ConsistencyError`]: If it cannot be written. The partial checkpoint is deleted.
-        """
+        """Raises [`ConsistencyError`] if the checkpoint cannot be written, after deleting what was written of it."""
         trainer = self.trainer
         run_dir = Path(trainer._get_output_dir(trial=trial))
         directory = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"

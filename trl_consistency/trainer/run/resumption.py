@@ -39,26 +39,14 @@ MAX_SHOWN = 20  # differences on the model card
 class RunRecord:
     """
     Records in checkpoints what determines a run, and refuses to resume from another run's checkpoint unless the
-    differences are allowed.
-
-    Args:
-        trainer ([`PairTrainer`]):
-            The trainer. It has `recorded_data` (the prepared data sets by name) and `base_checksum`.
-
-    Attributes:
-        run (`dict[str, Any]`, *optional*):
-            Description of this run, by name.
-        history (`list[dict[str, Any]]`):
-            Earlier parts of the run: their last step and description.
-        changes (`dict[str, tuple[Any, Any]]`):
-            Allowed differences from the checkpoint: old and new value.
+    differences are allowed. The trainer has `recorded_data` (the prepared data sets by name) and `base_checksum`.
     """
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.run: dict[str, Any] | None = None
-        self.history: list[dict[str, Any]] = []
-        self.changes: dict[str, tuple[Any, Any]] = {}
+        self.history: list[dict[str, Any]] = []  # earlier parts of the run: last step and description
+        self.changes: dict[str, tuple[Any, Any]] = {}  # allowed differences: old and new value
         self._saved: dict[str, Any] | None = None
         self._may_change: tuple[str, ...] = ()
         self._of_trainer: dict[str, Any] | None = None
@@ -92,16 +80,8 @@ class RunRecord:
 
     def compare(self, checkpoint: str | None, resume_changed: Sequence[str] = ()) -> None:
         """
-        Describes this run, and compares it with the checkpoint that it resumes from.
-
-        Args:
-            checkpoint (`str`, *optional*):
-                The checkpoint, or None for a new run.
-            resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
-                Names of allowed differences.
-
-        Raises:
-            [`ConsistencyError`]: If something else differs, or a name is unknown.
+        Describes this run, and compares it with the checkpoint that it resumes from. Raises [`ConsistencyError`] if
+        something differs that `resume_changed` does not name, or a name is unknown.
         """
         self.run, self.history, self.changes = self._describe_run(), [], {}
         if checkpoint is None:

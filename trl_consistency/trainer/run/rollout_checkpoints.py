@@ -18,12 +18,7 @@ def save_rollouts(batches: list[Rollouts] | None, checkpoint: str, accelerator: 
 
 
 def load_rollouts(checkpoint: str, accelerator: Accelerator) -> list[Rollouts]:
-    """
-    Loads the micro-batches of this process from a checkpoint.
-
-    Raises:
-        [`ConsistencyError`]: If the checkpoint has none for this process.
-    """
+    """Returns the micro-batches of this process. Raises [`ConsistencyError`] if the checkpoint has none for it."""
     file, processes = _file(checkpoint, accelerator), accelerator.num_processes
     if not file.is_file() or read_manifest(checkpoint).get("processes", processes) != processes:
         raise ConsistencyError(
