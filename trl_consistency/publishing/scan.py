@@ -93,7 +93,8 @@ def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], 
     other file or folder to stay.
     """
     sent, left_out = [], {}
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if _is_regular(path))
+    regular = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    paths = sorted(path.relative_to(folder).as_posix() for path in regular)
     for pattern in include:
         found = [path for path in paths if fnmatch(path, pattern)]
         if not found:
@@ -112,10 +113,6 @@ def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], 
         else:
             left_out[path] = "training data" if path.endswith(ROWS) else "not part of the page"
     return sent, left_out
-
-
-def _is_regular(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
 
 
 def scan(

@@ -146,7 +146,8 @@ def main(
     show = partial(
         _show_pair, processing_class=processing_class, chat_template_kwargs=kwargs, report=report, rows=rows
     )
-    shown = _shown_rows(report, lint_args.samples, recipe.seed)
+    usable = [row for row in range(report.rows) if row not in report.reasons]
+    shown = sorted(random.Random(recipe.seed).sample(usable, min(lint_args.samples, len(usable))))
     title = f"Pairs: {os.path.basename(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
     _show(lint_args, report, irrelevant, dose, shown, show, title)
     return report, irrelevant
@@ -268,11 +269,6 @@ def _measure_dose(
         answers_of=usable,
         thinking_markers=as_markers(recipe.thinking_markers),
     )
-
-
-def _shown_rows(report: LintReport, samples: int, seed: int) -> list[int]:
-    rows = [row for row in range(report.rows) if row not in report.reasons]
-    return sorted(random.Random(seed).sample(rows, min(samples, len(rows))))
 
 
 def _show_pair(

@@ -31,7 +31,6 @@ HARMLESS_VARIABLES = re.compile(
 # Options of type text (a path) for which true has a meaning.
 TRUE_OR_TEXT = ("resume_from_checkpoint",)
 
-
 # Maximum number of values in a file with its aliases expanded, as an error message that quotes one would print them.
 MAX_VALUES = 100_000
 

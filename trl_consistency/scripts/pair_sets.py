@@ -28,8 +28,8 @@ def load_sets(
 ) -> dict[str, PairSet]:
     """
     Loads pairs by a short name: of the file or the split, or `FOLDER/SPLIT` if names coincide. Without
-    `splits_wanted`, all splits but `train`, or `train` if it is the only one; at most `max_pairs` of each. Raises
-    [`ConsistencyError`] if there are no pairs, or rows are faulty.
+    `splits_wanted`, these are all splits but `train`, or `train` if it is the only one. `max_pairs` bounds the pairs
+    of each file or split. Raises [`ConsistencyError`] if there are no pairs, or rows are faulty.
     """
     files = [name for name in names if os.path.isfile(name)]
     if splits_wanted is not None and len(files) == len(names):

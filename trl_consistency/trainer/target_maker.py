@@ -30,7 +30,6 @@ logger = get_logger(__name__)
 # Under `output_dir`. Targets are training data, and names that begin with an underscore are not pushed to the Hub.
 TARGET_CACHE = "_targets"
 
-
 # Loading options that do not change which files of a model's folder are loaded.
 PLAIN_LOADING = {
     *("attn_implementation", "device_map", "dtype", "quantization_config", "revision", "trust_remote_code"),

@@ -38,8 +38,8 @@ class FinitenessGuard(TrainerCallback):
         self._begin(None)
 
     def _begin(self, checkpoint: str | None) -> None:
-        self.stopped, self.updates = None, 0  # steps that changed the weights
-        self.last_checkpoint = None if checkpoint is None else Path(checkpoint)  # saved or loaded
+        self.stopped, self.updates = None, 0  # `updates`: steps that changed the weights
+        self.last_checkpoint = None if checkpoint is None else Path(checkpoint)  # saved or loaded last
         self._loss_is_finite: Tensor | None = None  # of the batches of this step
         self._last_loss_was_finite = True
         self._has_gradient = False  # in any step so far

@@ -71,8 +71,8 @@ def build_card(
 ) -> ModelCard:
     """
     Builds the card of a trainer's model, with `facts` from [`paired_facts`] or [`rollout_facts`]. Without a
-    `model_name`, the title is the hub id or the last part of the output folder. A `dataset_name` that is not on the
-    Hub is left out.
+    `model_name`, the title is the hub id or the last part of the output folder. A `dataset_name` that is not a Hub
+    name is left out.
     """
     methods = ["opct"] if trainer.args.rolls_out else trainer.args.method
     args, model = trainer.args, trainer.model

@@ -24,7 +24,6 @@ from ...errors import ConsistencyError
 
 logger = get_logger(__name__)
 
-
 # Key of the checkpoint's manifest among the callback states in `trainer_state.json`, which is written last.
 MANIFEST = "manifest"
 LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that resuming loads
@@ -229,7 +228,9 @@ class Checkpoints:
         run_dir = Path(trainer._get_output_dir(trial=trial))
         directory = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         if trainer.args.should_save:
-            _delete_obsolete(run_dir, directory, will_rotate=bool(trainer.args.save_total_limit))
+            shutil.rmtree(directory, ignore_errors=True)  # of an interrupted run
+            if trainer.args.save_total_limit:
+                _delete_damaged(run_dir)  # the rotation would count them
         trainer.accelerator.wait_for_everyone()
         try:
             yield
@@ -268,13 +269,6 @@ class Checkpoints:
         if resumed_from is not None and args.should_save and args.save_total_limit:
             _delete_damaged(Path(args.output_dir))
             rotate_checkpoints(args.output_dir, args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
-
-
-def _delete_obsolete(run_dir: Path, directory: Path, will_rotate: bool) -> None:
-    """Deletes old files of a new checkpoint and, before rotation, damaged checkpoints, which would count."""
-    shutil.rmtree(directory, ignore_errors=True)
-    if will_rotate:
-        _delete_damaged(run_dir)
 
 
 def _delete_damaged(run_dir: Path) -> None:
