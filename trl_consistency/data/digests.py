@@ -26,10 +26,8 @@ RACE_NS = 2 * 10**9
 
 def file_digest(path: str | Path) -> str:
     """
-    Returns the digest of a whole file.
-
-    Digests of large files are remembered in the user's cache folder by path, size, inode, mtime and ctime. The ctime
-    cannot be set back.
+    Returns the digest of a whole file. Digests of large files are remembered in the user's cache folder by path, size,
+    inode, mtime and ctime, which cannot be set back.
     """
     path = Path(path).resolve()
     if path.parent.name == "blobs" and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", path.name):

@@ -17,17 +17,9 @@ from .digests import file_digest
 @contextmanager
 def cached_by_content(*sources: tuple[str, Any, Any]) -> Iterator[None]:
     """
-    Within it, `datasets.load_dataset` caches local files by their content.
-
-    By default it uses names and modification times, and would return the old rows of a file that was replaced with
-    both unchanged.
-
-    Args:
-        sources (`tuple[str, Any, Any]`):
-            `path`, `data_dir` and `data_files` of each data set to load.
-
-    Raises:
-        [`ConsistencyError`]: If a file cannot be read.
+    Within it, `datasets.load_dataset` caches local files by their content. By default it uses names and modification
+    times, and would return the old rows of a file that was replaced with both unchanged. Each source is the `path`,
+    `data_dir` and `data_files` of a data set to load.
     """
     digest = hashlib.blake2b(digest_size=10)
     files = sorted({file for source in sources for file in _local_files(*source)})
