@@ -14,18 +14,9 @@ from .sharding import is_sharded, shard_of
 
 def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = None) -> None:
     """
-    Checks all weights of a model once, before their first use.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The model.
-        name (`str`):
-            Its name or folder.
-        accelerator ([`~accelerate.Accelerator`], *optional*):
-            Connects the processes if each holds a shard of the model.
-
-    Raises:
-        [`NotFiniteError`]: If a weight is NaN or infinite.
+    Checks all weights of a model once, before their first use. Raises [`NotFiniteError`] if one is NaN or infinite.
+    `name` may be a folder, whose files are then checked. `accelerator` connects the processes if each holds a shard of
+    the model.
     """
     found = next((weight for weight, tensor in model.named_parameters() if not _is_finite_weight(tensor)), None)
     if _all_agree(found is None, accelerator):
