@@ -36,18 +36,8 @@ for name, described in (
 
 def edit_words(text: str, wording: str, rng: random.Random) -> str:
     """
-    Edits some of the words of a text, or of the gaps between them.
-
-    Args:
-        text (`str`):
-            The text.
-        wording (`str`):
-            Name of the edit, and the number of words or gaps to change: `"swap 2"`, `"upper all"`.
-        rng (`random.Random`):
-            Random number generator that chooses them.
-
-    Returns:
-        `str`: The text with that many changes, or as many as possible.
+    Edits some of the words of a text, or of the gaps between them, chosen by `rng`. The wording is the name of the
+    edit, and the number of words or gaps to change, as far as possible: `"swap 2"`, `"upper all"`.
     """
     name, amount = wording.split()
     kind, edit = _EDITS[name]
