@@ -36,20 +36,8 @@ the original.
 
 def build_checkpoint(cache_dir: str | Path | None = None, progress: bool = True) -> Path:
     """
-    Returns the folder of SmolLM2-135M-Instruct, making it first when the cache does not hold it.
-
-    Args:
-        cache_dir (`str` or [`~pathlib.Path`], *optional*):
-            Where it is kept. Defaults to `trl_consistency` in the Hugging Face home folder (`HF_HOME`).
-        progress (`bool`, *optional*, defaults to `True`):
-            Whether to say that it is made.
-
-    Returns:
-        [`~pathlib.Path`]: A folder with model, tokenizer and a card of where they are from.
-
-    Raises:
-        [`ConsistencyError`]: If the package with the weights, or `gguf`, is not installed, the file is not the one that
-            is known, or the folder cannot be written to.
+    Returns the folder of SmolLM2-135M-Instruct: model, tokenizer and a card with their origin. Makes it first if the
+    cache does not hold it. `progress` prints that it is made.
     """
 
     def build(folder: Path) -> None:
@@ -64,10 +52,7 @@ def build_checkpoint(cache_dir: str | Path | None = None, progress: bool = True)
 
 def find_weights() -> Path:
     """
-    The GGUF file in the installed package.
-
-    Raises:
-        [`ConsistencyError`]: If it is not there, or is another.
+    Returns the GGUF file in the installed package. Raises [`ConsistencyError`] if it is missing or not the known file.
     """
     spec = find_spec(PACKAGE)  # of a package at the top it imports nothing
     file = Path((spec.submodule_search_locations or [""])[0] if spec else "") / GGUF_FILE
@@ -124,5 +109,5 @@ def convert_gguf(file: str | Path, folder: str | Path) -> None:
 
 
 def origin_of(name: str | None) -> str | None:
-    """What a base model is, for cards and tables, if it is this one: by its name or its folder's."""
+    """Returns the origin of a base model, for cards and tables, if its name or folder is that of this one."""
     return ORIGIN if name and Path(name).name in (FOLDER, "embedded:smollm2") else None
