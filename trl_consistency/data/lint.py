@@ -200,7 +200,7 @@ class _Linter:
             tokenizer = get_tokenizer(self.processing_class)
             targets.append(tokenizer.decode(row["completion_ids"], skip_special_tokens=True))
         denied = str(row.get("biased_answer") or "").startswith("NOT ")  # a cue that denies an answer names it
-        # The answer to a request is only a word that tells a refusal.
+        # For a request, `answer` is only a word that marks a refusal.
         if isinstance(row.get("answer"), str) and row.get("category") not in ("harmful", "benign") and not denied:
             targets.append(row["answer"])
         clean, perturbed = (all_text(row[column]) for column in PROMPT_COLUMNS)

@@ -40,8 +40,10 @@ def cached_by_content(*sources: tuple[str, Any, Any]) -> Iterator[None]:
 def _local_files(path: str, data_dir: Any, data_files: Any) -> Iterator[Path]:
     for folder in (path, data_dir):
         if folder and os.path.isdir(folder):
-            found = Path(folder).rglob("*")
-            yield from (file for file in found if file.is_file() and not _is_hidden(file.relative_to(folder)))
+            for file in Path(folder).rglob("*"):
+                is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+                if file.is_file() and not is_hidden:
+                    yield file
     base = path if os.path.isdir(path) else ""
     for pattern in (os.path.join(base, part) for part in _flat([path, data_files])):
         named = [pattern] if os.path.isfile(pattern) else glob(pattern, recursive=True)
@@ -54,7 +56,3 @@ def _flat(patterns: Any) -> Iterable[str]:
     if isinstance(patterns, dict):
         return _flat(list(patterns.values()))
     return [pattern for part in patterns or () for pattern in _flat(part)]
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)

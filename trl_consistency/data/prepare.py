@@ -195,7 +195,7 @@ def _count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:
 
 
 def _warn_of_unknown(name: str, rows: str, words: int) -> None:
-    PartialState()  # the logger asks it which process this is
+    PartialState()  # the logger needs it
     logger.warning(
         f"`{name}`: {rows} hold {words} word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads "
         "one and the same token in place of each."
@@ -258,7 +258,7 @@ def _fit_context(dataset: Dataset, name: str, context: int, overlong: str) -> Da
     )
     near = int((_array(dataset, "length") > context).sum())
     if near:
-        PartialState()  # the logger asks it which process this is
+        PartialState()  # the logger needs it
         logger.warning(
             f"`{name}`: {near} of {len(dataset)} row(s) leave fewer than `max_completion_length` tokens of the model's "
             f"context of {context} for an answer, and a long one would run over it."
@@ -279,7 +279,7 @@ def _leave_out(
         raise InvalidPairsError(f"{found} {advice}")
     if len(too_long) == len(dataset):
         raise InvalidPairsError(f"{found} `overlong='drop'` would leave no row.")
-    PartialState()  # the logger asks it which process this is
+    PartialState()  # the logger needs it
     logger.warning(f"{found} They are left out (`overlong='drop'`).")
     return dataset.select(np.flatnonzero(~is_too_long))
 
@@ -387,6 +387,6 @@ def _without(dataset: Dataset, rows: list[int], name: str, no_shared_span: str) 
         )
     if len(rows) == len(dataset):
         raise InvalidPairsError(f"{found} `no_shared_span='drop'` would leave no pair.")
-    PartialState()  # the logger asks it which process this is
+    PartialState()  # the logger needs it
     logger.warning(f"{found} They are left out (`no_shared_span='drop'`).")
     return dataset.select(np.setdiff1d(np.arange(len(dataset)), rows))
