@@ -75,7 +75,8 @@ def whole_file(path: str | Path, mode: str = "w", option: str | None = None, siz
             return
         _check_target(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        _require_space(target.parent, size)
+        if shutil.disk_usage(target.parent).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with _claimed(target, _make_file) as unfinished:
             with open(unfinished, mode, encoding=encoding) as file:
                 yield file
@@ -96,7 +97,7 @@ def whole_files(folder: str | Path, option: str | None = None) -> Iterator[Path]
     folder = Path(folder)
     with writing(folder, option):
         folder.mkdir(parents=True, exist_ok=True)
-        with _claimed(folder / "files", _make_folder) as unfinished:
+        with _claimed(folder / "files", Path.mkdir) as unfinished:
             yield unfinished
             files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
             for path in files:
@@ -114,7 +115,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """Creates a temporary folder, renamed to `folder`, which must not exist, when the block ends without an error."""
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _claimed(folder, _make_folder) as unfinished:
+        with _claimed(folder, Path.mkdir) as unfinished:
             yield unfinished
             for path in unfinished.rglob("*"):
                 _sync(path)
@@ -128,7 +129,7 @@ def kept_folder(name: str, make: Callable[[Path], Any], what: str, cache_dir: st
     needed. A second process that needs it waits. `name` must say all that decides the content; `what` describes it in
     errors.
     """
-    from huggingface_hub import constants  # heavy, and most commands need none
+    from huggingface_hub import constants  # slow to import, and most commands do not need it
 
     cache_dir = Path(cache_dir) if cache_dir is not None else Path(constants.HF_HOME) / "trl_consistency"
     folder = cache_dir / name
@@ -187,11 +188,6 @@ def _check_target(target: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _require_space(folder: Path, size: int) -> None:
-    if shutil.disk_usage(folder).free < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @contextmanager
 def _claimed(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     """Creates a file or folder beside `target` and locks it, so that no other process removes it as unfinished."""
@@ -217,10 +213,6 @@ def _claimed(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
 
 def _make_file(path: Path) -> None:
     path.open("x").close()
-
-
-def _make_folder(path: Path) -> None:
-    path.mkdir()
 
 
 def _lock(path: Path, wait: bool = True) -> int | None:

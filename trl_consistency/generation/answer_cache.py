@@ -46,7 +46,7 @@ class TargetCache:
                     f"`{self._option}`, or delete that folder."
                 )
         else:
-            self._write(described, model)
+            write_text(described, json.dumps(model))
 
     def open(self, prompts: list[list[int]], options: dict[str, Any]) -> "TargetCache":
         """Selects the sub-folder for these prompts (token ids) and generation options."""
@@ -82,7 +82,8 @@ class TargetCache:
 
     def put(self, number: int, completions: list[list[int]]) -> None:
         """Writes the targets of batch `number`."""
-        self._write(self._file(number), {"completion_ids": completions, "digest": _digest(completions)})
+        content = {"completion_ids": completions, "digest": _digest(completions)}
+        write_text(self._file(number), json.dumps(content))
 
     def _file(self, number: int) -> Path:
         assert self.path is not None, "`open` comes first"
@@ -101,9 +102,6 @@ class TargetCache:
         return (
             f"The cached {self._content} in {path} are cut short or damaged. Delete that file: it is generated again."
         )
-
-    def _write(self, path: Path, content: dict[str, Any]) -> None:
-        write_text(path, json.dumps(content))
 
 
 class AnswerCache(TargetCache):
