@@ -12,7 +12,7 @@ from markupsafe import Markup
 from .escaping import markdown_text, printable
 
 
-NO_TERMINAL = 10_000  # columns: no line is broken
+NO_TERMINAL = 10_000  # in columns: no line is broken
 
 
 def render(template: str, **values: Any) -> str:

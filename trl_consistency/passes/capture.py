@@ -167,13 +167,13 @@ def capture_states(
 ) -> States:
     """
     Runs the text backbone and keeps the states of some blocks (in the form that [`resolve_layers`] takes) at some
-    positions: position `positions[n]` of row `rows[n]`, both `[N]`.
+    positions: position `positions[n]` of row `rows[n]`, both (N,).
 
     The backbone runs up to the last block of `layers`, or completely if `need_last_hidden`. Without gradients, only
-    the chosen positions are kept. With gradients, autograd keeps what it needs. Rows of `input_ids` and
-    `attention_mask`, `[B, T]`, may be padded on either side: position ids follow the mask, so a row has the same
-    states alone and in any batch. In training mode, attention rows include the model's attention dropout. Of a wrapped
-    model, give the model inside, and call this inside the wrapper's forward.
+    the chosen positions are kept. With gradients, autograd keeps what it needs. Rows (B, T) may be padded on either
+    side: position ids follow `attention_mask`, so a row has the same states alone and in any batch. In training mode,
+    attention rows include the model's attention dropout. The model must not be wrapped; for a wrapped model, call this
+    inside the wrapper's forward.
     """
     options = {"output_router_logits": True} if need_routing else {}
     if has_learned_prompt(model) and not (residual or mlp or attention):

@@ -65,10 +65,10 @@ class PrefixSharing:
         """
         Computes the states that predict the completion tokens.
 
-        Prompts, `[B, P]`, are not empty and padded on the left; equal ones need not be adjacent. Completions, `[B,
-        C]`, are padded on the right. The model is the student or the reference, not wrapped; for a wrapped model, call
-        this inside the wrapper's forward. All calls must use the same model; only its adapter may differ. In the
-        routing, a shared prompt counts once per rollout.
+        Non-empty prompts (B, P) are padded on the left; equal ones need not be adjacent. Completions (B, C) are padded
+        on the right. The model is the student or the reference, not wrapped; for a wrapped model, call this inside the
+        wrapper's forward. All calls must use the same model; only its adapter may differ. In the routing, a shared
+        prompt counts once per rollout.
         """
         blocks = find_blocks(model)
         if self.share and self.refused is None:

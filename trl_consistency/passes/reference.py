@@ -62,7 +62,7 @@ class Reference:
         self._swap()
         try:
             with torch.no_grad(), use_adapter(model, None) if self.adapter_off else nullcontext():
-                # PEFT freezes an adapter that it disables, which FSDP must not see.
+                # PEFT freezes an adapter that it disables. Under FSDP, `requires_grad` must not change.
                 restore()
                 yield model
         finally:
