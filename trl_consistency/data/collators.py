@@ -18,9 +18,9 @@ class PairCollator(DataCollatorForLanguageModeling):
 
     The batch has right-padded `input_ids`, `attention_mask` and `labels` (`-100` outside the completion), each of
     shape (rows, longest row), and `is_anchor` of shape (rows,), which says whether a row's two prompts are equal. With
-    `with_reference`, it also has `clean_input_ids` and `clean_attention_mask`, and the spans `suffix` (shared end of
-    the prompts), `response` (completion) and, if the rows have it, `content_span` (shared content), of shape (rows,
-    3): first token on the clean side, first token on the perturbed side, length.
+    `with_reference`, it also has `clean_input_ids` and `clean_attention_mask`, and spans: `suffix` (shared end of the
+    prompts), `response` (completion) and, if the rows have it, `content_span` (shared content). Spans have three
+    columns: first token on the clean side, first token on the perturbed side, length.
 
     Rows without `completion_ids` get theirs from `targets` when the batch is made, or from `current_targets` if set,
     except for anchors, which keep the reference's. Without `with_completions`, no target is looked up.

@@ -218,9 +218,9 @@ def lint_pairs(
     is_prepared: bool = False,
 ) -> LintReport:
     """
-    Looks for faults in pairs. Reads all rows and counts every finding. `limit`, `max_completion_length` and
-    `always_generates` are those of [`~trl_consistency.data.prepare.prepare_pairs`]; `is_prepared` says whether that
-    function rendered the rows.
+    Looks for faults in pairs. Reads all rows and counts every finding. `limit` is the maximum length of a row in
+    tokens, and `max_completion_length` and `always_generates` mean the same as in
+    [`~trl_consistency.data.prepare.prepare_pairs`]. `is_prepared` says whether that function rendered the rows.
     """
     kwargs = chat_template_kwargs or {}
     linter = _Linter(processing_class, kwargs, thinking_markers)

@@ -61,10 +61,7 @@ class _Place(NamedTuple):
 
 
 def _find(ids: list[int], marker: str, tokenizer: PreTrainedTokenizerBase, last: bool = False) -> _Place | None:
-    """
-    Finds a marker in a text. Its tokens there may differ from those of the marker alone, and include neighbouring
-    text.
-    """
+    """Finds a marker in a text. Its tokens there may differ from its tokens alone, and include neighbouring text."""
     if marker not in tokenizer.decode(ids):
         return None
     pieces = [tokenizer.decode([token]) for token in ids]

@@ -53,10 +53,10 @@ def model_identity(
     Returns the identity of a model for a [`~trl_consistency.generation.answer_cache.TargetCache`]: digests by content,
     the precision, and the versions of the libraries, which are not compared.
 
-    `as_loaded` says whether the weights, without the adapter, are still those of the model's files, whose digests are
-    then used; otherwise all weights are read from memory each time. `revision` is that of the model or its base model,
-    by default the one that the adapter names, or `main`. With `adapter_off`, the model answers without its adapter,
-    and trainable weights are left out.
+    `as_loaded` says whether the weights, without the adapter, still equal the model's files, whose digests are then
+    used; otherwise all weights are read from memory each time. `revision` is the Hub revision of the model or of its
+    base model, by default the one that the adapter names, or `main`. With `adapter_off`, the model answers without its
+    adapter, and trainable weights are left out.
     """
     base = model.get_base_model() if isinstance(model, PeftModel) else model
     config = {key: value for key, value in base.config.to_dict().items() if key not in _OF_NO_EFFECT}

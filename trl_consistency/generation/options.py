@@ -37,8 +37,8 @@ def own_options(model: Any, config: GenerationConfig | None = None) -> Iterator[
     Within it, `model.generate` uses neutral values for options that the run does not set.
 
     Otherwise it would take them from the model's `generation_config.json`, and for example a repetition penalty would
-    change answers without being set. The special tokens are kept. Ignored values are logged, except for those that
-    `config` sets, the options of a run that `generate` gets as a config.
+    change answers without being set. The special tokens are kept. Ignored values are logged, unless the run's own
+    options, `config`, set them.
     """
     # PEFT and TRL also set it on the outer model while they generate.
     owners = [model, *(module for module in model.modules() if "generation_config" in vars(module))]

@@ -23,8 +23,8 @@ class TargetEngine:
     Answers prompts with a vLLM engine in this process, which loads the checkpoint under the model's name.
 
     Weights are never sent to the engine. TRL's `sync_weights` would merge the adapter into them, so the engine would
-    hold the policy in training instead of the reference, and quantized weights would be corrupted. Of the model, the
-    engine uses only the name and the quantization.
+    hold the policy in training instead of the reference, and quantized weights would be corrupted. The engine uses
+    only the model's name and its quantization.
     """
 
     def __init__(

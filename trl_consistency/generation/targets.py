@@ -18,8 +18,7 @@ from .options import own_options, without_router_loss
 
 class Engine(Protocol):
     """
-    Answers prompts in place of `model.generate`. `options` are those, beside the generation config, that can change
-    answers.
+    Answers prompts in place of `model.generate`. `options` holds what can change answers beside the generation config.
     """
 
     options: dict[str, Any]

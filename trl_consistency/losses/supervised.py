@@ -14,8 +14,8 @@ class ObservedModel:
     of answer tokens. `model` may be wrapped for distributed training; `unwrapped` is the same model without the
     wrapper.
 
-    `hides_padding` leaves out the attention mask where [`needed_mask`] does. The load-balancing loss of routers needs
-    it.
+    `hides_padding` leaves out the attention mask where [`needed_mask`] does, but the load-balancing loss of routers
+    needs it.
     """
 
     def __init__(self, model: nn.Module, unwrapped: nn.Module, hides_padding: bool):

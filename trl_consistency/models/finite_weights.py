@@ -13,9 +13,9 @@ from .sharding import is_sharded, shard_of
 
 def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = None) -> None:
     """
-    Checks all weights of a model once, before their first use. Raises [`NotFiniteError`] if one is NaN or infinite.
-    `name` may be a folder, whose files are then checked. `accelerator` connects the processes if each holds a shard of
-    the model.
+    Checks all weights of a model once, before their first use. Raises [`NotFiniteError`] if one is NaN or infinite; if
+    `name` is a folder, the error names the file. `accelerator` connects the processes if each holds a shard of the
+    model.
     """
     parts = ((weight, (shard_of(tensor), *scales_of(tensor))) for weight, tensor in model.named_parameters())
     found = next((weight for weight, tensors in parts if not all(map(is_finite, tensors))), None)

@@ -24,8 +24,8 @@ Rollouts = dict[str, Any]
 
 class RolloutLoss:
     """
-    Compares the student with the reference on rollouts of the student. `use_cache` is that of [`PrefixSharing`],
-    through which rollouts share their prompt's computation; `balances_routers` adds the load-balancing loss of the
+    Compares the student with the reference on rollouts of the student. `use_cache` is passed to [`PrefixSharing`],
+    which lets rollouts share their prompt's computation; `balances_routers` adds the load-balancing loss of the
     student's routers.
     """
 
@@ -51,10 +51,10 @@ class RolloutLoss:
         Returns, by row, `"loss"`, the logged quantities, and in training the routers' `"aux_loss"`. Call this inside
         the wrapper's forward, with the model not wrapped.
 
-        The rollouts hold left-padded `prompt_ids` and `clean_ids` with `prompt_mask` and `clean_mask`, (B, P) and (B,
-        C); right-padded `completion_ids` with `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the compared
-        tokens. Optional: `sampling_log_probs`, (B, T), under the policy that sampled the completions, and
-        `engine_log_probs`, (B, T), the same as computed by the sampling engine, NaN where unknown.
+        The rollouts hold left-padded `prompt_ids` and `prompt_mask`, (B, P), and `clean_ids` and `clean_mask`, (B, C);
+        right-padded `completion_ids` and `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the compared tokens.
+        Optional: `sampling_log_probs`, (B, T), under the policy that sampled the completions, and `engine_log_probs`,
+        (B, T), the same as computed by the sampling engine, NaN where unknown.
         """
         with self.reference.active(model) as frozen:
             reference, _ = self.reference.run(self._answers, frozen, "clean", rollouts)
