@@ -109,5 +109,5 @@ def convert_gguf(file: str | Path, folder: str | Path) -> None:
 
 
 def origin_of(name: str | None) -> str | None:
-    """Returns the origin of a base model, for cards and tables, if its name or folder is that of this one."""
+    """Returns the origin of a base model, for cards and tables, if it is this checkpoint, by name or folder."""
     return ORIGIN if name and Path(name).name in (FOLDER, "embedded:smollm2") else None
