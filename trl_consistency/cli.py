@@ -66,11 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def split_launch_args(args: list[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
     """
-    Takes `--accelerate_config NAME_OR_FILE` and `--num_processes N` out of a training command's arguments.
-
-    Returns:
-        `tuple[list[str], list[str]]`: Arguments of `accelerate launch` (empty for a single process), and arguments of
-        the training script.
+    Takes `--accelerate_config NAME_OR_FILE` and `--num_processes N` out of a training command's arguments. Returns the
+    arguments of `accelerate launch` (empty for a single process), and those of the training script.
     """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=parser.prog)
     options.add_argument("--accelerate_config")

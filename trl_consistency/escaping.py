@@ -29,14 +29,7 @@ def _visible(character: str) -> str:
 def markdown_text(text: str) -> str:
     """
     Escapes a text for Markdown, so that it cannot form HTML, images, links, table cells or headings. The result is one
-    line, with `<br>` for line breaks.
-
-    Args:
-        text (`str`):
-            Any text.
-
-    Returns:
-        `str`: Markdown for a paragraph, a heading, an item of a list or a cell of a table.
+    line, with `<br>` for line breaks, for a paragraph, a heading, an item of a list or a cell of a table.
     """
     # An underscore between letters needs no escape: it does not start emphasis.
     lines = (

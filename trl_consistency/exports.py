@@ -9,13 +9,8 @@ from typing import Any
 
 def lazy_names(package: str, file: str) -> Callable[[str], Any]:
     """
-    Returns the `__getattr__` of a package.
-
-    Args:
-        package (`str`):
-            `__name__` of the package.
-        file (`str`):
-            `__file__` of the package. Its imports under `if TYPE_CHECKING` are the public names.
+    Returns the `__getattr__` of a package, given its `__name__` and `__file__`. Its imports under `if TYPE_CHECKING`
+    are the public names.
     """
     source = ast.parse(Path(file).read_bytes())
     imports = [node for block in source.body if isinstance(block, ast.If) for node in block.body]

@@ -35,18 +35,8 @@ _swept: set[Path] = set()  # Folders where this process has removed the unfinish
 
 def write_text(path: str | Path, text: str, option: str | None = None) -> None:
     """
-    Writes a text file in UTF-8, whole or not at all.
-
-    Args:
-        path (`str` or [`~pathlib.Path`]):
-            The file. Its folder is created if needed. An earlier file stays until the new one is complete.
-        text (`str`):
-            The content.
-        option (`str`, *optional*):
-            The option that names the file, for error messages.
-
-    Raises:
-        [`ConsistencyError`]: If the file cannot be written.
+    Writes a text file in UTF-8, whole or not at all. Its folder is created if needed. `option` names the file in
+    errors.
     """
     write_bytes(path, text.encode("utf-8"), option)
 
@@ -59,18 +49,8 @@ def write_bytes(path: str | Path, content: bytes, option: str | None = None) -> 
 
 def write_by(path: str | Path, write: Callable[[str], Any], option: str | None = None) -> None:
     """
-    Lets a library write a file, whole or not at all.
-
-    Args:
-        path (`str` or [`~pathlib.Path`]):
-            The file.
-        write (`Callable[[str], Any]`):
-            Called with the path to write to, which has the suffix of `path`: `figure.savefig`, `dataset.to_parquet`.
-        option (`str`, *optional*):
-            The option that names the file, for error messages.
-
-    Raises:
-        [`ConsistencyError`]: If the file cannot be written.
+    Lets a library write a file, whole or not at all. `write` gets the path to write to, which has the suffix of
+    `path`: `figure.savefig`, `dataset.to_parquet`.
     """
     with whole_file(path, "wb", option) as file:
         write(file.name)
@@ -79,22 +59,12 @@ def write_by(path: str | Path, write: Callable[[str], Any], option: str | None =
 @contextmanager
 def whole_file(path: str | Path, mode: str = "w", option: str | None = None, size: int = 0) -> Iterator[IO[Any]]:
     """
-    Opens a temporary file to write to, which is moved to `path` when the block ends without an error.
+    Opens a temporary file to write to, text in UTF-8 or bytes, which is moved to `path` when the block ends without an
+    error.
 
-    Any `OSError` in the block is reported as a failure to write, so read all input before the block.
-
-    Args:
-        path (`str` or [`~pathlib.Path`]):
-            The file. Links are followed. A file that is not regular (`/dev/stdout`) is written directly.
-        mode (`str`, *optional*, defaults to `"w"`):
-            `"w"` for text in UTF-8, `"wb"` for bytes.
-        option (`str`, *optional*):
-            The option that names the file, for error messages.
-        size (`int`, *optional*, defaults to `0`):
-            Bytes that must be free on the disk before writing starts: the content's size, as far as it is known.
-
-    Raises:
-        [`ConsistencyError`]: If the file cannot be written.
+    Any `OSError` in the block is reported as a failure to write, so read all input before the block. Links are
+    followed. A file that is not regular (`/dev/stdout`) is written directly. `size` bytes must be free on the disk
+    before writing starts.
     """
     encoding = None if "b" in mode else "utf-8"
     target = Path(os.path.realpath(path))
@@ -105,7 +75,8 @@ def whole_file(path: str | Path, mode: str = "w", option: str | None = None, siz
             return
         _check_target(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        _require_space(target.parent, size)
+        if shutil.disk_usage(target.parent).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with _claimed(target, _make_file) as unfinished:
             with open(unfinished, mode, encoding=encoding) as file:
                 yield file
@@ -122,20 +93,11 @@ def whole_files(folder: str | Path, option: str | None = None) -> Iterator[Path]
     Creates a temporary folder, whose files are moved to `folder` when the block ends without an error.
 
     Until then, `folder` is unchanged. Each file is moved in one step, one directly after the other.
-
-    Args:
-        folder (`str` or [`~pathlib.Path`]):
-            The target folder. It is created if needed.
-        option (`str`, *optional*):
-            The option that names the folder, for error messages.
-
-    Raises:
-        [`ConsistencyError`]: If the files cannot be written.
     """
     folder = Path(folder)
     with writing(folder, option):
         folder.mkdir(parents=True, exist_ok=True)
-        with _claimed(folder / "files", _make_folder) as unfinished:
+        with _claimed(folder / "files", Path.mkdir) as unfinished:
             yield unfinished
             files = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
             for path in files:
@@ -150,15 +112,10 @@ def whole_files(folder: str | Path, option: str | None = None) -> Iterator[Path]
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """
-    Creates a temporary folder, renamed to `folder`, which must not exist, when the block ends without an error.
-
-    Raises:
-        [`ConsistencyError`]: If the folder cannot be written.
-    """
+    """Creates a temporary folder, renamed to `folder`, which must not exist, when the block ends without an error."""
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _claimed(folder, _make_folder) as unfinished:
+        with _claimed(folder, Path.mkdir) as unfinished:
             yield unfinished
             for path in unfinished.rglob("*"):
                 _sync(path)
@@ -168,22 +125,11 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 def kept_folder(name: str, make: Callable[[Path], Any], what: str, cache_dir: str | Path | None = None) -> Path:
     """
-    A folder of the cache, which is made the first time that it is asked for.
-
-    Args:
-        name (`str`):
-            Its name, which says all that decides what is in it.
-        make (`Callable[[Path], Any]`):
-            Fills the new folder. A second process that wants it waits, rather than make it at the same time.
-        what (`str`):
-            What the folder holds, for the message of an error.
-        cache_dir (`str` or [`~pathlib.Path`], *optional*):
-            Where it is kept. Defaults to `trl_consistency` in the Hugging Face home folder (`HF_HOME`).
-
-    Raises:
-        [`ConsistencyError`]: If it cannot be written.
+    Returns a folder of the cache (by default `trl_consistency` in `HF_HOME`), which `make` fills when it is first
+    needed. A second process that needs it waits. `name` must say all that decides the content; `what` describes it in
+    errors.
     """
-    from huggingface_hub import constants  # heavy, and most commands need none
+    from huggingface_hub import constants  # slow to import, and most commands do not need it
 
     cache_dir = Path(cache_dir) if cache_dir is not None else Path(constants.HF_HOME) / "trl_consistency"
     folder = cache_dir / name
@@ -204,10 +150,8 @@ def kept_folder(name: str, make: Callable[[Path], Any], what: str, cache_dir: st
 @contextmanager
 def writing(path: str | Path, option: str | None = None) -> Iterator[None]:
     """
-    Gives write errors of any block (such as one that appends to a log) the same message.
-
-    Raises:
-        [`ConsistencyError`]: If `path`, which `option` names, cannot be written.
+    Turns write errors in the block into a [`ConsistencyError`] that names `path` and its `option`. Use it also for
+    blocks that write by themselves, such as one that appends to a log.
     """
     try:
         yield
@@ -244,16 +188,9 @@ def _check_target(target: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _require_space(folder: Path, size: int) -> None:
-    if shutil.disk_usage(folder).free < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @contextmanager
 def _claimed(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
-    """
-    Creates a file or folder beside `target` and locks it, so that no other process removes it as unfinished.
-    """
+    """Creates a file or folder beside `target` and locks it, so that no other process removes it as unfinished."""
     _sweep(target.parent)
     path, lock = None, None
     try:
@@ -276,10 +213,6 @@ def _claimed(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
 
 def _make_file(path: Path) -> None:
     path.open("x").close()
-
-
-def _make_folder(path: Path) -> None:
-    path.mkdir()
 
 
 def _lock(path: Path, wait: bool = True) -> int | None:

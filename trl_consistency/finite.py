@@ -32,17 +32,9 @@ def is_finite(tensor: Tensor) -> bool:
 
 def check_files(folder: str | Path) -> int:
     """
-    Checks the weights in a folder's safetensors files, one tensor in memory at a time.
-
-    Args:
-        folder (`str` or [`~pathlib.Path`]):
-            The folder. Its files must be complete.
-
-    Returns:
-        `int`: The number of tensors.
-
-    Raises:
-        [`ConsistencyError`]: If a weight is NaN or infinite, or one of LoRA a whole number.
+    Checks the weights in a folder's safetensors files, which must be complete, one tensor in memory at a time. Returns
+    the number of tensors. Raises [`ConsistencyError`] if a weight is NaN or infinite, or a LoRA weight is a whole
+    number.
     """
     count = 0
     for file in sorted(Path(folder).glob("*.safetensors")):

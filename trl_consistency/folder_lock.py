@@ -20,7 +20,7 @@ LOCK = "_in_use.lock"  # The system releases it when the process ends, even if i
 
 
 class FolderLock(FileLock):
-    """A lock that remembers which folders were made for it: if they are still empty, they go with it."""
+    """A lock that remembers which folders were made for it. They are removed with it if they are still empty."""
 
     made: Sequence[Path] = ()
 
@@ -28,18 +28,8 @@ class FolderLock(FileLock):
 @contextmanager
 def locked_folder(folder: str | Path, activity: str = "writes", option: str | None = "output_dir") -> Iterator[None]:
     """
-    Keeps other commands out of the folder that a command writes into. One that fails leaves no empty folder behind.
-
-    Args:
-        folder (`str` or [`~pathlib.Path`]):
-            The folder.
-        activity (`str`, *optional*, defaults to `"writes"`):
-            The command's activity there.
-        option (`str`, *optional*, defaults to `"output_dir"`):
-            The option that names the folder, for messages.
-
-    Raises:
-        [`ConsistencyError`]: If another process uses the folder.
+    Keeps other commands out of the folder that a command writes into. A command that fails leaves no empty folder
+    behind.
     """
     lock = acquire(folder, activity, option)
     try:
@@ -55,18 +45,8 @@ def check_unused(folder: str | Path) -> None:
 
 def acquire(folder: str | Path, activity: str, option: str | None = "output_dir") -> FolderLock | None:
     """
-    Acquires the lock of a folder. Returns None on a file system without locks.
-
-    Args:
-        folder (`str` or [`~pathlib.Path`]):
-            The folder. It is created if it does not exist.
-        activity (`str`):
-            This process's activity, such as `"trains"`, for the error of another process.
-        option (`str`, *optional*, defaults to `"output_dir"`):
-            The option that names the folder, for messages.
-
-    Raises:
-        [`ConsistencyError`]: If another process holds the lock.
+    Acquires the lock of a folder, which is created if it does not exist. Returns None on a file system without locks.
+    `activity`, such as `"trains"`, is what other processes read in their error.
     """
     made = [path for path in (Path(folder), *Path(folder).parents) if not path.exists()]
     with writing(folder, option):

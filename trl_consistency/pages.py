@@ -12,19 +12,11 @@ from markupsafe import Markup
 from .escaping import markdown_text, printable
 
 
-NO_TERMINAL = 10_000  # columns: no line is broken
+NO_TERMINAL = 10_000  # in columns: no line is broken
 
 
 def render(template: str, **values: Any) -> str:
-    """
-    Renders a page.
-
-    Args:
-        template (`str`):
-            Name of the template, an `.html` or `.md` file.
-        values (`Any`):
-            Values of the template's variables. They are escaped, unless they are [`~markupsafe.Markup`].
-    """
+    """Renders a template, an `.html` or `.md` file. Values are escaped, unless they are [`~markupsafe.Markup`]."""
     return _environment(template.endswith(".html")).get_template(template).render(values)
 
 
@@ -58,17 +50,8 @@ def row_table(
     header: Sequence[str], rows: Iterable[tuple[Any, Iterable[Any]]], aligned: bool = True, is_text: bool = False
 ) -> Markup:
     """
-    Returns a table in Markdown.
-
-    Args:
-        header (`Sequence[str]`):
-            Column headers.
-        rows (`Iterable[tuple[Any, Iterable[Any]]]`):
-            Label and cells of each row.
-        aligned (`bool`, *optional*, defaults to `True`):
-            Whether to pad the columns, for readers of the source.
-        is_text (`bool`, *optional*, defaults to `False`):
-            Whether the cells are outside text, which is escaped, and not figures.
+    Returns a table in Markdown, given the label and cells of each row. `aligned` pads the columns, for readers of the
+    source. `is_text` escapes the cells, which are outside text and not figures.
     """
     show = _markdown if is_text else str
     lines: list[list[str]] = [[*map(_markdown, header)]]

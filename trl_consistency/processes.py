@@ -7,9 +7,8 @@ from multiprocessing import connection, parent_process
 
 def end_with_parent() -> None:
     """
-    Ends this process when its parent ends. A killed parent cannot stop its workers itself.
-
-    Use it as the `initializer` of a process pool.
+    Ends this process when its parent ends, because a killed parent cannot stop its workers. The `initializer` of
+    process pools.
     """
     parent = parent_process()
     if parent is not None:

@@ -50,7 +50,7 @@ def load_vllm_generation() -> Any:
 
 
 def vllm_options(args: Any) -> dict[str, Any]:
-    """The options of that engine which both trainers have."""
+    """Returns the options of that engine that both trainers have."""
     own = ("mode", "gpu_memory_utilization", "max_model_length", "model_impl")
     same = ("trust_remote_code", "repetition_penalty", "temperature", "top_p", "top_k", "max_completion_length")
     options = {name: getattr(args, f"vllm_{name}") for name in own} | {name: getattr(args, name) for name in same}

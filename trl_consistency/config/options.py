@@ -18,15 +18,7 @@ _ENTRY = re.compile(r"^ {4}(\w+) \(.*\):\n((?: {8}.*\n?)+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Allowed:
-    """
-    The values that an option may have.
-
-    Args:
-        words (`str`):
-            The values in words, after "must be".
-        holds (`Callable[[Any], bool]`):
-            Whether a value is allowed.
-    """
+    """The values that an option may have. `words` stand after "must be"."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -72,15 +64,9 @@ def option(
     """
     Returns the field of an option of a configuration class.
 
-    Args:
-        default (`Any`, *optional*):
-            Default value. An option without a default is required. Each configuration gets its own copy of a list.
-        allowed ([`Allowed`], *optional*):
-            Allowed values, checked by [`check_ranges`].
-        choices (`Iterable[str]`, *optional*):
-            Allowed texts, which the command line shows.
-        help (`str`, *optional*):
-            Help text, if the docstring of the class does not describe the option.
+    An option without a default is required. Each configuration gets its own copy of a list. [`check_ranges`] checks
+    `allowed` values; the command line also shows `choices`. `help` is needed if the docstring of the class does not
+    describe the option.
     """
     metadata: dict[str, Any] = {} if help is None else {"help": help}
     if choices is not None:

@@ -51,28 +51,13 @@ class Spread(NamedTuple):
 
 @dataclass
 class AlignmentReport:
-    """
-    How many tokens the pairs of a data set share.
+    """How many tokens the pairs of a data set share."""
 
-    Args:
-        rows (`int`):
-            Number of pairs, including anchors.
-        shared_tokens ([`Spread`]):
-            Lengths of the shared spans in tokens.
-        shared_fraction ([`Spread`]):
-            Fractions of the clean prompts that are shared, from 0 to 1.
-        header_only (`list[int]`):
-            Rows that share at most one token before the generation header (prompts often end in the same
-            punctuation), because their cue comes last.
-        no_shared_span (`list[int]`):
-            Rows that share nothing.
-    """
-
-    rows: int
+    rows: int  # including anchors
     shared_tokens: Spread
-    shared_fraction: Spread
-    header_only: list[int]
-    no_shared_span: list[int]
+    shared_fraction: Spread  # of the clean prompts, from 0 to 1
+    header_only: list[int]  # rows that share at most one token (often punctuation) before the generation header
+    no_shared_span: list[int]  # rows that share nothing
 
     def __str__(self) -> str:
         tokens, fraction = self.shared_tokens, self.shared_fraction
@@ -85,18 +70,7 @@ class AlignmentReport:
 
 
 def shared_suffix(clean_ids: Sequence[int], perturbed_ids: Sequence[int]) -> Span:
-    """
-    Finds the longest common token suffix of two prompts.
-
-    Args:
-        clean_ids (`Sequence[int]`):
-            Token ids of the clean prompt.
-        perturbed_ids (`Sequence[int]`):
-            Token ids of the perturbed prompt.
-
-    Returns:
-        [`Span`]: The suffix on both sides.
-    """
+    """Finds the longest common token suffix of two prompts."""
     length = 0
     for clean, perturbed in zip(reversed(clean_ids), reversed(perturbed_ids), strict=False):
         if clean != perturbed:
@@ -107,23 +81,13 @@ def shared_suffix(clean_ids: Sequence[int], perturbed_ids: Sequence[int]) -> Spa
 
 def shared_content_span(clean_ids: Sequence[int], perturbed_ids: Sequence[int], content: tuple[int, int]) -> Span:
     """
-    Finds the last place where the perturbed prompt repeats a given part of the clean one.
+    Finds the last place where the perturbed prompt repeats `content`, a range of clean tokens from [`content_range`].
+    The length is 0 if there is none.
 
     The last place counts, because a wrong few-shot prompt asks the question twice and its first copy carries the wrong
     label. The search uses only the core of the content: its first and last words may be tokenized differently where
     they merge with a neighbour (`M|ost` after a newline is `␣Most` after a space), and a search for the whole content
     could then find only the first copy. From the core, the span grows in both directions while the tokens are equal.
-
-    Args:
-        clean_ids (`Sequence[int]`):
-            Token ids of the clean prompt.
-        perturbed_ids (`Sequence[int]`):
-            Token ids of the perturbed prompt.
-        content (`tuple[int, int]`):
-            First token and end of the content in `clean_ids`, as [`content_range`] returns it.
-
-    Returns:
-        [`Span`]: The shared content; its length is 0 if the perturbed prompt does not contain it.
     """
     start, end = content
     seam = seam_tokens(end - start)
@@ -164,27 +128,12 @@ def content_range(
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> tuple[int, int] | None:
     """
-    Finds the tokens of a clean prompt that hold the content shared with the perturbed prompt.
+    Finds the tokens of a rendered clean prompt that hold the content shared with the perturbed prompt: first token and
+    end, or None if the prompt does not hold it.
 
-    Tokens that reach beyond the content, because they merged with neighbouring text, are left out. White space around
-    the content does not count, because many templates strip it.
-
-    Args:
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The tokenizer or processor that rendered the prompt.
-        prompt (`str` or `list[dict]`):
-            The clean prompt.
-        ids (`Sequence[int]`):
-            Its token ids, from [`render_prompt`].
-        shared_text (`str`, *optional*):
-            The content; its last occurrence counts. By default the last user message, or the whole of a string prompt.
-        tools (`list[dict]`, *optional*):
-            As given to [`render_prompt`].
-        chat_template_kwargs (`dict[str, Any]`, *optional*):
-            As given to [`render_prompt`].
-
-    Returns:
-        `tuple[int, int]`, *optional*: The first token and the end, or None if the prompt does not hold the content.
+    The content is the last occurrence of `shared_text`, by default the last user message or the whole of a string
+    prompt. Tokens that reach beyond it, because they merged with neighbouring text, are left out. White space around
+    it does not count, because many templates strip it.
     """
     text = render_text(processing_class, prompt, tools, chat_template_kwargs)
     if shared_text is not None:
@@ -267,23 +216,10 @@ def header_length(
 ) -> int:
     """
     Counts the tokens that the chat template writes after the last message: the end of its turn and the generation
-    header. Prompts share these tokens even if their contents differ.
+    header. Prompts share these tokens even if their contents differ. The count is 0 for a string prompt and for an
+    assistant turn to be continued.
 
-    The count depends on the template, its variables and the role of the last message, not on the messages' contents.
-    Compute it once for each combination.
-
-    Args:
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The tokenizer or processor that rendered the prompt.
-        prompt (`str` or `list[dict]`):
-            A prompt.
-        tools (`list[dict]`, *optional*):
-            As given to [`render_prompt`].
-        chat_template_kwargs (`dict[str, Any]`, *optional*):
-            As given to [`render_prompt`].
-
-    Returns:
-        `int`: Number of tokens; 0 for a string prompt and for an assistant turn to be continued.
+    It depends on the template, its variables and the role of the last message, not on the messages' contents.
     """
     if isinstance(prompt, str) or is_prefilled(prompt):
         return 0
@@ -307,18 +243,8 @@ def report_alignment(
     header_lengths: "Sequence[int] | np.ndarray",
 ) -> AlignmentReport:
     """
-    Summarizes how much the pairs of a data set share.
-
-    Args:
-        spans (`Sequence[Span]` or `np.ndarray` of shape `(rows, 3)`):
-            The shared span of each row.
-        clean_lengths (`Sequence[int]` or `np.ndarray`):
-            Length of each clean prompt in tokens.
-        header_lengths (`Sequence[int]` or `np.ndarray`):
-            Length of each generation header in tokens, from [`header_length`].
-
-    Returns:
-        [`AlignmentReport`]: The counts, and the rows that share too little.
+    Summarizes how much pairs share, from each row's shared span, (rows, 3), and the lengths of its clean prompt and
+    its generation header in tokens.
     """
     # In arrays, a million rows take a few megabytes; as Python objects, hundreds.
     rows = np.asarray(spans).reshape(-1, 3)
@@ -341,15 +267,8 @@ def _spread(values: np.ndarray) -> Spread:
 
 def log_alignment(reports: dict[str, AlignmentReport], name: str, compares_answers: bool) -> None:
     """
-    Logs how much the pairs of a data set share, as a warning if some share almost nothing.
-
-    Args:
-        reports (`dict[str, AlignmentReport]`):
-            The reports of [`~trl_consistency.data.prepare.align_pairs`], by kind.
-        name (`str`):
-            Name of the data set in messages.
-        compares_answers (`bool`):
-            Whether the answers are compared too. Short suffixes are then enough.
+    Logs how much the pairs of a data set share, by kind of span, as a warning if some share almost nothing. Short
+    suffixes are enough if the answers are compared too.
     """
     for kind, report in reports.items():
         is_thin = report.header_only and not (compares_answers and kind == "suffix")

@@ -32,10 +32,8 @@ def own_anchors(pairs: AnyDataset) -> AnyDataset:
 
 def count_anchors(num_pairs: int, ratio: float) -> int:
     """
-    Returns how many anchors to add to `num_pairs` pairs so that they make up `ratio` of an epoch.
-
-    Raises:
-        [`InvalidPairsError`]: If the number is 0 although `ratio` is above 0.
+    Returns how many anchors to add to `num_pairs` pairs so that they make up `ratio` of an epoch. Raises
+    [`InvalidPairsError`] if a `ratio` above 0 gives none.
     """
     count = round(ratio / (1 - ratio) * num_pairs)
     if ratio and not count:
@@ -45,17 +43,8 @@ def count_anchors(num_pairs: int, ratio: float) -> int:
 
 def choose_anchors(anchors: Dataset, num_pairs: int, ratio: float, seed: int) -> Dataset:
     """
-    Chooses the anchors of an epoch. They are added to the pairs and make up `ratio` of the whole.
-
-    Args:
-        anchors ([`~datasets.Dataset`]):
-            Prepared anchors. If there are too few, they repeat, all equally often to within one.
-        num_pairs (`int`):
-            Number of pairs in an epoch.
-        ratio (`float`):
-            Share of anchors in an epoch, at least 0 and below 1.
-        seed (`int`):
-            Seed of the choice.
+    Chooses the anchors that make up `ratio` of an epoch. If there are too few prepared anchors, they repeat, all
+    equally often to within one.
     """
     wanted = count_anchors(num_pairs, ratio)
     generator = random.Random(seed)

@@ -13,26 +13,17 @@ from .target_table import TargetTable
 @dataclass
 class PairCollator(DataCollatorForLanguageModeling):
     """
-    Collates pairs for the student: the perturbed prompt and the completion, with labels on the completion only.
+    Collates prepared pairs for the student: the perturbed prompt and the completion, with labels on the completion
+    only.
 
-    Args:
-        targets ([`TargetTable`]):
-            Completions of the rows without `completion_ids`, read when the batch is made.
-        current_targets ([`TargetTable`], *optional*):
-            Completions that replace `targets` for all rows but anchors, which keep the reference's.
-        pad_token_id (`int`):
-            Token ID to use for padding.
-        with_completions (`bool`, *optional*, defaults to `True`):
-            Whether the completion follows the prompts. If `False`, no target is looked up.
-        with_reference (`bool`, *optional*, defaults to `False`):
-            Whether to add the inputs of the reference and the shared spans to the batch.
+    The batch has right-padded `input_ids`, `attention_mask` and `labels` (`-100` outside the completion), each of
+    shape (rows, longest row), and `is_anchor` of shape (rows,), which says whether a row's two prompts are equal. With
+    `with_reference`, it also has `clean_input_ids` and `clean_attention_mask`, and spans: `suffix` (shared end of the
+    prompts), `response` (completion) and, if the rows have it, `content_span` (shared content). Spans have three
+    columns: first token on the clean side, first token on the perturbed side, length.
 
-    Takes rows of a prepared data set (token ids in `perturbed_ids`, `clean_ids` and optionally `completion_ids`).
-    Returns right-padded `input_ids`, `attention_mask` and `labels` (`-100` outside the completion), each of shape
-    (rows, longest row), and `is_anchor` of shape (rows,), which says whether a row's two prompts are equal. The
-    reference gets `clean_input_ids` and `clean_attention_mask`. The spans `suffix` (shared end of the prompts),
-    `response` (completion) and, if the rows have it, `content_span` (shared content) are of shape (rows, 3): first
-    token on the clean side, first token on the perturbed side, length.
+    Rows without `completion_ids` get theirs from `targets` when the batch is made, or from `current_targets` if set,
+    except for anchors, which keep the reference's. Without `with_completions`, no target is looked up.
     """
 
     targets: TargetTable = field(default_factory=TargetTable)
@@ -80,9 +71,7 @@ class PairCollator(DataCollatorForLanguageModeling):
     def _completion(self, example: dict[str, Any], is_anchor: bool) -> list[int]:
         if not self.with_completions:
             return []
-        completion_ids = example.get("completion_ids")
-        return self._target(example["clean_ids"], is_anchor) if completion_ids is None else completion_ids
-
-    def _target(self, clean_ids: list[int], is_anchor: bool) -> list[int]:
+        if example.get("completion_ids") is not None:
+            return example["completion_ids"]
         table = self.targets if is_anchor or self.current_targets is None else self.current_targets
-        return table[clean_ids]
+        return table[example["clean_ids"]]

@@ -43,18 +43,8 @@ def control_pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
 
 def check_messages(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Mapping[str, Any]], **others: Any) -> None:
     """
-    Checks that messages hold no control token in their text. Assistant messages may hold thinking markers.
-
-    Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            The tokenizer.
-        messages (`Iterable[Mapping[str, Any]]`):
-            Chat messages. The texts of content blocks are checked joined together.
-        **others (`Any`):
-            Other inputs of the chat template, by column name.
-
-    Raises:
-        [`ControlTokenError`]: If there is one.
+    Raises [`ControlTokenError`] if messages, or `others` (inputs of the chat template by column name), hold a control
+    token in their text. Content blocks are checked joined together. Assistant messages may hold thinking markers.
     """
     pattern = control_pattern(tokenizer)
     for position, message in enumerate(messages):
@@ -75,19 +65,9 @@ def check_messages(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Mappin
 
 def check_texts(tokenizer: PreTrainedTokenizerBase, prompts: Mapping[str, str], completion: str = "") -> None:
     """
-    Checks that text prompts hold no control token. If one of them begins with such a token, they were rendered with a
-    template beforehand and are not checked.
-
-    Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            The tokenizer.
-        prompts (`Mapping[str, str]`):
-            The prompts, by the names of their columns.
-        completion (`str`, *optional*, defaults to `""`):
-            The completion. It may end with the end-of-sequence token.
-
-    Raises:
-        [`ControlTokenError`]: If there is one.
+    Raises [`ControlTokenError`] if text prompts (by column name) or their completion hold a control token. If a prompt
+    begins with such a token, they were rendered with a template beforehand and are not checked. The completion may end
+    with the end-of-sequence token.
     """
     pattern = control_pattern(tokenizer)
     if any(pattern.match(prompt.lstrip()) for prompt in prompts.values()):

@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,8 @@ RACE_NS = 2 * 10**9
 
 def file_digest(path: str | Path) -> str:
     """
-    Returns the digest of a whole file.
-
-    Digests of large files are remembered in the user's cache folder by path, size, inode, mtime and ctime. The ctime
-    cannot be set back.
+    Returns the digest of a whole file. Digests of large files are remembered in the user's cache folder by path, size,
+    inode, mtime and ctime, which cannot be set back.
     """
     path = Path(path).resolve()
     if path.parent.name == "blobs" and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", path.name):
@@ -44,7 +42,8 @@ def file_digest(path: str | Path) -> str:
         digest = _read(path)
         if _state(path) == state and time.time_ns() - max(state[2:4]) > RACE_NS:
             known = {name: entry for name, entry in known.items() if Path(name).exists()}
-            _remember(memory, known | {str(path): [*state, digest]})
+            with suppress(ConsistencyError):  # otherwise the file is read again next time
+                write_text(memory, json.dumps(known | {str(path): [*state, digest]}))
     return digest
 
 
@@ -89,10 +88,3 @@ def _remembered(memory: Path) -> dict[str, list[Any]]:
         return {}
     entries: Iterable[tuple[str, Any]] = known.items() if isinstance(known, dict) else ()
     return {name: entry for name, entry in entries if isinstance(entry, list) and len(entry) == 5}
-
-
-def _remember(memory: Path, known: dict[str, list[Any]]) -> None:
-    try:
-        write_text(memory, json.dumps(known))
-    except ConsistencyError:
-        return  # the file is read again next time

@@ -27,12 +27,8 @@ def check_data_file(name: str) -> None:
 
 def check_data_folder(folder: str) -> None:
     """
-    Checks that the metadata in a data folder (README.md, .huggingface.yaml) name only files inside it.
-
-    Does nothing if `folder` is not a folder.
-
-    Raises:
-        [`ConsistencyError`]: If they name other files, which `datasets` would read.
+    Raises [`ConsistencyError`] if the metadata in a data folder (README.md, .huggingface.yaml) name files outside it,
+    which `datasets` would read. Does nothing if `folder` is not a folder.
     """
     if not os.path.isdir(folder):
         return

@@ -27,22 +27,8 @@ def mark_pair(
     limit: int | None = None,
 ) -> tuple[list[Token], list[Token]]:
     """
-    Marks the tokens of both prompts of a pair.
-
-    Args:
-        clean_ids (`Sequence[int]`):
-            Token ids of the clean prompt.
-        perturbed_ids (`Sequence[int]`):
-            Token ids of the perturbed prompt.
-        header_length (`int`):
-            Tokens of the generation header, from [`~trl_consistency.data.alignment.header_length`].
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The tokenizer or processor that rendered them.
-        limit (`int`, *optional*):
-            Tokens from this position on are over the limit.
-
-    Returns:
-        `tuple[list[Token], list[Token]]`: The tokens of the clean and of the perturbed prompt.
+    Marks the tokens of the clean and of the perturbed prompt of a pair. Tokens from position `limit` on are over the
+    limit.
     """
     suffix = shared_suffix(clean_ids, perturbed_ids).length
     # An anchor's prompts are one shared suffix, which must not count as prefix too.

@@ -50,33 +50,15 @@ _EMPTY = "a prompt is empty or blank"
 
 @dataclass
 class LintReport:
-    """
-    Findings of [`lint_pairs`].
-
-    Args:
-        rows (`int`):
-            Number of all rows.
-        anchors (`list[int]`):
-            Rows with two equal prompts. They are not a fault.
-        findings (`dict[str, list[int]]`):
-            Rows of each of [`FINDINGS`], numbered from 0.
-        reasons (`dict[int, str]`):
-            Why each unusable row cannot be used.
-        columns (`list[str]`):
-            Faults in the column names.
-        alignment ([`~trl_consistency.data.alignment.AlignmentReport`]):
-            How much the pairs share, over the rows that are neither empty nor faulty.
-        limit (`int`, *optional*):
-            Maximum length of a row in tokens.
-    """
+    """Findings of [`lint_pairs`], in rows numbered from 0."""
 
     rows: int
-    anchors: list[int]
-    findings: dict[str, list[int]]
-    reasons: dict[int, str]
-    columns: list[str]
-    alignment: AlignmentReport
-    limit: int | None = None
+    anchors: list[int]  # rows with two equal prompts, which are not a fault
+    findings: dict[str, list[int]]  # rows of each of `FINDINGS`
+    reasons: dict[int, str]  # why an unusable row cannot be used
+    columns: list[str]  # faults in the column names
+    alignment: AlignmentReport  # over the rows that are neither empty nor faulty
+    limit: int | None = None  # maximum length of a row in tokens
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report for JSON: counts, spreads, and the first rows of each finding."""
@@ -218,7 +200,7 @@ class _Linter:
             tokenizer = get_tokenizer(self.processing_class)
             targets.append(tokenizer.decode(row["completion_ids"], skip_special_tokens=True))
         denied = str(row.get("biased_answer") or "").startswith("NOT ")  # a cue that denies an answer names it
-        # The answer to a request is only a word that tells a refusal.
+        # For a request, `answer` is only a word that marks a refusal.
         if isinstance(row.get("answer"), str) and row.get("category") not in ("harmful", "benign") and not denied:
             targets.append(row["answer"])
         clean, perturbed = (all_text(row[column]) for column in PROMPT_COLUMNS)
@@ -236,25 +218,9 @@ def lint_pairs(
     is_prepared: bool = False,
 ) -> LintReport:
     """
-    Looks for faults in pairs. Reads all rows and counts every finding.
-
-    Args:
-        rows (`Collection[Mapping[str, Any]]`):
-            The pairs: a list, or a data set in memory.
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            Renders both sides, as in training.
-        chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template for all rows. A row's own override them.
-        limit (`int`, *optional*):
-            Maximum row length in tokens: the longer prompt plus the completion.
-        max_completion_length (`int`, *optional*, defaults to `0`):
-            Tokens reserved for a completion that is still to be generated.
-        always_generates (`bool`, *optional*, defaults to `False`):
-            Whether rows that have a completion get a generated one too.
-        thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            Text that opens and text that closes a thought.
-        is_prepared (`bool`, *optional*, defaults to `False`):
-            Whether the rows were rendered by [`~trl_consistency.data.prepare.prepare_pairs`].
+    Looks for faults in pairs. Reads all rows and counts every finding. `limit` is the maximum length of a row in
+    tokens, and `max_completion_length` and `always_generates` mean the same as in
+    [`~trl_consistency.data.prepare.prepare_pairs`]. `is_prepared` says whether that function rendered the rows.
     """
     kwargs = chat_template_kwargs or {}
     linter = _Linter(processing_class, kwargs, thinking_markers)
@@ -309,9 +275,8 @@ def warn_of_findings(
     thinking_markers: Sequence[str],
 ) -> None:
     """
-    Logs one line if prepared pairs have findings. Shared spans are reported by the objectives that need them.
-
-    A stream is skipped, because it can be read only once.
+    Logs one line if prepared pairs have findings. Shared spans are reported by the objectives that need them. A stream
+    is skipped, because it can be read only once.
     """
     if isinstance(dataset, IterableDataset) or not PartialState().is_main_process:
         return

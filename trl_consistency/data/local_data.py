@@ -17,17 +17,9 @@ from .digests import file_digest
 @contextmanager
 def cached_by_content(*sources: tuple[str, Any, Any]) -> Iterator[None]:
     """
-    Within it, `datasets.load_dataset` caches local files by their content.
-
-    By default it uses names and modification times, and would return the old rows of a file that was replaced with
-    both unchanged.
-
-    Args:
-        sources (`tuple[str, Any, Any]`):
-            `path`, `data_dir` and `data_files` of each data set to load.
-
-    Raises:
-        [`ConsistencyError`]: If a file cannot be read.
+    Within it, `datasets.load_dataset` caches local files by their content. By default it uses names and modification
+    times, and would return the old rows of a file that was replaced with both unchanged. Each source is the `path`,
+    `data_dir` and `data_files` of a data set to load.
     """
     digest = hashlib.blake2b(digest_size=10)
     files = sorted({file for source in sources for file in _local_files(*source)})
@@ -48,8 +40,10 @@ def cached_by_content(*sources: tuple[str, Any, Any]) -> Iterator[None]:
 def _local_files(path: str, data_dir: Any, data_files: Any) -> Iterator[Path]:
     for folder in (path, data_dir):
         if folder and os.path.isdir(folder):
-            found = Path(folder).rglob("*")
-            yield from (file for file in found if file.is_file() and not _is_hidden(file.relative_to(folder)))
+            for file in Path(folder).rglob("*"):
+                is_hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+                if file.is_file() and not is_hidden:
+                    yield file
     base = path if os.path.isdir(path) else ""
     for pattern in (os.path.join(base, part) for part in _flat([path, data_files])):
         named = [pattern] if os.path.isfile(pattern) else glob(pattern, recursive=True)
@@ -62,7 +56,3 @@ def _flat(patterns: Any) -> Iterable[str]:
     if isinstance(patterns, dict):
         return _flat(list(patterns.values()))
     return [pattern for part in patterns or () for pattern in _flat(part)]
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)

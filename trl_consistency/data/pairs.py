@@ -40,20 +40,10 @@ MAX_REPORTED = 10
 
 def check_pairs(dataset: AnyDataset, name: str = "train_dataset") -> None:
     """
-    Checks a data set of pairs before any weights load, and reports every faulty row at once.
+    Checks a data set of pairs before any weights load, and raises one error for all faulty rows. `name` stands for the
+    data set in messages.
 
     A streamed data set is checked here by its columns and first row. Its other rows are checked when they are read.
-
-    Args:
-        dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            Pairs with the columns `clean_prompt` and `perturbed_prompt`, and optionally `completion` (or
-            `completion_ids`), `tools` and `chat_template_kwargs`.
-        name (`str`, *optional*, defaults to `"train_dataset"`):
-            Name of the data set in messages.
-
-    Raises:
-        `TypeError`: If it is not a `datasets` data set.
-        [`InvalidPairsError`]: If it is empty, a column is missing, or any row is faulty.
     """
     first, columns = _first_row(dataset, name)
     check_prompt_columns(columns, name)
@@ -141,17 +131,8 @@ def _check_rows(
 
 def check_anchors(dataset: AnyDataset, name: str = "anchor_dataset") -> None:
     """
-    Checks a data set of anchors, as [`check_pairs`] checks pairs.
-
-    Args:
-        dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            Rows with a `prompt` column, and optionally `completion`, `tools` and `chat_template_kwargs`.
-        name (`str`, *optional*, defaults to `"anchor_dataset"`):
-            Name of the data set in messages.
-
-    Raises:
-        `TypeError`: If it is not a `datasets` data set.
-        [`InvalidPairsError`]: If it is empty, has no `prompt` column, or any row is faulty.
+    Checks a data set of anchors, as [`check_pairs`] checks pairs: rows with a `prompt` column, and optionally
+    `completion`, `tools` and `chat_template_kwargs`.
     """
     first, columns = _first_row(dataset, name)
     if "prompt" not in columns:
@@ -165,15 +146,8 @@ def check_anchors(dataset: AnyDataset, name: str = "anchor_dataset") -> None:
 
 def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None = None) -> None:
     """
-    Raises an [`InvalidPairsError`] that lists the first faults by row and counts the rest, if there are any.
-
-    Args:
-        faults (`list[tuple[int, str]]`):
-            Row index (from 0) and reason.
-        name (`str`):
-            Name of the data set in messages.
-        num_rows (`int`, *optional*):
-            Number of rows of the data set.
+    Raises an [`InvalidPairsError`] that lists the first faults (row index from 0, and reason) and counts the rest, if
+    there are any.
     """
     if not faults:
         return

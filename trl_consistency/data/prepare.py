@@ -65,44 +65,17 @@ def prepare_pairs(
     context: int | None = None,
 ) -> AnyDataset:
     """
-    Renders both prompts of every row, and its completion if it has one.
+    Renders both prompts of every row, and its completion if it has one: adds the columns `clean_ids`, `perturbed_ids`,
+    `completion_ids` (if it has completions), and `length` in tokens, of the longer prompt and the completion.
 
-    Args:
-        dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            Pairs that passed [`check_pairs`].
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            Renders both sides.
-        name (`str`):
-            Name of the data set in messages.
-        chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template for all rows. A row's own override them.
-        max_length (`int`, *optional*):
-            Maximum row length in tokens: the longer prompt plus the completion.
-        max_completion_length (`int`, *optional*, defaults to `0`):
-            Tokens reserved for a completion that is still to be generated.
-        overlong (`str`, *optional*, defaults to `"error"`):
-            `"error"` refuses rows over `max_length`, `"drop"` leaves them out and logs how many.
-        num_proc (`int`, *optional*):
-            Number of processes that render.
-        always_generates (`bool`, *optional*, defaults to `False`):
-            Whether rows that have a completion get a generated one too. `max_completion_length` tokens are then
-            reserved for all rows.
-        vocab_size (`int`, *optional*):
-            Size of the model's vocabulary. Rows with token ids beyond it are refused.
-        context (`int`, *optional*):
-            Context length of the model in tokens. Rows whose longer prompt and given completion exceed it are treated
-            like rows over `max_length`.
-
-    Returns:
-        The data set with the added columns `clean_ids`, `perturbed_ids`, `completion_ids` (if it has completions), each
-        a list of token ids, and `length` in tokens.
-
-    Raises:
-        [`InvalidPairsError`]: If the chat template refuses rows, or rows exceed `max_length` or `context`.
+    For a completion that is still to be generated, `max_completion_length` tokens are reserved; with
+    `always_generates`, for every row. Rows over `max_length`, or whose prompt and given completion exceed `context`
+    (the model's context length), are refused if `overlong` is `"error"`, and left out and counted if it is `"drop"`.
+    Token ids from `vocab_size` on are refused. A row's own template variables override `chat_template_kwargs`.
     """
     dataset = unformatted(dataset)
     columns = columns_of(dataset)
-    # Of the user's columns of these names, the values would be brought to the type that they had.
+    # `map` would convert its results to the types of the user's columns of these names.
     dataset = dataset.remove_columns([column for column in ("length", "unknown", "render_fault") if column in columns])
     if overlong == "drop" and max_length is not None and isinstance(dataset, IterableDataset):
         raise InvalidPairsError(
@@ -222,7 +195,7 @@ def _count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:
 
 
 def _warn_of_unknown(name: str, rows: str, words: int) -> None:
-    PartialState()  # the logger asks it which process this is
+    PartialState()  # the logger needs it
     logger.warning(
         f"`{name}`: {rows} hold {words} word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads "
         "one and the same token in place of each."
@@ -285,7 +258,7 @@ def _fit_context(dataset: Dataset, name: str, context: int, overlong: str) -> Da
     )
     near = int((_array(dataset, "length") > context).sum())
     if near:
-        PartialState()  # the logger asks it which process this is
+        PartialState()  # the logger needs it
         logger.warning(
             f"`{name}`: {near} of {len(dataset)} row(s) leave fewer than `max_completion_length` tokens of the model's "
             f"context of {context} for an answer, and a long one would run over it."
@@ -306,7 +279,7 @@ def _leave_out(
         raise InvalidPairsError(f"{found} {advice}")
     if len(too_long) == len(dataset):
         raise InvalidPairsError(f"{found} `overlong='drop'` would leave no row.")
-    PartialState()  # the logger asks it which process this is
+    PartialState()  # the logger needs it
     logger.warning(f"{found} They are left out (`overlong='drop'`).")
     return dataset.select(np.flatnonzero(~is_too_long))
 
@@ -327,32 +300,13 @@ def align_pairs(
     num_proc: int | None = None,
 ) -> tuple[AnyDataset, dict[str, AlignmentReport]]:
     """
-    Finds what the two prompts of each pair share.
+    Finds what the two prompts of each prepared pair share: `"suffix"` (the common token suffix), `"content_span"` (the
+    shared content: the column `shared_text`, by default the last user message of the clean prompt), or both. Pairs
+    that share nothing of a kind are refused if `no_shared_span` is `"error"`, and left out and counted if it is
+    `"drop"`.
 
-    Args:
-        dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            The data set from [`prepare_pairs`].
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The tokenizer or processor that rendered the prompts.
-        name (`str`):
-            Name of the data set in messages.
-        chat_template_kwargs (`dict[str, Any]`, *optional*):
-            As given to [`prepare_pairs`].
-        kinds (`tuple[str, ...]`, *optional*, defaults to `("suffix",)`):
-            What to look for: `"suffix"` (the common token suffix), `"content_span"` (the shared content: the column
-            `shared_text`, by default the last user message of the clean prompt), or both.
-        no_shared_span (`str`, *optional*, defaults to `"error"`):
-            `"error"` refuses pairs that share nothing of a kind, `"drop"` leaves them out and logs how many.
-        num_proc (`int`, *optional*):
-            Number of processes.
-
-    Returns:
-        The data set, with a column `content_span` (a [`~trl_consistency.data.alignment.Span`]) if it is among `kinds`,
-        and an [`~trl_consistency.data.alignment.AlignmentReport`] of each kind on the given data set (none for a
-        stream).
-
-    Raises:
-        [`InvalidPairsError`]: If pairs share nothing.
+    Returns the data set, with a column `content_span` if it is among `kinds`, and a report of each kind on all given
+    pairs (none for a stream).
     """
     align = partial(
         align_row,
@@ -433,6 +387,6 @@ def _without(dataset: Dataset, rows: list[int], name: str, no_shared_span: str) 
         )
     if len(rows) == len(dataset):
         raise InvalidPairsError(f"{found} `no_shared_span='drop'` would leave no pair.")
-    PartialState()  # the logger asks it which process this is
+    PartialState()  # the logger needs it
     logger.warning(f"{found} They are left out (`no_shared_span='drop'`).")
     return dataset.select(np.setdiff1d(np.arange(len(dataset)), rows))

@@ -28,12 +28,7 @@ MOST_CHARACTERS = 50_000_000
 def load_processing_class(
     name: str, revision: str | None = None, trust_remote_code: bool = False, **options: Any
 ) -> ProcessingClass:
-    """
-    Loads the tokenizer or processor of a model. Runs code that comes with it only with `trust_remote_code`.
-
-    Raises:
-        [`ConsistencyError`]: If it cannot be loaded.
-    """
+    """Loads the tokenizer or processor of a model. Runs code that comes with it only with `trust_remote_code`."""
     if revision not in (None, "main") and os.path.isdir(name):
         raise ConsistencyError(
             f"`model_revision` is {revision}, but {name} is a folder, which has no revisions. Leave it out."
@@ -94,29 +89,14 @@ def render_prompt(
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> list[int]:
     """
-    Renders a prompt to the token ids that precede the completion.
+    Renders a prompt to the token ids that precede the completion, without an end-of-sequence token.
 
     A string is tokenized unchanged. Chat messages go through the chat template with a generation prompt or, if the
     last turn is the assistant's, as a final message to continue. Both sides of a pair and every trainer use this
     function, so the two sides cannot be rendered differently.
 
-    Args:
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The tokenizer, or a processor whose tokenizer is used.
-        prompt (`str` or `list[dict]`):
-            Plain text, or chat messages.
-        tools (`list[dict]`, *optional*):
-            JSON schemas of the tools for the chat template.
-        chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Further variables of the chat template, such as `{"enable_thinking": False}`.
-
-    Returns:
-        `list[int]`: Token ids, without an end-of-sequence token.
-
-    Raises:
-        [`~trl_consistency.data.control_tokens.ControlTokenError`]: If a message holds a control token in its text.
-        [`InvalidPairsError`]: If the chat template omits or changes the messages' text, or has no such variable.
-        [`~trl_consistency.data.time_limit.TimeLimitError`]: If the chat template does not terminate.
+    Raises [`InvalidPairsError`] if a message holds a control token, or the template omits or changes text or has no
+    such variable, and [`TimeLimitError`] if the template does not terminate.
     """
     if isinstance(prompt, str):
         _check_tokens(get_tokenizer(processing_class), prompt)
@@ -150,28 +130,11 @@ def render_completion(
     prompt_ids: list[int] | None = None,
 ) -> list[int]:
     """
-    Renders a given completion to the token ids that follow `render_prompt(prompt)`.
+    Renders a given completion to the token ids that follow `prompt_ids`, by default `render_prompt(prompt)`.
 
     The whole conversation goes through the chat template, and the ids of the answer include the end-of-turn token.
     After a string prompt, the end-of-sequence token is added. If the end of the prompt would merge with the completion
     into one token, the completion is tokenized on its own, because at inference the prompt's tokens are already fixed.
-
-    Args:
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The tokenizer, or a processor whose tokenizer is used.
-        prompt (`str` or `list[dict]`):
-            The prompt that the completion answers.
-        completion (`str` or `list[dict]`):
-            The answer: text, or (for a chat prompt) a list of one assistant message.
-        tools (`list[dict]`, *optional*):
-            As in [`render_prompt`].
-        chat_template_kwargs (`dict[str, Any]`, *optional*):
-            As in [`render_prompt`].
-        prompt_ids (`list[int]`, *optional*):
-            `render_prompt(prompt)`, if it is known.
-
-    Returns:
-        `list[int]`: Token ids of the completion alone.
     """
     tokenizer = get_tokenizer(processing_class)
     if prompt_ids is None:
@@ -192,10 +155,8 @@ def render_completion(
     prefix = next((i for i, (a, b) in enumerate(zip(prompt_ids, ids, strict=False)) if a != b), len(prompt_ids))
     if prefix == len(prompt_ids):
         return ids[prefix:]
-    text, prompt_text = (
-        render_whole(tokenize=False),
-        render_text(processing_class, prompt, tools, chat_template_kwargs),
-    )
+    text = render_whole(tokenize=False)
+    prompt_text = render_text(processing_class, prompt, tools, chat_template_kwargs)
     if text.startswith(prompt_text):
         return tokenizer(text=text[len(prompt_text) :], add_special_tokens=False)["input_ids"]
     # A template may render the prompt alone differently (for example with an empty thought that the full conversation

@@ -14,10 +14,6 @@ class RepeatedStream(IterableDataset):
 
     Otherwise the Trainer counts each pass as an epoch of unknown length: a run resumed in the second pass would get
     other rows, and the last rows of a pass could make half a step. In one endless pass, a batch has one number.
-
-    Args:
-        dataset ([`~datasets.IterableDataset`]):
-            The stream.
     """
 
     def __init__(self, dataset: datasets.IterableDataset):

@@ -9,14 +9,8 @@ import numpy as np
 
 def first_rows(values: Iterable[Any]) -> np.ndarray:
     """
-    Finds the first row of each distinct value.
-
-    Args:
-        values (`Iterable`):
-            Content of each row: text, numbers, or lists and dicts of them.
-
-    Returns:
-        `np.ndarray`: Row numbers, ascending.
+    Returns the row numbers, ascending, of the first row of each distinct value: text, numbers, or lists and dicts of
+    them.
     """
     digests = np.fromiter(map(_digest, values), dtype=np.uint64)
     return np.sort(np.unique(digests, return_index=True)[1])

@@ -11,8 +11,8 @@ class TargetTable:
     """
     Completions by clean prompt. Rows whose clean prompts render to the same token ids share one target.
 
-    The trainer fills the table and the collator reads it. Keys are digests of the prompt's token ids and values are
-    compact arrays, so that a million targets fit in memory.
+    The trainer fills the table and the collator reads it. Keys are digests and values are compact arrays, so that a
+    million targets fit in memory.
     """
 
     def __init__(self) -> None:

@@ -41,21 +41,9 @@ def template_variables(template: str) -> frozenset[str]:
 
 def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[dict] | None, is_complete: bool) -> None:
     """
-    Checks that a rendered conversation holds the text of the messages and the names of the tools. White space may
-    differ.
-
-    Args:
-        text (`str`):
-            Output of the chat template.
-        messages (`Sequence[dict[str, Any]]`):
-            Chat messages. The thoughts of assistant turns before the last question may be missing.
-        tools (`list[dict]`, *optional*):
-            JSON schemas of the tools.
-        is_complete (`bool`):
-            Whether the last message is a completion. Only its text is then required.
-
-    Raises:
-        [`InvalidPairsError`]: If a text is missing.
+    Raises [`InvalidPairsError`] if a rendered conversation lacks text of the messages or the names of the tools. White
+    space may differ, and the thoughts of assistant turns before the last question may be missing. With `is_complete`,
+    only the text of the last message, the completion, is required.
     """
     words = " ".join(text.split())
     asked = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=-1)
@@ -87,7 +75,7 @@ def _pieces(message: dict[str, Any], with_thoughts: bool) -> Iterator[str]:
 
 
 def _names(of: dict[str, Any]) -> list[str]:
-    """Returns the name of a tool or a call in a list, empty if it has none."""
+    """Returns the name of a tool or of a call as a list, empty if it has none."""
     name = of.get("function", of).get("name")
     return [name] if isinstance(name, str) else []
 

@@ -11,19 +11,11 @@ def empty_thought(
     completion_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: tuple[str, str] = ("<think>", "</think>")
 ) -> list[int]:
     """
-    Removes the thought from a completion. The markers stay, as chat templates write an empty thought.
+    Removes the thought at the start of a completion. The markers stay, as chat templates write an empty thought. The
+    opening marker may be at the end of the prompt.
 
-    Args:
-        completion_ids (`list[int]`):
-            Token ids of a completion that begins with a thought. The opening marker may be at the end of the prompt.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Tokenizer of the model.
-        markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            Text that opens and text that closes a thought.
-
-    Returns:
-        `list[int]`: Token ids with an empty thought. A completion without a marker is returned unchanged. If the
-        thought does not end, the result is empty, because there is no answer.
+    A completion without a marker is returned unchanged. If the thought does not end, the result is empty, because
+    there is no answer.
     """
     opening, closing = (_find(completion_ids, marker, tokenizer) for marker in markers)
     if closing is None:
@@ -43,21 +35,8 @@ def thought_span(
     markers: tuple[str, str] = ("<think>", "</think>"),
 ) -> tuple[int, int]:
     """
-    Finds the thought before the answer.
-
-    Args:
-        prompt_ids (`list[int]`):
-            Token ids of the prompt, which may open the thought.
-        completion_ids (`list[int]`):
-            Token ids of the completion.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Tokenizer of the model.
-        markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
-            Text that opens and text that closes a thought.
-
-    Returns:
-        `tuple[int, int]`: Start and end of the thought in the completion, including its markers. An unclosed thought
-        goes to the end of the completion. Without a thought the result is `(0, 0)`.
+    Returns start and end of the thought in a completion, including its markers. The prompt may open it. An unclosed
+    thought goes to the end of the completion. Without a thought the result is `(0, 0)`.
     """
     opening, closing = (_find(completion_ids, marker, tokenizer) for marker in markers)
     start = None if opening is None else opening.start
@@ -73,7 +52,7 @@ def thought_span(
 
 
 class _Place(NamedTuple):
-    """Tokens that hold a marker, `start` to before `end`, and the text that they hold `before` and `after` it."""
+    """The tokens from `start` to before `end`, which hold a marker, and their text `before` and `after` it."""
 
     start: int
     end: int
@@ -82,7 +61,7 @@ class _Place(NamedTuple):
 
 
 def _find(ids: list[int], marker: str, tokenizer: PreTrainedTokenizerBase, last: bool = False) -> _Place | None:
-    """Where a marker stands in a text: its tokens may be others there than alone, and share one with what is beside it."""
+    """Finds a marker in a text. Its tokens there may differ from its tokens alone, and include neighbouring text."""
     if marker not in tokenizer.decode(ids):
         return None
     pieces = [tokenizer.decode([token]) for token in ids]

@@ -31,17 +31,9 @@ class TimeLimitError(ConsistencyError):
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
     """
-    Stops a template that runs for too long. The clock is checked at each line of the template, in any thread and on
-    every system. A single long line is stopped by an alarm (in the main thread) or by a memory limit (on Linux).
-
-    Args:
-        seconds (`float`):
-            The limit.
-        what (`str`):
-            Subject of the error message.
-
-    Raises:
-        [`TimeLimitError`]: If a limit is exceeded.
+    Raises [`TimeLimitError`], with `what` as its subject, if a template runs for too long. The clock is checked at
+    each line of the template, in any thread and on every system. A single long line is stopped by an alarm (in the
+    main thread) or by a memory limit (on Linux).
     """
     end = time.monotonic() + seconds
 

@@ -20,19 +20,10 @@ LIBRARIES = "libraries"
 
 class TargetCache:
     """
-    A folder of targets that one model generated.
+    A folder of targets that one model generated. Raises [`ConsistencyError`] if it holds those of another model.
 
-    `model.json` identifies the model. Each set of prompts and generation options has its own sub-folder with one file
-    per batch. Files are written under another name and then renamed, so every file is complete.
-
-    Args:
-        directory (`str` or [`~pathlib.Path`]):
-            The folder. It is made if it does not exist.
-        model (`dict[str, Any]`):
-            Identity of the model, from [`~trl_consistency.generation.model_identity.model_identity`].
-
-    Raises:
-        [`ConsistencyError`]: If the folder holds the targets of another model, or cannot be written to.
+    `model.json` holds the model's [`~trl_consistency.generation.model_identity.model_identity`]. Each set of prompts
+    and generation options has its own sub-folder with one file per batch. Every file is written whole or not at all.
     """
 
     # Name of the contents in messages, and the option that sets the folder
@@ -55,7 +46,7 @@ class TargetCache:
                     f"`{self._option}`, or delete that folder."
                 )
         else:
-            self._write(described, model)
+            write_text(described, json.dumps(model))
 
     def open(self, prompts: list[list[int]], options: dict[str, Any]) -> "TargetCache":
         """Selects the sub-folder for these prompts (token ids) and generation options."""
@@ -73,10 +64,8 @@ class TargetCache:
 
     def get(self, number: int, rows: int) -> list[list[int]] | None:
         """
-        Returns the targets of batch `number`, or None if they do not exist.
-
-        Raises:
-            [`ConsistencyError`]: If the file is damaged or does not hold `rows` targets.
+        Returns the targets of batch `number`, or None if they do not exist. Raises [`ConsistencyError`] if the file is
+        damaged or does not hold `rows` targets.
         """
         path = self._file(number)
         if not self.has(number):
@@ -93,7 +82,8 @@ class TargetCache:
 
     def put(self, number: int, completions: list[list[int]]) -> None:
         """Writes the targets of batch `number`."""
-        self._write(self._file(number), {"completion_ids": completions, "digest": _digest(completions)})
+        content = {"completion_ids": completions, "digest": _digest(completions)}
+        write_text(self._file(number), json.dumps(content))
 
     def _file(self, number: int) -> Path:
         assert self.path is not None, "`open` comes first"
@@ -112,9 +102,6 @@ class TargetCache:
         return (
             f"The cached {self._content} in {path} are cut short or damaged. Delete that file: it is generated again."
         )
-
-    def _write(self, path: Path, content: dict[str, Any]) -> None:
-        write_text(path, json.dumps(content))
 
 
 class AnswerCache(TargetCache):
@@ -138,13 +125,7 @@ def generation_options(config: GenerationConfig) -> dict[str, Any]:
 
 @torch.no_grad()
 def fingerprint(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """
-    Returns a short hexadecimal digest of the values of tensors.
-
-    Args:
-        tensors (`Iterable[tuple[str, torch.Tensor]]`):
-            Names and tensors.
-    """
+    """Returns a short hexadecimal digest of the values of named tensors."""
     digest = hashlib.blake2b(digest_size=10)
     for name, tensor in sorted(tensors, key=lambda named: named[0]):  # PEFT may change their order
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())

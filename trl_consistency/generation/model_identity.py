@@ -50,24 +50,13 @@ def model_identity(
     model: Any, name: str, as_loaded: bool, revision: str | None = None, adapter_off: bool = False
 ) -> dict[str, Any]:
     """
-    Returns the identity of a model for a [`~trl_consistency.generation.answer_cache.TargetCache`].
+    Returns the identity of a model for a [`~trl_consistency.generation.answer_cache.TargetCache`]: digests by content,
+    the precision, and the versions of the libraries, which are not compared.
 
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model, with its adapter if it has one.
-        name (`str`):
-            Name of the model.
-        as_loaded (`bool`):
-            Whether the weights, without the adapter, are still those of the model's files. Digests of the files are
-            then used. Otherwise all weights are read from memory each time.
-        revision (`str`, *optional*):
-            Hub revision of the model, or of its adapter's base model. By default the one that the adapter names, or
-            `main`.
-        adapter_off (`bool`, *optional*, defaults to `False`):
-            Whether the model answers with its adapter off. Trainable weights are then left out.
-
-    Returns:
-        `dict[str, Any]`: Digests by content, the precision, and the versions of the libraries, which are not compared.
+    `as_loaded` says whether the weights, without the adapter, still equal the model's files, whose digests are then
+    used; otherwise all weights are read from memory each time. `revision` is the Hub revision of the model or of its
+    base model, by default the one that the adapter names, or `main`. With `adapter_off`, the model answers without its
+    adapter, and trainable weights are left out.
     """
     base = model.get_base_model() if isinstance(model, PeftModel) else model
     config = {key: value for key, value in base.config.to_dict().items() if key not in _OF_NO_EFFECT}
@@ -95,20 +84,8 @@ def identity_digest(identity: dict[str, Any]) -> str:
 
 def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None = None) -> AnswerCache:
     """
-    Returns the answer cache of a model that was just loaded from its files, with or without an adapter.
-
-    Args:
-        folder (`str` or [`~pathlib.Path`]):
-            Folder that holds a folder for each model.
-        name (`str`):
-            Name of the model.
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model.
-        revision (`str`, *optional*):
-            As in [`model_identity`].
-
-    Raises:
-        [`ConsistencyError`]: If the folder cannot be written to, or is damaged.
+    Returns the answer cache, in a sub-folder of `folder`, of a model that was just loaded from its files, with or
+    without an adapter.
     """
     identity = model_identity(model, name, as_loaded=True, revision=revision)
     return AnswerCache(Path(folder) / identity_digest(identity), identity)

@@ -37,13 +37,8 @@ def own_options(model: Any, config: GenerationConfig | None = None) -> Iterator[
     Within it, `model.generate` uses neutral values for options that the run does not set.
 
     Otherwise it would take them from the model's `generation_config.json`, and for example a repetition penalty would
-    change answers without being set. The special tokens are kept. Ignored values are logged.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model, unwrapped.
-        config ([`~transformers.GenerationConfig`], *optional*):
-            The options of the run, if `generate` gets them as a config. Values that it sets are not logged as ignored.
+    change answers without being set. The special tokens are kept. Ignored values are logged, unless the run's own
+    options, `config`, set them.
     """
     # PEFT and TRL also set it on the outer model while they generate.
     owners = [model, *(module for module in model.modules() if "generation_config" in vars(module))]
@@ -101,7 +96,7 @@ def without_router_loss(model: Any) -> dict[str, bool]:
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
-    """The tokens that end an answer: the model's, which may be others than the tokenizer's, and the tokenizer's."""
+    """Returns the tokens that end an answer: the model's, and the tokenizer's, which may differ."""
     ends = model.generation_config.eos_token_id
     ends = [ends] if isinstance(ends, int) else list(ends or [])
     own = get_tokenizer(tokenizer).eos_token_id

@@ -23,19 +23,8 @@ class TargetEngine:
     Answers prompts with a vLLM engine in this process, which loads the checkpoint under the model's name.
 
     Weights are never sent to the engine. TRL's `sync_weights` would merge the adapter into them, so the engine would
-    hold the policy in training instead of the reference, and quantized weights would be corrupted.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The reference policy. The engine uses only its name and its quantization.
-        accelerator ([`~accelerate.Accelerator`]):
-            The trainer's accelerator.
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The trainer's tokenizer or processor.
-        args ([`ConsistencyConfig`]):
-            Options of sampling and of the engine.
-        generation_config ([`~transformers.GenerationConfig`]):
-            The config for `model.generate`, which holds the tokens that end an answer.
+    hold the policy in training instead of the reference, and quantized weights would be corrupted. The engine uses
+    only the model's name and its quantization.
     """
 
     def __init__(
@@ -95,15 +84,8 @@ class TargetEngine:
 
 def check_vllm(args: "ConsistencyConfig", model: Any, quantization_config: Any) -> None:
     """
-    Raises [`ConsistencyError`] if the checkpoint under the model's name is not the reference policy.
-
-    Args:
-        args ([`ConsistencyConfig`]):
-            Options of the run.
-        model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The trainer's `model` argument, or the model that it loaded.
-        quantization_config (`Any`):
-            The trainer's `quantization_config` argument.
+    Raises [`ConsistencyError`] if the checkpoint under the model's name is not the reference policy. `model` and
+    `quantization_config` are the trainer's arguments; `model` may also be the loaded model.
     """
     if not args.use_vllm:
         return

@@ -18,11 +18,7 @@ from .options import own_options, without_router_loss
 
 class Engine(Protocol):
     """
-    Answers prompts in place of `model.generate`.
-
-    Attributes:
-        options (`dict[str, Any]`):
-            Options beside the generation config that can change answers.
+    Answers prompts in place of `model.generate`. `options` holds what can change answers beside the generation config.
     """
 
     options: dict[str, Any]
@@ -47,37 +43,16 @@ def generate_targets(
     engine: Engine | None = None,
 ) -> list[list[int]]:
     """
-    Answers prompts in length-sorted batches, which are distributed over the processes.
+    Answers prompts (token ids) in length-sorted batches, which are distributed over the processes. Returns the sampled
+    token ids in the order of `prompts`. Each answer ends with an end-of-turn token unless `max_new_tokens` was reached
+    first.
 
     The batches do not depend on the number of processes, and each is sampled with its own seed. The answers therefore
     depend neither on the number of processes nor on earlier sampling. The caller's random state is kept.
 
-    Args:
-        model ([`~transformers.PreTrainedModel`] or `None`):
-            The reference policy, unwrapped and on its device. `None` takes all answers from the cache.
-        prompts (`list[list[int]]`):
-            Token ids of distinct prompts.
-        generation_config ([`~transformers.GenerationConfig`]):
-            Must hold `pad_token_id` and `eos_token_id`. Values that it does not set are neutral, not the model's own.
-        batch_size (`int`):
-            Prompts per batch.
-        seed (`int`):
-            Base of the batches' seeds.
-        progress (`bool`, *optional*, defaults to `True`):
-            Whether to show a progress bar.
-        cache ([`TargetCache`], *optional*):
-            Cache to which each batch is written when it is done, and from which it is read if it exists.
-        desc (`str`, *optional*, defaults to `"Generating targets"`):
-            Label of the progress bar.
-        engine ([`Engine`], *optional*):
-            Engine that answers in place of `model.generate`.
-
-    Raises:
-        [`ConsistencyError`]: If there is no model and the cache lacks answers, or the cache is damaged or not writable.
-
-    Returns:
-        `list[list[int]]`: The sampled token ids of each prompt's answer, in the order of `prompts`. Each ends with an
-        end-of-turn token unless `max_new_tokens` was reached first.
+    The unwrapped `model` may be None if the `cache`, to which each finished batch is written, holds all answers.
+    `generation_config` must set `pad_token_id` and `eos_token_id`; values that it does not set are neutral, not the
+    model's own.
     """
     state = PartialState()
     if cache:

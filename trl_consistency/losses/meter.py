@@ -24,11 +24,9 @@ class LossMeter:
 
     def means(self, accelerator: Accelerator) -> tuple[float, dict[str, float], dict[str, float]]:
         """
-        Returns the means since the last call, and resets. Every process must call this.
-
-        Returns:
-            `tuple[float, dict[str, float], dict[str, float]]`: The share of anchors, the means by name over all rows,
-            and the means over the anchors (empty without anchors). A quantity whose count is 0 is left out.
+        Returns the means since the last call, and resets: the share of anchors, the means by name over all rows, and
+        over the anchors (empty without anchors). A quantity whose count is 0 is left out. Every process must call
+        this.
         """
         if not self._sums:
             return 0.0, {}, {}

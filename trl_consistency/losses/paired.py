@@ -66,17 +66,8 @@ class AnswerStates:
 
 class PairedLoss:
     """
-    Computes objectives on batches of [`~trl_consistency.data.collators.PairCollator`].
-
-    Args:
-        objectives ([`Objectives`]):
-            The objectives and their options.
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The student, not wrapped for distributed training.
-        reference ([`Reference`]):
-            The frozen initial policy.
-        balances_routers (`bool`, *optional*, defaults to `False`):
-            Whether to compute the load-balancing loss of the student's routers as well.
+    Computes objectives on batches of [`~trl_consistency.data.collators.PairCollator`], and the load-balancing loss of
+    the student's routers if `balances_routers`. `model` is the student, not wrapped for distributed training.
     """
 
     def __init__(self, objectives: Objectives, model: nn.Module, reference: Reference, balances_routers: bool = False):
@@ -105,17 +96,11 @@ class PairedLoss:
 
     def __call__(self, model: Any, batch: Batch) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
         """
-        Compares the student with the reference on a batch.
+        Compares the student with the reference on a batch. Call this inside the wrapper's forward, with the model not
+        wrapped.
 
-        Args:
-            model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-                The student, not wrapped. For a wrapped model, call this inside the wrapper's forward.
-            batch (`dict[str, torch.Tensor]`):
-                A batch of the collator, on the model's device.
-
-        Returns:
-            `tuple[dict[str, RowLosses], dict[str, RowLosses]]`: The objectives by name, and the logged quantities (for
-            pairs, not for anchors) by their names in the log. In training, the latter include the routers' `aux_loss`.
+        Returns the objectives by name, and the logged quantities (for pairs, not for anchors) by their names in the
+        log. In training, the latter include the routers' `aux_loss`.
         """
         spans = self._spans(batch)
         with self.reference.active(model) as frozen:

@@ -8,9 +8,8 @@ from torch import Tensor
 
 class RowLosses(NamedTuple):
     """
-    A quantity on the rows of a batch: its sum in each row (over tokens, for example) and its count, both (B,).
-
-    It is a tuple because the wrappers of FSDP and DeepSpeed find tensors of an output only in tuples.
+    A quantity on the rows of a batch: its sum in each row (over tokens, for example) and its count, both (B,). It is a
+    tuple because the wrappers of FSDP and DeepSpeed find tensors of an output only in tuples.
     """
 
     sums: Tensor

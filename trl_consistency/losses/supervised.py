@@ -10,20 +10,12 @@ from .row_losses import RowLosses
 
 class ObservedModel:
     """
-    Wraps the model for [`~trl.SFTTrainer`]'s loss and keeps the outputs of its forward.
+    Wraps the model for [`~trl.SFTTrainer`]'s loss and keeps the `outputs` of its forward, with the log-probabilities
+    of answer tokens. `model` may be wrapped for distributed training; `unwrapped` is the same model without the
+    wrapper.
 
-    Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The student as passed to the loss, wrapped for distributed training or not.
-        unwrapped ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The same model without the wrapper.
-        hides_padding (`bool`):
-            Whether to leave out the attention mask where [`needed_mask`] does. The load-balancing loss of routers
-            needs the mask.
-
-    Attributes:
-        outputs ([`~transformers.utils.ModelOutput`]):
-            The outputs, with the log-probabilities of answer tokens.
+    `hides_padding` leaves out the attention mask where [`needed_mask`] does, but the load-balancing loss of routers
+    needs it.
     """
 
     def __init__(self, model: nn.Module, unwrapped: nn.Module, hides_padding: bool):

@@ -25,26 +25,9 @@ def check_architecture(
     name: str, config: PreTrainedConfig, attention: str | None = None, peft_config: Any = None
 ) -> PreTrainedModel | None:
     """
-    Builds a model on the meta device, and checks its attention, its stored weights and an adapter. Loading would
-    initialise missing weights at random and ignore unexpected ones.
-
-    Args:
-        name (`str`):
-            Name or folder of the model.
-        config ([`~transformers.PreTrainedConfig`]):
-            Its config.
-        attention (`str`, *optional*):
-            The requested attention implementation.
-        peft_config ([`~peft.PeftConfig`], *optional*):
-            The new adapter.
-
-    Returns:
-        [`~transformers.PreTrainedModel`]: The model on the meta device, without the adapter. None if the model uses
-        its own code.
-
-    Raises:
-        [`ConsistencyError`]: If the model cannot generate text, its config is damaged, or the weights or the adapter
-            do not fit.
+    Returns a model on the meta device without its adapter, or None if it uses its own code. Checks its architecture,
+    its stored weights and a new adapter: loading would initialise missing weights at random and ignore unexpected
+    ones. `attention` is the requested attention implementation.
     """
     architecture = _architecture(name, config)
     if architecture is None:

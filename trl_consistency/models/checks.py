@@ -44,24 +44,10 @@ OTHER_WEIGHTS = (
 
 def check_model(model: Any, args: Any, peft_config: Any = None, quantization_config: Any = None) -> int | None:
     """
-    Checks a model before it is loaded, and its new adapter.
+    Checks a model before it is loaded, and its new adapter. The arguments are the trainer's; the weights of a loaded
+    model are not checked. Changes `model_init_kwargs` in `args` to refuse pickled weights.
 
-    Args:
-        model (`str` or [`~transformers.PreTrainedModel`]):
-            The trainer's argument. The weights of a loaded model are not checked.
-        args ([`ConsistencyConfig`] or [`OnPolicyConsistencyConfig`]):
-            Options of the run. Their `model_init_kwargs` are changed to refuse pickled weights.
-        peft_config ([`~peft.PeftConfig`], *optional*):
-            The trainer's argument.
-        quantization_config (`Any`, *optional*):
-            The trainer's argument.
-
-    Returns:
-        `int`: Size of the vocabulary, or None if the config does not state it.
-
-    Raises:
-        [`ConsistencyError`]: If the model cannot be loaded, has pickled weights, cannot generate text, or does not fit
-            the adapter.
+    Returns the size of the vocabulary, or None if the config does not state it.
     """
     if isinstance(peft_config, PromptLearningConfig) and getattr(args, "compares_states", False):
         raise no_states(peft_config)
@@ -266,15 +252,7 @@ def check_adapter_config(whose: str, config: PeftConfig) -> None:
 
 
 def context_length(model: Any, args: Any) -> int | None:
-    """
-    Returns the context length of a model in tokens, or None if its config does not state it.
-
-    Args:
-        model (`str` or [`~transformers.PreTrainedModel`]):
-            The trainer's argument.
-        args ([`ConsistencyConfig`] or [`OnPolicyConsistencyConfig`]):
-            Options of the run.
-    """
+    """Returns the context length of the trainer's `model` in tokens, or None if its config does not state it."""
     if isinstance(model, str):
         options = args.model_init_kwargs or {}
         config = load_config(model, options.get("revision"), args.trust_remote_code, options)
@@ -367,16 +345,8 @@ def check_weights(folder: str | Path) -> None:
 
 def check_checkpoint(folder: str, model: Any) -> None:
     """
-    Checks the weights of a checkpoint before they are loaded into a model.
-
-    Args:
-        folder (`str`):
-            The checkpoint.
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model that resumes from it.
-
-    Raises:
-        [`ConsistencyError`]: If they are missing, pickled, incomplete or another model's.
+    Raises [`ConsistencyError`] if the weights of a checkpoint are missing, pickled, incomplete, or do not fit the
+    model that resumes from it.
     """
     is_adapter = isinstance(model, PeftModel)
     if is_adapter and model.active_adapters[0] != "default":  # PEFT saves it in a subfolder

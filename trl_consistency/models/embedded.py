@@ -18,9 +18,6 @@ def resolve_model(name: str | None) -> str:
     """
     Returns the name or folder to load. The organism (`embedded:organism`) is trained, and SmolLM2-135M-Instruct
     (`embedded:smollm2`) converted, if its folder does not exist yet.
-
-    Raises:
-        [`ConsistencyError`]: If the name is missing or unknown, or the model cannot be made.
     """
     if not name:
         raise ConsistencyError("No model: give `model_name_or_path`.")

@@ -1,7 +1,6 @@
 """Checks that the weights of a model are finite."""
 
 import os
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -14,20 +13,12 @@ from .sharding import is_sharded, shard_of
 
 def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = None) -> None:
     """
-    Checks all weights of a model once, before their first use.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The model.
-        name (`str`):
-            Its name or folder.
-        accelerator ([`~accelerate.Accelerator`], *optional*):
-            Connects the processes if each holds a shard of the model.
-
-    Raises:
-        [`NotFiniteError`]: If a weight is NaN or infinite.
+    Checks all weights of a model once, before their first use. Raises [`NotFiniteError`] if one is NaN or infinite; if
+    `name` is a folder, the error names the file. `accelerator` connects the processes if each holds a shard of the
+    model.
     """
-    found = next((weight for weight, tensor in model.named_parameters() if not _is_finite_weight(tensor)), None)
+    parts = ((weight, (shard_of(tensor), *scales_of(tensor))) for weight, tensor in model.named_parameters())
+    found = next((weight for weight, tensors in parts if not all(map(is_finite, tensors))), None)
     if _all_agree(found is None, accelerator):
         return
     if os.path.isdir(name):
@@ -36,10 +27,6 @@ def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = No
         f"{name}: the weights {found or 'of another process'} hold NaN or infinite values as they were loaded, and the files "
         "do not say why. If they were loaded in float16, they may have overflowed: set `dtype: bfloat16` or `float32`."
     )
-
-
-def _is_finite_weight(weight: Any) -> bool:
-    return all(is_finite(tensor) for tensor in (shard_of(weight), *scales_of(weight)))
 
 
 def _all_agree(passed: bool, accelerator: Accelerator | None) -> bool:

@@ -40,27 +40,13 @@ def load_model(
     cpu_dtype: str | None = None,
 ) -> tuple[Any, Any]:
     """
-    Loads a model and its tokenizer or processor: on the accelerator in its checkpoint's dtype, or else on the CPU.
+    Loads a model and its tokenizer or processor: on the accelerator in its checkpoint's dtype, or else on the CPU. The
+    model is in evaluation mode.
 
-    Args:
-        name (`str`):
-            A model, `embedded:organism`, `embedded:smollm2`, or the folder of a trained adapter, which loads its base
-            model with the adapter.
-        revision (`str`, *optional*):
-            Revision of the model. For an adapter, its config sets the base model's revision.
-        trust_remote_code (`bool`, *optional*, defaults to `False`):
-            Whether to run the model's own code.
-        quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
-            How to quantize its weights.
-        cpu_dtype (`str`, *optional*):
-            Dtype on a CPU: `"float32"`, `"bfloat16"`, `"float16"` or `"auto"`, the checkpoint's. `None` is float32, or
-            bfloat16 under `accelerate launch --mixed_precision bf16`. Quantized weights keep the checkpoint's dtype.
-
-    Returns:
-        `tuple`: The model, in evaluation mode, and its tokenizer or processor.
-
-    Raises:
-        [`ConsistencyError`]: If the model cannot be loaded, or its weights are pickled.
+    `name` is a model, `embedded:organism`, `embedded:smollm2`, or the folder of a trained adapter, which loads its
+    base model with the adapter; the revision is then set by the adapter's config. `cpu_dtype` is a dtype's name or
+    `"auto"`, the checkpoint's. `None` is float32, or bfloat16 under `accelerate launch --mixed_precision bf16`.
+    Quantized weights keep the checkpoint's dtype.
     """
     folder = resolve_model(name)
     is_adapter = is_adapter_folder(folder)
@@ -103,9 +89,6 @@ def check_loadable(
     """
     Checks the files of a model for [`load_model`], and of adapters for it. Returns the name of the model to load (an
     adapter's base model), its revision and its config.
-
-    Raises:
-        [`ConsistencyError`]: If files are missing, incomplete or pickled.
     """
     folder = path = resolve_model(name)
     if is_adapter_folder(folder):
@@ -198,9 +181,7 @@ def adapted(
 ) -> Iterator[Any]:
     """
     Yields the model itself without a `path`, the model with the adapter at `path`, or the whole model at `path`.
-
-    Raises:
-        [`ConsistencyError`]: If the adapter does not fit, or the other model has a different tokenizer.
+    Raises [`ConsistencyError`] if the adapter does not fit, or the other model has a different tokenizer.
     """
     if path is None:
         yield model

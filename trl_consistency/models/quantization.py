@@ -7,14 +7,10 @@ from torch import Tensor, nn
 
 def prevent_repacking(model: nn.Module) -> None:
     """
-    Prevents bitsandbytes from repacking 4-bit weights in place.
+    Prevents bitsandbytes from repacking 4-bit weights in place. Call this before the model's first forward pass.
 
     On CPUs with AVX512-BF16 it would repack them in evaluation mode for faster products, and training would continue
     with changed weights. This has no effect on GPUs.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model before its first forward pass.
     """
     module: Any
     for module in model.modules():

@@ -25,7 +25,7 @@ from .learned_prompt import has_learned_prompt, run_after_learned_prompt
 from .load_balancing import Routing, routing_of
 
 
-# Most entries of a quadratic attention mask: one row of 8192 tokens, 64 MB with SDPA, four times that with eager.
+# The largest quadratic attention mask, in entries: one row of 8192 tokens, 64 MB with SDPA, 256 MB with eager.
 MAX_MASK_ENTRIES = 1 << 26
 
 # Names of the MLP's last linear layer: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi, LFM2, GPT-J.
@@ -34,18 +34,10 @@ DOWN_PROJECTIONS = ("down_proj", "dense_4h_to_h", "c_proj", "fc2", "w2", "fc_out
 
 @dataclass
 class Blocks:
-    """
-    The transformer blocks of a model; [`find_blocks`] finds them.
+    """The transformer blocks of a model; [`find_blocks`] finds them."""
 
-    Attributes:
-        backbone (`torch.nn.Module`):
-            The text model that runs the blocks, called with `input_ids`, `attention_mask` and `position_ids`.
-        name (`str`):
-            The attribute of `backbone` that holds the blocks.
-    """
-
-    backbone: nn.Module
-    name: str
+    backbone: nn.Module  # the text model that runs them, called with `input_ids`, `attention_mask`, `position_ids`
+    name: str  # the attribute of `backbone` that holds them
 
     @property
     def modules(self) -> nn.ModuleList:
@@ -75,24 +67,17 @@ class Blocks:
 class States:
     """
     States that [`capture_states`] kept at N positions: one tensor per chosen block, in ascending order of the blocks.
-
-    Attributes:
-        residual (`list[torch.Tensor]`):
-            The residual stream after the block, `[N, hidden]`.
-        mlp (`list[torch.Tensor]`):
-            The MLP's post-activation state, which is the input of its down projection, `[N, intermediate]`.
-        attention (`list[torch.Tensor]`):
-            The position's row of each attention map, `[N, heads, T]`, over all T columns of the batch, with padding.
-        last_hidden (`torch.Tensor`, *optional*):
-            The head's input: the residual stream after the final norm, at every position, `[B, T, hidden]`.
-        routing ([`Routing`], *optional*):
-            Router logits of the blocks that ran, for every token.
     """
 
+    # The residual stream after the block, [N, hidden]
     residual: list[Tensor] = field(default_factory=list)
+    # The MLP's post-activation state, which is the input of its down projection, [N, intermediate]
     mlp: list[Tensor] = field(default_factory=list)
+    # The position's row of each attention map, [N, heads, T], over all T columns of the batch, with padding
     attention: list[Tensor] = field(default_factory=list)
+    # The head's input: the residual stream after the final norm, at every position, [B, T, hidden]
     last_hidden: Tensor | None = None
+    # Router logits of the blocks that ran, for every token
     routing: Routing | None = None
 
 
@@ -122,17 +107,8 @@ class Head:
 
 def find_blocks(model: nn.Module) -> Blocks:
     """
-    Finds the transformer blocks of a causal language model, or of the text part of a multimodal one.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model, not wrapped for distributed training.
-
-    Returns:
-        [`Blocks`]: Where the blocks are.
-
-    Raises:
-        ConsistencyError: If the model is not a decoder with one list of blocks, or has a learned prompt.
+    Finds the transformer blocks of a causal language model, or of the text part of a multimodal one. Raises
+    [`ConsistencyError`] if it is not a decoder with one list of blocks, or has a learned prompt.
     """
     if has_learned_prompt(model):
         raise no_states(cast(Any, model).active_peft_config)
@@ -155,19 +131,8 @@ def find_blocks(model: nn.Module) -> Blocks:
 
 def resolve_layers(layers: list[int] | None, num_layers: int) -> list[int]:
     """
-    Turns the blocks that a user names into indices.
-
-    Args:
-        layers (`list[int]`, *optional*):
-            Blocks, counted from 0, or from the end if negative. `None` means all blocks.
-        num_layers (`int`):
-            How many blocks the model has.
-
-    Returns:
-        `list[int]`: The indices, ascending and not negative.
-
-    Raises:
-        ConsistencyError: If a block does not exist or is named twice, or if the list is empty.
+    Returns the indices of the blocks that a user names, ascending and not negative. Blocks are counted from 0, or from
+    the end if negative; None means all blocks.
     """
     if layers is None:
         return list(range(num_layers))
@@ -201,39 +166,14 @@ def capture_states(
     need_routing: bool = False,
 ) -> States:
     """
-    Runs the text backbone and keeps the states of some blocks at some positions.
+    Runs the text backbone and keeps the states of some blocks (in the form that [`resolve_layers`] takes) at some
+    positions: position `positions[n]` of row `rows[n]`, both (N,).
 
     The backbone runs up to the last block of `layers`, or completely if `need_last_hidden`. Without gradients, only
-    the chosen positions are kept. With gradients, autograd keeps what it needs. Rows may be padded on either side:
-    position ids follow `attention_mask`, so a row has the same states alone and in any batch.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model, not wrapped. For a wrapped model, call this inside the wrapper's forward.
-        input_ids (`torch.Tensor`):
-            Token ids, `[B, T]`.
-        attention_mask (`torch.Tensor`):
-            1 for tokens and 0 for padding, `[B, T]`.
-        rows (`torch.Tensor`), positions (`torch.Tensor`):
-            The chosen positions: position `positions[n]` of row `rows[n]`, both `[N]`.
-        layers (`list[int]`, *optional*):
-            The chosen blocks, in the form that [`resolve_layers`] takes. `None` means all blocks.
-        residual (`bool`, *optional*, defaults to `True`):
-            Whether to keep the residual stream after each block.
-        mlp (`bool`, *optional*, defaults to `False`):
-            Whether to keep the input of each MLP's down projection.
-        attention (`bool`, *optional*, defaults to `False`):
-            Whether to keep attention rows. In training mode they include the model's attention dropout.
-        need_last_hidden (`bool`, *optional*, defaults to `False`):
-            Whether to run the whole backbone and keep the head's input.
-        need_routing (`bool`, *optional*, defaults to `False`):
-            Whether to keep the router logits of a mixture of experts.
-
-    Returns:
-        [`States`]: The states.
-
-    Raises:
-        ConsistencyError: If the model does not have the requested states.
+    the chosen positions are kept. With gradients, autograd keeps what it needs. Rows (B, T) may be padded on either
+    side: position ids follow `attention_mask`, so a row has the same states alone and in any batch. In training mode,
+    attention rows include the model's attention dropout. The model must not be wrapped; for a wrapped model, call this
+    inside the wrapper's forward.
     """
     options = {"output_router_logits": True} if need_routing else {}
     if has_learned_prompt(model) and not (residual or mlp or attention):
@@ -303,14 +243,8 @@ def capture_states(
 
 def needed_mask(model: Any, attention_mask: Tensor) -> Tensor | None:
     """
-    Returns the mask of a batch, or `None` if SDPA's quadratic form of it would be large and all padding is on the
-    right, where causal attention never reaches it.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model that gets the batch.
-        attention_mask (`torch.Tensor`):
-            1 for tokens and 0 for padding, `[B, T]`.
+    Returns a mask `[B, T]`, or None if SDPA's quadratic form of it would be large and all padding is on the right,
+    where causal attention never reaches it.
     """
     rows, length = attention_mask.shape
     if rows * length**2 <= MAX_MASK_ENTRIES or model.config.get_text_config()._attn_implementation != "sdpa":
@@ -321,17 +255,8 @@ def needed_mask(model: Any, attention_mask: Tensor) -> Tensor | None:
 
 def head_of(model: nn.Module) -> Head:
     """
-    Returns the head of a model. If the adapter has a trained copy of the head, this is the copy that is active now.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model, not wrapped for distributed training.
-
-    Returns:
-        [`Head`]: The head.
-
-    Raises:
-        ConsistencyError: If the model has no head.
+    Returns the head of a model that is not wrapped. If the adapter has a trained copy of the head, this is the copy
+    that is active now.
     """
     base: Any = _base_model(model)
     projection = base.get_output_embeddings()

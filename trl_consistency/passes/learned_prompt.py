@@ -18,22 +18,9 @@ def run_after_learned_prompt(
     model: Any, backbone: nn.Module, input_ids: Tensor, attention_mask: Tensor, options: dict[str, Any]
 ) -> tuple[Tensor, Routing | None]:
     """
-    Runs a model with its learned prompt, or without it where it is disabled.
-
-    Args:
-        model ([`~peft.PeftModel`]):
-            The model.
-        backbone (`torch.nn.Module`):
-            The part of the model whose output is returned.
-        input_ids (`torch.Tensor`):
-            Token ids, `[B, T]`, padded on the right: PEFT counts positions from the first column.
-        attention_mask (`torch.Tensor`):
-            1 for tokens and 0 for padding, `[B, T]`.
-        options (`dict[str, Any]`):
-            Further arguments of the forward.
-
-    Returns:
-        `tuple[torch.Tensor, Routing]`: The head's input at text tokens, `[B, T, hidden]`, and all tokens' routing.
+    Runs a model with its learned prompt, or without it where it is disabled. Returns the input of the head at text
+    tokens, which is the `backbone`'s output, `[B, T, hidden]`, and the routing of all tokens. `input_ids`, `[B, T]`,
+    are padded on the right, because PEFT counts positions from the first column.
     """
     seen: list[Any] = []
     hook = backbone.register_forward_hook(lambda module, args, output: seen.append(output))

@@ -8,18 +8,10 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 
 
 class Routing(NamedTuple):
-    """
-    Router logits of N tokens.
+    """Router logits of N tokens."""
 
-    Attributes:
-        logits (`tuple[torch.Tensor, ...]`):
-            Router logits of each layer, `[N, experts]`.
-        counts (`torch.Tensor`):
-            How often each token counts, `[N]`: 0 for padding, and the number of rollouts in a prompt that they share.
-    """
-
-    logits: tuple[Tensor, ...]
-    counts: Tensor
+    logits: tuple[Tensor, ...]  # of each layer, [N, experts]
+    counts: Tensor  # how often each token counts, [N]: 0 for padding, the number of rollouts in a shared prompt
 
 
 def routing_of(output: Any, counts: Tensor) -> Routing | None:
@@ -39,14 +31,8 @@ def joined(routings: list[Routing | None]) -> Routing | None:
 
 def load_balancing_loss(model: Any, routing: Routing) -> Tensor:
     """
-    The loss of [Fedus et al., 2021](https://huggingface.co/papers/2101.03961), as transformers and TRL compute it for
-    all model families.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model, whose config holds the number of experts per token.
-        routing ([`Routing`]):
-            Routing of all tokens of a batch.
+    Returns the loss of [Fedus et al., 2021](https://huggingface.co/papers/2101.03961), as transformers and TRL compute
+    it for all model families, on the routing of all tokens of a batch.
     """
     num_experts = routing.logits[0].shape[-1]  # It has several names in configs.
     top_k = model.config.get_text_config().num_experts_per_tok

@@ -47,22 +47,13 @@ class Batch:
 
 @dataclass
 class Packing:
-    """
-    R packed rows of L tokens, and the positions of the states that predict completion tokens.
+    """R packed rows of L tokens, and the positions of the states that predict completion tokens."""
 
-    Attributes:
-        source: Index of the token among the flattened prompts, followed by the flattened completions, `[R, L]`.
-        prompt: Index of the token's prompt, -1 for padding, `[R, L]`.
-        branch: 0 in the prompt, and from 1 for its completions, `[R, L]`.
-        position: The token's position in its text, `[R, L]`.
-        states: Index of each state in the flattened `[R, L]`, `[B, C]`.
-    """
-
-    source: Tensor
-    prompt: Tensor
-    branch: Tensor
-    position: Tensor
-    states: Tensor
+    source: Tensor  # [R, L], index of the token among the flattened prompts, followed by the flattened completions
+    prompt: Tensor  # [R, L], index of the token's prompt, -1 for padding
+    branch: Tensor  # [R, L], 0 in the prompt, and from 1 for its completions
+    position: Tensor  # [R, L], the token's position in its text
+    states: Tensor  # [B, C], index of each state in the flattened [R, L]
 
     @classmethod
     def of(cls, batch: Batch) -> "Packing":

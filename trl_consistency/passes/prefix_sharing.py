@@ -31,45 +31,22 @@ from .prefix_roads import TAKES_MASK, refused_roads, run_cache, run_packed, run_
 
 @dataclass
 class CompletionStates:
-    """
-    Result of [`PrefixSharing`].
+    """Result of [`PrefixSharing`]."""
 
-    Attributes:
-        hidden (`torch.Tensor`):
-            The head's input that predicts each completion token, `[B, C, hidden]`. At padding it is finite, but
-            meaningless.
-        road (`str`):
-            `"cache"`, `"packed"` or `"plain"`, the fastest first.
-        reason (`str`, *optional*):
-            Why no faster road was taken.
-        routing ([`Routing`], *optional*):
-            Router logits of the tokens that ran, if requested.
-    """
-
-    hidden: Tensor
-    road: str
-    reason: str | None
-    routing: Routing | None = None
+    hidden: Tensor  # [B, C, hidden], the head's input that predicts each token; at padding finite, but meaningless
+    road: str  # "cache", "packed" or "plain"
+    reason: str | None  # why no faster road was taken
+    routing: Routing | None = None  # of the tokens that ran, if requested
 
 
 class PrefixSharing:
     """
-    Computes last hidden states of completions, each distinct prompt once.
+    Computes last hidden states of completions, each distinct prompt once, or each row separately without `share`.
 
-    The first call tests both roads on a few tokens. A road is not used if its states differ from the plain ones.
-
-    Args:
-        share (`bool`, *optional*, defaults to `True`):
-            Whether to share prompts. `False` runs each row separately.
-        use_cache (`bool`, *optional*, defaults to `True`):
-            Whether the cache may be used. It runs the backbone twice per call, and the other roads once; with sharded
-            parameters, every process must run it equally often.
-        max_mask_entries (`int`, *optional*, defaults to `2**26`):
-            The largest mask of packed or padded rows: the number of rows times their squared length.
-
-    Attributes:
-        refused (`dict[str, str]`):
-            The roads that the model does not support, with reasons. Known after the first call.
+    The first call tests both roads on a few tokens. A road is not used if its states differ from the plain ones;
+    `refused` then has the reason. `use_cache` allows the cache road. It runs the backbone twice per call, and the
+    other roads once; with sharded parameters, every process must run it equally often. `max_mask_entries` limits the
+    number of packed or padded rows times their squared length.
     """
 
     def __init__(self, share: bool = True, use_cache: bool = True, max_mask_entries: int = MAX_MASK_ENTRIES):
@@ -88,22 +65,10 @@ class PrefixSharing:
         """
         Computes the states that predict the completion tokens.
 
-        Args:
-            model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-                The student or the reference, not wrapped. For a wrapped model, call this inside the wrapper's forward.
-                All calls must use the same model; only its adapter may differ.
-            prompt_ids (`torch.Tensor`), prompt_mask (`torch.Tensor`):
-                Non-empty prompts, padded on the left, `[B, P]`. Equal prompts need not be adjacent.
-            completion_ids (`torch.Tensor`), completion_mask (`torch.Tensor`):
-                Completions, padded on the right, `[B, C]`.
-            need_routing (`bool`, *optional*, defaults to `False`):
-                Whether to keep the router logits of a mixture of experts. A shared prompt counts once per rollout.
-
-        Returns:
-            [`CompletionStates`]: The states, and how they were computed.
-
-        Raises:
-            ConsistencyError: If the model is not a decoder with one list of blocks, or has a learned prompt.
+        Non-empty prompts (B, P) are padded on the left; equal ones need not be adjacent. Completions (B, C) are padded
+        on the right. The model is the student or the reference, not wrapped; for a wrapped model, call this inside the
+        wrapper's forward. All calls must use the same model; only its adapter may differ. In the routing, a shared
+        prompt counts once per rollout.
         """
         blocks = find_blocks(model)
         if self.share and self.refused is None:
@@ -128,11 +93,8 @@ class PrefixSharing:
     @contextmanager
     def in_generation(self, model: Any) -> Iterator[None]:
         """
-        Makes `model.generate` compute each distinct prompt once, if the model supports the cache road.
-
-        Args:
-            model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-                The student, in evaluation mode.
+        Makes `model.generate` compute each distinct prompt once, if the model supports the cache road. The model must
+        be in evaluation mode.
         """
         generate, overridden = model.generate, "generate" in vars(model)
 

@@ -25,17 +25,12 @@ logger = get_logger(__name__)
 
 class Reference:
     """
-    The initial policy, frozen.
+    The initial policy, frozen. It is made from the student before its first step, not wrapped for distributed
+    training.
 
-    It shares the student's weights. With a new adapter, it is the model with the adapter off. Otherwise (full
-    fine-tuning, or an adapter that the model already has) it keeps a copy of the trainable weights, and swaps it in
-    for its forward pass.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The student before its first step, not wrapped for distributed training.
-        adapter_off (`bool`):
-            Whether the reference is the model with its adapter off.
+    It shares the student's weights. With a new adapter, it is the model with the adapter off (`adapter_off`).
+    Otherwise (full fine-tuning, or an adapter that the model already has) it keeps a copy of the trainable weights,
+    and swaps it in for its forward pass.
     """
 
     def __init__(self, model: nn.Module, adapter_off: bool):
@@ -67,7 +62,7 @@ class Reference:
         self._swap()
         try:
             with torch.no_grad(), use_adapter(model, None) if self.adapter_off else nullcontext():
-                # PEFT freezes an adapter that it disables, which FSDP must not see.
+                # PEFT freezes an adapter that it disables. Under FSDP, `requires_grad` must not change.
                 restore()
                 yield model
         finally:
@@ -89,10 +84,7 @@ class Reference:
         return _checksum([*(weights[name] for name in self._frozen), *self._initial])
 
     def check(self) -> None:
-        """
-        Raises:
-            [`ConsistencyError`]: If the weights have changed since training began.
-        """
+        """Raises [`ConsistencyError`] if the weights have changed since training began."""
         if self.compute_checksum() != self.checksum:
             raise ConsistencyError(
                 "The weights of the reference have changed during training, so that the student was not compared with "
@@ -102,15 +94,7 @@ class Reference:
 
 
 class GivenReference(Reference):
-    """
-    A separate frozen model as the reference.
-
-    Args:
-        ref_model ([`~transformers.PreTrainedModel`]):
-            The model. It must not share weights with the student.
-        accelerator ([`~accelerate.Accelerator`]):
-            Places and shards it like the student.
-    """
+    """A separate frozen model as the reference. It must not share weights with the student."""
 
     def __init__(self, ref_model: nn.Module, accelerator: Accelerator):
         self.wrapped = prepare_frozen(ref_model.eval().requires_grad_(False), accelerator)
@@ -180,15 +164,8 @@ def adapter_changes_base(peft_config: Any) -> bool:
 
 def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Reference:
     """
-    Returns the current model of a trainer as a frozen reference.
-
-    Args:
-        trainer ([`~transformers.Trainer`]):
-            The trainer, before its model is wrapped.
-        model (`str` or [`~transformers.PreTrainedModel`]):
-            The trainer's argument.
-        adapter_off (`bool`):
-            Whether the reference is the model with its adapter off.
+    Returns the current model of a trainer, which is not wrapped yet, as a frozen reference. `model` is the trainer's
+    argument.
     """
     if adapter_off or not is_sharded(trainer.accelerator):
         return Reference(trainer.model, adapter_off)
@@ -207,13 +184,7 @@ def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Re
 
 def checksum_base(model: nn.Module, has_new_adapter: bool) -> int:
     """
-    Returns the checksum of a model's weights as they were loaded.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The model before its first step.
-        has_new_adapter (`bool`):
-            Whether it has a new adapter, which is left out.
+    Returns the checksum of a model's weights as they were loaded, before the first step and without a new adapter.
     """
     return _checksum([weight for weight in _weights(model).values() if not (has_new_adapter and weight.requires_grad)])
 
@@ -247,10 +218,8 @@ def _sum_of_bits(weight: Tensor) -> int:
 
 def load_reference_model(ref_model: Any, trainer: Any) -> Any:
     """
-    Returns another model as the reference, and loads it if it is given by name.
-
-    Raises:
-        [`ConsistencyError`]: If its weights are not finite, or its vocabulary size is not the student's.
+    Returns another model as the reference, and loads it if it is given by name. Raises [`ConsistencyError`] if its
+    weights are not finite, or its vocabulary size is not the student's.
     """
     args, accelerator = trainer.args, trainer.accelerator
     if isinstance(ref_model, str):

@@ -28,17 +28,9 @@ def file_name(split: str, file_type: str) -> str:
 
 def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, options: dict[str, Any]) -> str:
     """
-    Writes the data card: splits, perturbations with their counts, what was left out, all wordings used, the options.
-
-    Args:
-        report ([`BuildReport`]):
-            Report of [`build_pairs`].
-        perturbations (`Sequence[str]`):
-            The perturbations as the user named them.
-        source (`str`):
-            Origin of the pairs.
-        options (`dict[str, Any]`):
-            Options that reproduce the pairs.
+    Writes the data card: splits, perturbations with their counts, what was left out, all wordings used, and the
+    options that reproduce the pairs. `perturbations` are as the user named them, and `source` is the origin of the
+    pairs.
     """
     totals = report.num_pairs()
     counts: Counter[tuple[str, str]] = Counter()

@@ -12,11 +12,8 @@ _SLOTS = ("start", "question", "before_choices", "choices", "after_choices", "in
 
 class Draft:
     """
-    A prompt in parts. The question is kept apart from all other text, so that none of it can be taken for a cue.
-
-    Args:
-        source ([`Source`]):
-            Source of the prompt. The draft starts as its clean prompt.
+    A prompt in parts, at first the clean prompt of its source. The question is kept apart from all other text, so that
+    none of it can be taken for a cue.
     """
 
     def __init__(self, source: Source):

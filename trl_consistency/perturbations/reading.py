@@ -15,21 +15,11 @@ from ..errors import ConsistencyError, one_line
 
 def read_rows(name: str, config: str | None = None, split: str = "train") -> Iterator[dict[str, Any]]:
     """
-    Streams the rows of a JSON Lines, CSV or Parquet file, or of a data set from the Hub or a folder.
+    Streams the rows of a JSON Lines, CSV or Parquet file, or of a data set from the Hub or a folder. Errors name the
+    line.
 
     Files are read here and not by `datasets`, which treats a column that is null in the first rows as null in all
     rows.
-
-    Args:
-        name (`str`):
-            Path of the file, or name or folder of the data set.
-        config (`str`, *optional*):
-            Configuration of the data set.
-        split (`str`, *optional*, defaults to `"train"`):
-            Split of the data set.
-
-    Raises:
-        [`ConsistencyError`]: If it cannot be read. The message names the line.
     """
     readers = {".jsonl": _json_rows, ".json": _json_rows, ".csv": _csv_rows, ".parquet": _parquet_rows}
     extension = os.path.splitext(name)[1].lower()

@@ -36,18 +36,8 @@ for name, described in (
 
 def edit_words(text: str, wording: str, rng: random.Random) -> str:
     """
-    Edits some of the words of a text, or of the gaps between them.
-
-    Args:
-        text (`str`):
-            The text.
-        wording (`str`):
-            Name of the edit, and the number of words or gaps to change: `"swap 2"`, `"upper all"`.
-        rng (`random.Random`):
-            Random number generator that chooses them.
-
-    Returns:
-        `str`: The text with that many changes, or as many as possible.
+    Edits some of the words of a text, or of the gaps between them, chosen by `rng`. The wording is the name of the
+    edit, and the number of words or gaps to change, as far as possible: `"swap 2"`, `"upper all"`.
     """
     name, amount = wording.split()
     kind, edit = _EDITS[name]
@@ -85,18 +75,6 @@ def _replace_inner(word: str, rng: random.Random, replacement: Callable[[str], s
     return word[:index] + replacement(word[index]) + word[index + 1 :]
 
 
-def _drop(word: str, rng: random.Random) -> str:
-    return _replace_inner(word, rng, lambda letter: "")
-
-
-def _double(word: str, rng: random.Random) -> str:
-    return _replace_inner(word, rng, lambda letter: letter * 2)
-
-
-def _neighbour(word: str, rng: random.Random) -> str:
-    return _replace_inner(word, rng, _next_key)
-
-
 def _next_key(letter: str) -> str:
     """Returns the key to the right of a letter, or to the left at the end of a row."""
     for row in _KEYBOARD:
@@ -129,9 +107,9 @@ def _alternate(word: str, rng: random.Random) -> str:
 # Kind of the edited pieces, and the edit.
 _EDITS: dict[str, tuple[str, Callable[[str, random.Random], str]]] = {
     "swap": ("word", _swap),
-    "drop": ("word", _drop),
-    "double": ("word", _double),
-    "neighbour": ("word", _neighbour),
+    "drop": ("word", lambda word, rng: _replace_inner(word, rng, lambda letter: "")),
+    "double": ("word", lambda word, rng: _replace_inner(word, rng, lambda letter: letter * 2)),
+    "neighbour": ("word", lambda word, rng: _replace_inner(word, rng, _next_key)),
     "vowel": ("word", _vowel),
     "split": ("word", _split),
     "widen": ("gap", lambda gap, rng: gap + " "),

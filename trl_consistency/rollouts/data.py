@@ -26,19 +26,11 @@ logger = get_logger(__name__)
 
 class RolloutSampler(RepeatSampler):
     """
-    TRL's sampler, with an order that depends only on the seed and the epoch.
+    TRL's sampler, with an order that depends only on the seed and the epoch, whose number `epoch` returns. An
+    incomplete last batch of rollouts is left out, and each batch is repeated for every micro-batch that trains on it.
 
     TRL's sampler draws a new permutation at each iteration, so a run that resumes in its second epoch would get the
     order of the first one again.
-
-    Args:
-        dataset (`Sized`):
-            The prompts.
-        args ([`OnPolicyConsistencyConfig`]):
-            Options of the run. An incomplete last batch of rollouts is left out, and each batch is repeated for every
-            micro-batch that trains on it.
-        epoch (`Callable[[], int]`):
-            Returns the number of the epoch that begins.
     """
 
     def __init__(self, dataset: Sized, args: OnPolicyConsistencyConfig, epoch: Callable[[], int]):

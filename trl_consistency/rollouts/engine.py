@@ -34,19 +34,7 @@ class RolloutEngine:
 
     To send an adapted model, TRL merges the adapter into the base weights and unmerges it. This does not restore the
     same bits, and it corrupts quantized weights. Here the base weights are the reference, so [`policy_weights`] are
-    sent instead.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The policy, not wrapped for distributed training.
-        accelerator ([`~accelerate.Accelerator`]):
-            The trainer's accelerator.
-        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
-            The trainer's tokenizer or processor.
-        args ([`OnPolicyConsistencyConfig`]):
-            Options of sampling and of the engine.
-        end_ids (`list[int]`):
-            The tokens that end a rollout.
+    sent instead. `end_ids` are the tokens that end a rollout.
     """
 
     def __init__(
@@ -89,15 +77,9 @@ class RolloutEngine:
 
     def __call__(self, prompts: list[list[int]], step: int) -> tuple[list[list[int]], list[list[float]] | None]:
         """
-        Args:
-            prompts (`list[list[int]]`):
-                Token ids. A prompt is repeated for several rollouts.
-            step (`int`):
-                Number of optimizer steps so far. A new number sends the weights to the engine.
-
-        Returns:
-            `tuple[list[list[int]], list[list[float]] | None]`: Token ids of the rollouts and, if requested, each
-            token's log-probability under the engine (NaN where the engine returns none).
+        Returns token ids of a rollout for each prompt (token ids, repeated for several rollouts) and, if requested,
+        each token's log-probability under the engine (NaN where it returns none). A new `step`, the number of
+        optimizer steps so far, sends the weights to the engine.
         """
         if step != self._synced_step:
             self._generation.sync_weights()
@@ -120,17 +102,10 @@ def has_adapter(model: nn.Module) -> bool:
 
 def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """
-    Yields the weights of a model with its adapter merged, and leaves the model unchanged.
+    Yields names, as in the model without the adapter, and weights with the adapter merged. Leaves the model unchanged.
 
     Each adapted layer is copied, and its adapter is merged into the copy. 4-bit weights are dequantized. Only one copy
     exists at a time.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The policy, with its adapter enabled.
-
-    Returns:
-        `Iterator[tuple[str, torch.Tensor]]`: Names, as in the model without the adapter, and weights.
     """
     base = model.get_base_model() if is_peft_model(model) else model
     names = {name for name, _ in base.named_parameters()}
@@ -185,17 +160,7 @@ def _dequantized(linear: Any) -> nn.Linear:
 
 
 def check_policy(model: Any, accelerator: Accelerator, args: OnPolicyConsistencyConfig) -> None:
-    """
-    Raises [`ConsistencyError`] if vLLM cannot serve the policy.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The policy.
-        accelerator ([`~accelerate.Accelerator`]):
-            The trainer's accelerator.
-        args ([`OnPolicyConsistencyConfig`]):
-            Options of the run.
-    """
+    """Raises [`ConsistencyError`] if vLLM cannot serve the policy."""
     base = model.get_base_model() if is_peft_model(model) else model
     if args.vllm_mode == "colocate":
         if not model.name_or_path:
@@ -253,15 +218,7 @@ def without_vllm(args: OnPolicyConsistencyConfig) -> Iterator[None]:
 
 
 class EngineMismatch:
-    """
-    Measures how far the policy is from the engine that sampled, since the last log, under GRPO's metric names.
-
-    Args:
-        args ([`OnPolicyConsistencyConfig`]):
-            Options of the importance weights.
-        accelerator ([`~accelerate.Accelerator`]):
-            Gathers the rows of all processes.
-    """
+    """Measures how far the policy is from the engine that sampled, since the last log, under GRPO's metric names."""
 
     def __init__(self, args: OnPolicyConsistencyConfig, accelerator: Accelerator):
         self.args, self.accelerator = args, accelerator
@@ -269,17 +226,9 @@ class EngineMismatch:
 
     def add(self, mode: str, metrics: dict[str, list[float]], mask: Tensor, log_ratio: Tensor) -> None:
         """
-        Adds a batch to the metrics of a mode.
-
-        Args:
-            mode (`str`):
-                `"train"` or `"eval"`.
-            metrics (`dict[str, list[float]]`):
-                The metrics of the trainer's next log, cleared after it.
-            mask (`torch.Tensor`):
-                Mask of the compared tokens, (B, T).
-            log_ratio (`torch.Tensor`):
-                log(policy / engine) of each compared token, in nats.
+        Adds a batch to the metrics of a mode, `"train"` or `"eval"`. `metrics` are those of the trainer's next log,
+        cleared after it. `mask`, (B, T), marks the compared tokens, and `log_ratio` has log(policy / engine) of each,
+        in nats.
         """
         seen = self._seen[mode]
         if "sampling/sampling_logp_difference/max" not in metrics:  # cleared by a log

@@ -24,21 +24,9 @@ Rollouts = dict[str, Any]
 
 class RolloutLoss:
     """
-    Compares the student with the reference on rollouts of the student.
-
-    Args:
-        args ([`OnPolicyConsistencyConfig`]):
-            The objective and its options.
-        reference ([`Reference`]):
-            The frozen policy.
-        use_cache (`bool`, *optional*, defaults to `True`):
-            Whether prompts may be shared through the key/value cache; see [`PrefixSharing`].
-        balances_routers (`bool`, *optional*, defaults to `False`):
-            Whether to compute the load-balancing loss of the student's routers as well.
-
-    Attributes:
-        sharing ([`PrefixSharing`]):
-            Runs the student so that rollouts share their prompt's computation.
+    Compares the student with the reference on rollouts of the student. `use_cache` is passed to [`PrefixSharing`],
+    which lets rollouts share their prompt's computation; `balances_routers` adds the load-balancing loss of the
+    student's routers.
     """
 
     def __init__(
@@ -60,17 +48,13 @@ class RolloutLoss:
 
     def __call__(self, model: nn.Module, rollouts: Rollouts) -> dict[str, RowLosses]:
         """
-        Args:
-            model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-                The student, not wrapped. For a wrapped model, call this inside the wrapper's forward.
-            rollouts (`dict[str, torch.Tensor]`):
-                Left-padded `prompt_ids` and `clean_ids` with `prompt_mask` and `clean_mask`, (B, P) and (B, C);
-                right-padded `completion_ids` with `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the compared
-                tokens. Optional: `sampling_log_probs`, (B, T), under the policy that sampled the completions, and
-                `engine_log_probs`, (B, T), the same as computed by the sampling engine, NaN where unknown.
+        Returns, by row, `"loss"`, the logged quantities, and in training the routers' `"aux_loss"`. Call this inside
+        the wrapper's forward, with the model not wrapped.
 
-        Returns:
-            `dict[str, RowLosses]`: By row, `"loss"`, the logged quantities, and in training the routers' `"aux_loss"`.
+        The rollouts hold left-padded `prompt_ids` and `prompt_mask`, (B, P), and `clean_ids` and `clean_mask`, (B, C);
+        right-padded `completion_ids` and `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the compared tokens.
+        Optional: `sampling_log_probs`, (B, T), under the policy that sampled the completions, and `engine_log_probs`,
+        (B, T), the same as computed by the sampling engine, NaN where unknown.
         """
         with self.reference.active(model) as frozen:
             reference, _ = self.reference.run(self._answers, frozen, "clean", rollouts)
@@ -183,14 +167,9 @@ class RolloutLoss:
 
 def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Tensor:
     """
-    Truncated importance weights `min(π / μ, c)` of tokens that the engine `μ` sampled for the policy `π`, where `c` is
-    `vllm_importance_sampling_clip_max`. The weight is 1 where `μ` is unknown.
-
-    Args:
-        log_ratio (`torch.Tensor`):
-            `log π - log μ`, NaN where unknown.
-        args ([`OnPolicyConsistencyConfig`]):
-            Options of the run.
+    Returns truncated importance weights `min(π / μ, c)` of tokens that the engine `μ` sampled for the policy `π`,
+    where `c` is `vllm_importance_sampling_clip_max`. `log_ratio` is `log π - log μ`. The weight is 1 where it is NaN,
+    because `μ` is unknown.
     """
     weights = log_ratio.nan_to_num(nan=0.0).exp()
     limit = args.vllm_importance_sampling_clip_max
@@ -198,7 +177,7 @@ def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Te
 
 
 def _compared(rollouts: Rollouts, name: str) -> Tensor:
-    """A part of the rollouts, (B, T), at the compared tokens, (M,)."""
+    """Returns a part of the rollouts, (B, T), at the compared tokens, (M,)."""
     return rollouts[name][rollouts["loss_mask"].bool()]
 
 

@@ -71,18 +71,6 @@ class CleanAnswers:
     """
     Provides the answers to the clean prompts, by row: the pair's completion if it has one or, with
     `log_consistency_metrics`, the reference's greedy answer, generated once per distinct prompt. Anchors have none.
-
-    Args:
-        args ([`OnPolicyConsistencyConfig`]):
-            The options of the run.
-        reference ([`Reference`]):
-            The frozen policy.
-        accelerator ([`~accelerate.Accelerator`]):
-            The trainer's accelerator.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            The trainer's tokenizer.
-        eos_token_ids (`list[int]`):
-            Tokens that end a turn.
     """
 
     def __init__(
@@ -155,18 +143,8 @@ def _given_answer(row: dict[str, Any]) -> list[int] | None:
 
 class PairMetrics:
     """
-    Computes the `log_consistency_metrics` of [`ConsistencyTrainer`] on the pairs of a batch of rollouts.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
-            The student, not wrapped.
-        reference ([`Reference`]):
-            The frozen policy.
-        pad_token_id (`int`):
-            Token that pads the rows.
-
-    Raises:
-        [`ConsistencyError`]: If the reference has another shape: residual streams are compared block by block.
+    Computes the `log_consistency_metrics` of [`ConsistencyTrainer`] on the pairs of a batch of rollouts. Raises
+    [`ConsistencyError`] if the reference has another shape: residual streams are compared block by block.
     """
 
     def __init__(self, model: Any, reference: Reference, pad_token_id: int):

@@ -38,15 +38,7 @@ MARKS = {0.5: "bold white on red", 0.1: "black on yellow"}
 
 
 class RolloutTable:
-    """
-    Keeps the latest batch of rollouts. Each process adds its own, and [`log`] gathers them.
-
-    Args:
-        args ([`OnPolicyConsistencyConfig`]):
-            Options of the run.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Decodes prompts and completions.
-    """
+    """Keeps the latest batch of rollouts. Each process adds its own, and [`log`] gathers them."""
 
     def __init__(self, args: OnPolicyConsistencyConfig, tokenizer: PreTrainedTokenizerBase):
         self.args, self.tokenizer = args, tokenizer
@@ -108,17 +100,7 @@ def send_to_trackers(rows: list[dict[str, Any]], name: str, trackers: list[str],
 
 
 def print_rollouts(rows: list[dict[str, Any]], title: str, num_rows: int | None = None) -> None:
-    """
-    Prints rollouts with the tokens of the highest divergence marked.
-
-    Args:
-        rows (`list[dict[str, Any]]`):
-            Rows of the table.
-        title (`str`):
-            Title of the printed table.
-        num_rows (`int`, *optional*):
-            How many rows to print, drawn at random. `None` prints all.
-    """
+    """Prints rollouts with the tokens of the highest divergence marked: `num_rows` drawn at random, or all."""
     if num_rows is not None and num_rows <= 0:
         return
     from rich.console import Console

