@@ -10,7 +10,7 @@ CASES: list[Case] = [
     Case(
         "swallowed cue",
         "A chat template that drops what tells the two prompts apart",
-        "…row 0: the two prompts differ, but the chat template renders them to the same tokens: it drops what tells them apart (look at the roles and the content)",
+        "…row 0: the chat template leaves out or changes what message 0 …",
         lambda room: room.trainer(
             [{"clean_prompt": USER, "perturbed_prompt": [{"role": "developer", "content": "It is B."}, *USER]}],
             processing_class=make_tokenizer("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"),

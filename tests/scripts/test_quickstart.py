@@ -150,10 +150,9 @@ def test_missing_extra(monkeypatch, capsys):
     assert "pip install matplotlib scipy" in capsys.readouterr().err
 
 
-def test_output_dir_not_writable(capsys):
-    with pytest.raises(SystemExit):
+def test_output_dir_not_writable():
+    with pytest.raises(SystemExit, match="`output_dir` `/dev/null/quickstart` cannot be written"):
         cli(["quickstart", "--output_dir", "/dev/null/quickstart"])
-    assert "`output_dir` `/dev/null/quickstart` cannot be written" in capsys.readouterr().err
 
 
 def test_questions_file(tmp_path, capsys):
@@ -164,6 +163,5 @@ def test_questions_file(tmp_path, capsys):
     assert len({row["source_id"] for row in rows}) == len(rows) > 100
     assert find_columns(rows[0]).unread(rows[0]) == []
     assert all(row["answer"] not in row["wrong_answers"] for row in rows)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match=r"`questions_file` `no/such/folder\.jsonl` cannot be written"):
         cli(["quickstart", "--questions_file", "no/such/folder.jsonl"])
-    assert "`questions_file` `no/such/folder.jsonl` cannot be written" in capsys.readouterr().err
