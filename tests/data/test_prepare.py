@@ -143,9 +143,7 @@ def test_completions_that_say_two_things_are_refused(tokenizer):
     for row, said in zip(rows, ("City 0.", "Another.", " City 2 indeed indeed. "), strict=True):
         row["completion_ids"] = tokenizer(f"{row['completion']}<|im_end|>\n")["input_ids"]
         row["completion"] = said
-    with pytest.raises(
-        InvalidPairsError, match=r"1 of 3 .* row 1: `completion` and `completion_ids` say different things"
-    ):
+    with pytest.raises(InvalidPairsError, match=r"1 of 3 .* row 1: `completion` and `completion_ids` differ"):
         prepare_pairs(Dataset.from_list(rows), tokenizer, "train")
     rows[1]["completion"] = None
     assert len(prepare_pairs(Dataset.from_list(rows), tokenizer, "train")) == 3

@@ -171,7 +171,7 @@ CASES: list[Case] = [
         "A stream that can be read only once",
         "`train_dataset` is a stream that gives other rows when it is read again, …",
         lambda room: room.trainer(
-            IterableDataset.from_generator(iter([ANSWERED] * 9).__iter__), options={"max_steps": 1}
+            IterableDataset.from_generator(iter([ANSWERED] * 6).__iter__), options={"max_steps": 1}
         ),
     ),
     Case(

@@ -32,7 +32,7 @@ logger = get_logger(__name__)
 
 def columns_of(dataset: AnyDataset) -> list[str]:
     """Returns the columns of a data set, from its first row if a stream does not name them."""
-    return dataset.column_names or list(next(iter(dataset)))
+    return dataset.column_names or list(next(iter(dataset), {}))
 
 
 def is_prepared(dataset: AnyDataset) -> bool:
