@@ -60,7 +60,7 @@ def one_process():
 def run(directory, model, name, script, adapter, method, **others):
     """Trains on a global batch of 8, in one process or in two, as an accelerate config has it."""
     directory.mkdir()
-    command = [sys.executable, "-m", f"tests.trainer.{script}"]
+    command = [sys.executable, "-m", f"tests.helpers.{script}"]
     if name is not None:
         config = CONFIGS / f"{CONFIG_OF[name]}.yaml"
         with socket.socket() as found:
