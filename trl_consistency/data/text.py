@@ -4,5 +4,5 @@ import unicodedata
 
 
 def normalized(text: str) -> str:
-    """Returns a text in NFC, because `é` can be one code point or `e` and an accent; a minus sign becomes a hyphen."""
-    return unicodedata.normalize("NFC", text).replace("\u2212", "-")
+    """Returns a text in NFC, because `é` can be one code point or `e` and an accent."""
+    return unicodedata.normalize("NFC", text)

@@ -113,7 +113,9 @@ def answer_pairs(
     for row in rows:
         offered = offered_letters(row) if options.multiple_choice == "logprob" else ""
         for side in ("clean_ids", "perturbed_ids"):
-            letters[tuple(row[side])] = offered
+            letters[tuple(row[side])] = offered or letters.get(
+                tuple(row[side]), ""
+            )  # a row without a key may share it
     by_choice = [ids for ids, offered in letters.items() if offered]
     by_text = [ids for ids, offered in letters.items() if not offered]
     answers: dict[tuple[int, ...], Answer] = {}

@@ -54,6 +54,11 @@ _DESCRIBED = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was)\s+(?:an?|the)\b([^.
 _PLACE_OF = re.compile(r"\b(?:of|in)\s+(?:the\s+)?([A-Z]\w+)")
 
 
+def as_read(text: str) -> str:
+    """Returns a text as answers are compared: in NFC, and with a hyphen for a minus sign."""
+    return normalized(text).replace("\u2212", "-")
+
+
 def named_answers(text: str, candidates: Iterable[str], question: str = "") -> list[str]:
     """
     Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in
@@ -84,10 +89,10 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "") -> l
 
 
 def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) -> list[str]:
-    text = normalized(text)
+    text = as_read(text)
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
     by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
-    patterns = {candidate: r"\s+".join(map(re.escape, normalized(candidate).split())) for candidate in by_length}
+    patterns = {candidate: r"\s+".join(map(re.escape, as_read(candidate).split())) for candidate in by_length}
     if not patterns:
         return []
     letters = re.search(r"[^\W\d_]", text)

@@ -6,9 +6,8 @@ from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
-from ...data.text import normalized
 from ...errors import ConsistencyError, InvalidPairsError
-from .graders import SHORTEST_IN_ANY_CASE
+from .graders import SHORTEST_IN_ANY_CASE, as_read
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
@@ -86,9 +85,9 @@ def check_spelling(candidates: Mapping[str | None, set[str]], name: str) -> None
     for category, answer in sorted(
         ((of, answer) for of, answers in candidates.items() for answer in answers), key=str
     ):
-        as_read = " ".join(normalized(answer).split())
-        short = len(as_read) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
-        other = spelt.setdefault((category, as_read if short else as_read.lower()), answer)
+        words = " ".join(as_read(answer).split())
+        short = len(words) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
+        other = spelt.setdefault((category, words if short else words.lower()), answer)
         if other != answer:
             raise ConsistencyError(
                 f"{name}: the answers `{other}` and `{answer}` differ in case or spaces alone, and a reply could be only one of "
