@@ -225,8 +225,14 @@ class Results:
             )
         return found
 
+    def cut_answers(self) -> int:
+        """Counts the answers that reached `max_new_tokens` before their end, on both sides."""
+        return sum(answer.is_cut for of_set in self.sets.values() for side in SIDES for answer in of_set.answers[side])
+
     def warnings(self) -> list[str]:
-        """Returns warnings of incomplete rates: unjudged answers, rows without a key, sides with no answer read."""
+        """
+        Returns warnings of incomplete rates: unjudged and cut answers, rows without a key, sides with no answer read.
+        """
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
         found = []
@@ -234,6 +240,11 @@ class Results:
             found.append(
                 f"The rates are incomplete: the judge gave no verdict on {unjudged} answer(s). The same command asks again "
                 "about those that it could not reach."
+            )
+        if cut := self.cut_answers():
+            found.append(
+                f"{cut} of {len(grades)} answer(s) reached `max_completion_length` (`AnswerOptions.max_new_tokens`) without an "
+                "end-of-turn token; they are graded as they are. Raise it to avoid this."
             )
         for name, of_set in self.sets.items():
             keyless = sum(kind_of(row) == "no key" for row in of_set.pairs.rows)

@@ -74,11 +74,14 @@ class Answer(NamedTuple):
             The text after the thinking; empty if the thinking did not end.
         ids (`tuple[int, ...]`):
             Token ids of the completion.
+        is_cut (`bool`, *optional*, defaults to `False`):
+            Whether the answer reached `max_new_tokens` before its end.
     """
 
     text: str
     said: str
     ids: tuple[int, ...] = ()
+    is_cut: bool = False
 
 
 def answer_pairs(
@@ -133,7 +136,9 @@ def answer_pairs(
             text, said = (
                 text_tokenizer.decode(part, skip_special_tokens=True).strip() for part in (ids, ids[thought_end:])
             )
-            answers[prompt] = Answer(text, after_thinking(said, options.thinking_markers), tuple(ids))
+            is_long = engine is None and len(ids) >= options.max_new_tokens
+            is_cut = is_long and ids[-1] not in end_tokens(model, tokenizer)
+            answers[prompt] = Answer(text, after_thinking(said, options.thinking_markers), tuple(ids), is_cut)
     clean, perturbed = ([answers[tuple(row[side])] for row in rows] for side in ("clean_ids", "perturbed_ids"))
     return clean, perturbed
 
