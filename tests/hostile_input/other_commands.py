@@ -134,6 +134,12 @@ CASES: list[Case] = [
         "`…pairs.jsonl`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `answer` must be text, not 3",
         lambda room: room.evaluate([{**CHAT, "answer": 3}]),
     ),
+    Case(
+        "two answers to the same prompts",
+        "`evaluate`: the same prompts with two different answers",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same prompts",
+        lambda room: room.evaluate([{**CHAT, "answer": answer} for answer in ("Paris", "Oslo")]),
+    ),
     *(
         Case(
             f"evaluation of {what}",

@@ -265,3 +265,10 @@ def test_what_a_row_offers_decides_how_it_is_read():
         assert grade_answers([row], [text], candidates)[0].said == said
     judge = StandIn("OTHER")
     assert [of.said for of in grade_answers(rows, ["Oslo", "(A)"], candidates, judge, True)] == ["another answer", "A"]
+
+
+def test_a_source_is_its_number_whatever_its_type():
+    rows = [question(number, "Paris", "Rome") | {"source_id": of} for number, of in enumerate((1, 1.0, "1", None))]
+    rows.append(question(3, "Paris", "Rome") | {"source_id": float("nan")})
+    grades = graded(["Paris"] * 5, rows)
+    assert list(make_samples(rows, grades, grades)["right"].sources) == ["1", "1", "1", *[rows[3]["clean_prompt"]] * 2]

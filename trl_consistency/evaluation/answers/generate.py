@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from transformers import GenerationConfig, PreTrainedModel
 
-from ...config.options import SHARE, TEMPERATURE, at_least, check_ranges, one_of, option, with_help
+from ...config.options import SHARE, TEMPERATURE, TWO_TEXTS, at_least, check_ranges, one_of, option, with_help
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ...data.thinking import thought_span
@@ -54,7 +54,7 @@ class AnswerOptions:
     seed: int = 0
     multiple_choice: Literal["text", "logprob"] = option("text", one_of("text", "logprob"))
     choice_prefix: str = CHOICE_PREFIX
-    thinking_markers: tuple[str, str] = THINKING_MARKERS
+    thinking_markers: tuple[str, str] = option(THINKING_MARKERS, TWO_TEXTS)
     progress: bool = True
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...data.rendering import Prompt, message_text
+from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
 from ..answers.replies import THINKING_MARKERS, after_thinking, are_letters
 from ..kinds import Unread, kind_of
@@ -144,6 +145,7 @@ def grade_answers(
     Returns:
         `list[Grade]`: One for each row.
     """
+    check_judge(judge, judge_questions)
     candidates = possible_answers(rows) if candidates is None else candidates
     grades = [grade(row, text, candidates, thinking_markers) for row, text in zip(rows, answers, strict=True)]
     if judge is None:
@@ -153,9 +155,20 @@ def grade_answers(
         said = after_thinking(text, thinking_markers)
         if said and is_for_judge(row, candidates, judge_questions):
             asked[index] = judge_prompt(row, last_text(row["clean_prompt"]), said)
-    for index, judgement in zip(asked, judge(list(asked.values())), strict=True):
+    judgements = judge(list(asked.values()))
+    if len(judgements) != len(asked):
+        raise ConsistencyError(
+            f"`judge` returned {len(judgements)} judgement(s) for {len(asked)} prompt(s): one for each."
+        )
+    for index, judgement in zip(asked, judgements, strict=True):
         grades[index] = _judged(rows[index], judgement, judge.name)
     return grades
+
+
+def check_judge(judge: Judge | None, judge_questions: bool) -> None:
+    """Raises [`ConsistencyError`] for `judge_questions` without a judge."""
+    if judge_questions and judge is None:
+        raise ConsistencyError("`judge_questions` is given, but no `judge`: give one, or leave it out.")
 
 
 def last_text(prompt: Prompt) -> str:
