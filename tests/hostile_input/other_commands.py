@@ -171,7 +171,9 @@ CASES: list[Case] = [
         "evaluation of two spellings",
         "`evaluate`: two answers that are read as one",
         "…pairs.jsonl: the answers `New  York` and `New York` differ in case or spaces alone, and a reply could be only one …",
-        lambda room: room.evaluate([{**CHAT, "answer": answer} for answer in ("New York", "New  York")]),
+        lambda room: room.evaluate(
+            [{**CHAT, "clean_prompt": CHAT["perturbed_prompt"], "answer": "New York"}, {**CHAT, "answer": "New  York"}]
+        ),
     ),
     Case(
         "evaluation of pairs named twice",
