@@ -303,6 +303,38 @@ def test_faulty_rows_from_python(tokenizer, columns, reason):
         evaluate(None, tokenizer, rows)
 
 
+def test_the_same_prompts_with_two_answers(tokenizer):
+    rows = [row("1?", "Rome! ", "Paris"), row("2?", "Rome! ", "Oslo"), row("1?", "Rome! ", "Oslo")]
+    with pytest.raises(
+        ConsistencyError, match="row 2: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same"
+    ):
+        evaluate(None, tokenizer, rows)
+    with pytest.raises(ConsistencyError, match="the `answer` is 'Oslo', and 'Paris' in row 0"):
+        draw_sample(Dataset.from_list(rows))
+
+
+def test_faulty_arguments_from_python(tokenizer, monkeypatch):
+    class Short:
+        name = "short"
+
+        def __call__(self, prompts):
+            return []
+
+    rows = [row("Steal?", "A ", category="harmful")]
+    says(monkeypatch, tokenizer, {"Steal?": "Sorry.", "A Steal?": "Sure."})
+    for pairs, options, reason in (
+        ("pairs.jsonl", {}, "`pairs` must be rows, got the name 'pairs.jsonl'"),
+        ({"test": "pairs.jsonl"}, {}, "`pairs` must be rows, got the name 'pairs.jsonl'"),
+        (rows, {"judge_questions": True}, "`judge_questions` is given, but no `judge`"),
+        (rows, {"judge": Short()}, r"`judge` returned 0 judgement\(s\) for 1 prompt\(s\)"),
+    ):
+        with pytest.raises(ConsistencyError, match=reason):
+            evaluate(None, tokenizer, pairs, **options)
+    for markers in ((), "<think>", ("<think>",), ("", "</think>"), ("<t>", "<t>")):
+        with pytest.raises(ConsistencyError, match="`thinking_markers` must be two different texts"):
+            AnswerOptions(thinking_markers=markers)
+
+
 def test_two_spellings_of_an_answer(tokenizer):
     rows = [row("1?", "Rome! ", "New York", "Rome"), row("2?", "Rome! ", "New york", "Rome")]
     with pytest.raises(

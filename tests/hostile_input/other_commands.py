@@ -134,6 +134,12 @@ CASES: list[Case] = [
         "`…pairs.jsonl`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `answer` must be text, not 3",
         lambda room: room.evaluate([{**CHAT, "answer": 3}]),
     ),
+    Case(
+        "two answers to the same prompts",
+        "`evaluate`: the same prompts with two different answers",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same prompts",
+        lambda room: room.evaluate([{**CHAT, "answer": answer} for answer in ("Paris", "Oslo")]),
+    ),
     *(
         Case(
             f"evaluation of {what}",
@@ -165,7 +171,9 @@ CASES: list[Case] = [
         "evaluation of two spellings",
         "`evaluate`: two answers that are read as one",
         "…pairs.jsonl: the answers `New  York` and `New York` differ in case or spaces alone, and a reply could be only one …",
-        lambda room: room.evaluate([{**CHAT, "answer": answer} for answer in ("New York", "New  York")]),
+        lambda room: room.evaluate(
+            [{**CHAT, "clean_prompt": CHAT["perturbed_prompt"], "answer": "New York"}, {**CHAT, "answer": "New  York"}]
+        ),
     ),
     Case(
         "evaluation of pairs named twice",

@@ -58,7 +58,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "choice_prefix",
             "Letter (",
         ): "`choice_prefix` is given, but choices are read in the text: set `multiple_choice: logprob`.",
-        ("thinking_markers", "<a>"): "`thinking_markers` must be two texts: what opens a thought, and what closes it.",
+        (
+            "thinking_markers",
+            "<a>",
+        ): "`thinking_markers` must be two different texts: what opens a thought and what closes it, got ['<a>'].",
         ("chat_template_kwargs", "[1]"): "`chat_template_kwargs` must be a mapping, as JSON, got '[1]'.",
         (
             "chat_template_kwargs",
@@ -96,7 +99,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("html", "."): "`html` `.` cannot be written (Is a directory). …",
         ("max_length", "0"): "`max_length` must be at least 1, got 0.",
         ("max_completion_length", "-4"): "`max_completion_length` must be at least 1, got -4.",
-        ("thinking_markers", "<a>"): "`thinking_markers` must be two texts: what opens a thought, and what closes it.",
+        (
+            "thinking_markers",
+            "<a>",
+        ): "`thinking_markers` must be two different texts: what opens a thought and what closes it, got ['<a>'].",
         ("method", "btc"): "Unknown `method` `btc`: it can be bct, kl, act, attct, mlpct.",
         ("model_revision", "v2"): "`model_revision` is v2, but … is a folder, which has no revisions. Leave it out.",
         ("chat_template_path", "/dev/null"): "The tokenizer of /dev/null cannot be loaded: …",

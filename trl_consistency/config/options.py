@@ -46,6 +46,14 @@ def one_of(*names: str) -> Allowed:
 
 SHARE = Allowed("above 0 and at most 1", lambda value: 0 < value <= 1)
 BELOW_ONE = Allowed("at least 0 and below 1", lambda value: 0 <= value < 1)
+TWO_TEXTS = Allowed(
+    "two different texts: what opens a thought and what closes it",
+    lambda of: (
+        isinstance(of, list | tuple)
+        and len(set(of)) == len(of) == 2
+        and all(isinstance(one, str) and one for one in of)
+    ),
+)
 # The lowest that keeps logits finite when they are divided by it
 LOWEST_TEMPERATURE = 1e-4
 TEMPERATURE = Allowed(

@@ -12,7 +12,19 @@ from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
 from .device import settle_device
 from .generation_kwargs import check_generation_kwargs
-from .options import BELOW_ONE, SEED, SHARE, Allowed, above, at_least, check_ranges, option, refuse, with_help
+from .options import (
+    BELOW_ONE,
+    SEED,
+    SHARE,
+    TWO_TEXTS,
+    Allowed,
+    above,
+    at_least,
+    check_ranges,
+    option,
+    refuse,
+    with_help,
+)
 from .types import check_installed, check_keys, check_types
 
 
@@ -21,11 +33,6 @@ if TYPE_CHECKING:
 else:
     _Arguments = object  # each configuration inherits TRL's configuration after this class
 
-
-TWO_TEXTS = Allowed(
-    "two different texts: what opens a thought and what closes it",
-    lambda markers: len(set(markers)) == len(markers) == 2 and all(markers),
-)
 
 # Allowed values of inherited training options
 TRAINING = {

@@ -8,7 +8,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..data.anchors import anchor_rows
-from ..data.pairs import PAIR_COLUMNS, check_anchors, check_pairs
+from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, check_anchors, check_pairs
 from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from .answers.generate import AnswerOptions
@@ -80,11 +80,13 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
     of_control: list[int] = []
     if control is not None:
         check_anchors(control, "control_dataset")
-        control_answers = {row.get("answer") or "" for row in _read_keys(control, "control_dataset")}
-        if "" in control_answers:
+        control = anchor_rows(control)
+        of_rows = [{**row, "category": None} for row in _read_keys(control, "control_dataset")]
+        if not all(row.get("answer") for row in of_rows):
             raise InvalidPairsError("`control_dataset` needs an `answer` in every row, a text.")
+        control_answers = possible_answers(of_rows)[None]
         of_control = _draw(range(len(control)), num_rows, seed)
-        control = anchor_rows(control.select(of_control))
+        control = control.select(of_control)
     candidates = possible_answers(keys)
     check_spelling(candidates, "eval_dataset")
     check_spelling({None: control_answers}, "control_dataset")
@@ -93,8 +95,8 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
 
 def _read_keys(dataset: Dataset, name: str) -> list[dict[str, Any]]:
     """Returns the columns that grading reads; raises [`InvalidPairsError`] if they would be misread."""
-    others = [column for column in dataset.column_names if column not in (*PAIR_COLUMNS, "prompt")]
-    keys = list(dataset.select_columns(others)) if others else [{} for _ in range(len(dataset))]
+    unread = set(PAIR_COLUMNS) - set(PROMPT_COLUMNS)
+    keys = list(dataset.select_columns([column for column in dataset.column_names if column not in unread]))
     check_keys(keys, name)
     return keys
 

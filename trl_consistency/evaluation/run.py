@@ -1,5 +1,6 @@
 """Evaluation: a model answers pairs, the answers are graded, and the grades give rates."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
-from .grading.grade import OUTCOMES, Candidates, Grade, grade_answers, is_anchor, possible_answers
+from .grading.grade import OUTCOMES, Candidates, Grade, check_judge, grade_answers, is_anchor, possible_answers
 from .grading.judge import Judge
 from .grading.keys import KEYS, check_keys, check_rows, check_spelling
 from .kinds import kind_of
@@ -64,6 +65,10 @@ class PairSet:
         """Returns the set of these rows. The possible answers are those that occur in them."""
         if isinstance(pairs, PairSet):
             return pairs
+        if isinstance(pairs, str | os.PathLike):
+            raise ConsistencyError(
+                f'`pairs` must be rows, got the name {os.fspath(pairs)!r}. Load them: `load_dataset("json", data_files=…)`.'
+            )
         rows = [dict(row) for row in pairs]
         check_keys(rows, "pairs")
         check_rows(rows, "pairs")
@@ -216,8 +221,14 @@ class Results:
             )
         return found
 
+    def cut_answers(self) -> int:
+        """Counts the answers that reached `max_new_tokens` before their end, on both sides."""
+        return sum(answer.is_cut for of_set in self.sets.values() for side in SIDES for answer in of_set.answers[side])
+
     def warnings(self) -> list[str]:
-        """Returns warnings of incomplete rates: unjudged answers, rows without a key, sides with no answer read."""
+        """
+        Returns warnings of incomplete rates: unjudged and cut answers, rows without a key, sides with no answer read.
+        """
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
         found = []
@@ -225,6 +236,11 @@ class Results:
             found.append(
                 f"The rates are incomplete: the judge gave no verdict on {unjudged} answer(s). The same command asks again "
                 "about those that it could not reach."
+            )
+        if cut := self.cut_answers():
+            found.append(
+                f"{cut} of {len(grades)} answer(s) reached `max_completion_length` (`AnswerOptions.max_new_tokens`) without an "
+                "end-of-turn token; they are graded as they are. Raise it to avoid this."
             )
         for name, of_set in self.sets.items():
             keyless = sum(kind_of(row) == "no key" for row in of_set.pairs.rows)
@@ -312,6 +328,7 @@ def evaluate(
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
     """
     options = options or AnswerOptions()
+    check_judge(judge, judge_questions)
     named = pairs if isinstance(pairs, Mapping) else {"": pairs}
     sets = {
         name: PairSet.of(of_name).rendered(tokenizer, name or "pairs", chat_template_kwargs)

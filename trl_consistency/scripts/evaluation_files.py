@@ -69,6 +69,7 @@ def make_summary(
         part = summary["models"][name] = {
             "path": models[name],
             "outcomes": results.outcomes(),
+            "cut_answers": results.cut_answers(),
             "rates": as_dicts(results.rates()),
         }
         if name != BASE:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, get_type_hints
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
 
+from ..config.options import TWO_TEXTS
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
 from .early import answer_help
@@ -60,8 +61,8 @@ class StrictParser(TrlParser):
 
 def as_markers(option: list[str]) -> tuple[str, str]:
     """Returns `thinking_markers` as a pair."""
-    if len(option) != 2 or not all(option):
-        raise ConsistencyError("`thinking_markers` must be two texts: what opens a thought, and what closes it.")
+    if not TWO_TEXTS.holds(option):
+        raise ConsistencyError(f"`thinking_markers` must be {TWO_TEXTS.words}, got {option!r}.")
     return option[0], option[1]
 
 

@@ -67,6 +67,16 @@ def test_likeliest_letter(prefix):
     assert (clean[-1], perturbed[-1]) == (written[0][-1], written[1][-1])  # no choices: generated
 
 
+def test_a_prompt_with_and_without_a_key_is_answered_by_letter():
+    model, tokenizer = make_model(), make_tokenizer()
+    keyed = row(QUESTION, f"B? {QUESTION}", tokenizer, answer="A")
+    keyless = {name: value for name, value in keyed.items() if name != "answer"}
+    options = AnswerOptions(3, 4, multiple_choice="logprob", progress=False)
+    clean, perturbed = answer_pairs(model, tokenizer, [keyed, keyless], options)
+    assert clean[0] == clean[1] == answer_pairs(model, tokenizer, [keyed], options)[0][0]
+    assert perturbed[0] == perturbed[1]
+
+
 def test_letters_that_are_no_tokens(tokenizer):
     with pytest.raises(ConsistencyError, match="letter É is not a single token"):
         LetterScorer(make_model(), tokenizer, [([5, 6], "É")])

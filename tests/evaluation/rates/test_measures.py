@@ -251,3 +251,24 @@ def test_two_other_answers_are_not_one():
 def test_after_thinking(text, answer):
     assert after_thinking(text) == answer
     assert after_thinking(text.replace("think>", "thought>"), ("<thought>", "</thought>")) == answer
+
+
+def test_what_a_row_offers_decides_how_it_is_read():
+    """Letters and words in one category: a letter is not read as a word, nor a word as a letter."""
+    rows = [question(1, "Paris", "Rome"), question(2, "A", "B") | {"clean_prompt": "2?\n(A) oak\n(B) elm"}]
+    candidates = possible_answers(rows)
+    for row, text, said in (
+        (rows[0], "A good question: Paris.", "Paris"),
+        (rows[1], "A good question: (B).", "B"),
+        (rows[1], "Paris", None),
+    ):
+        assert grade_answers([row], [text], candidates)[0].said == said
+    judge = StandIn("OTHER")
+    assert [of.said for of in grade_answers(rows, ["Oslo", "(A)"], candidates, judge, True)] == ["another answer", "A"]
+
+
+def test_a_source_is_its_number_whatever_its_type():
+    rows = [question(number, "Paris", "Rome") | {"source_id": of} for number, of in enumerate((1, 1.0, "1", None))]
+    rows.append(question(3, "Paris", "Rome") | {"source_id": float("nan")})
+    grades = graded(["Paris"] * 5, rows)
+    assert list(make_samples(rows, grades, grades)["right"].sources) == ["1", "1", "1", *[rows[3]["clean_prompt"]] * 2]

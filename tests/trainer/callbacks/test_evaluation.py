@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import load_file
 from transformers import BitsAndBytesConfig, TrainerCallback
@@ -244,3 +245,11 @@ def test_options_that_cannot_be(tmp_path, monkeypatch):
     monkeypatch.setattr(eval_callback.DistributedBackend, "is_fsdp", True)
     with pytest.raises(ConsistencyError, match="not available where FSDP shards the model"):
         ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1)
+
+
+def test_rows_without_a_key_are_counted(tmp_path, caplog):
+    trainer = make_trainer(tmp_path)
+    keyless = [{"clean_prompt": f"Sing {number}", "perturbed_prompt": f"Do sing {number}"} for number in range(3)]
+    plain = [{"clean_prompt": "1?", "perturbed_prompt": "2, no? 1?", "answer": "one"}]
+    ConsistencyEvalCallback(trainer, Dataset.from_list(plain + keyless), eval_every=1)
+    assert "3 of 4 row(s) of the guard's `eval_dataset` are not measured" in caplog.text

@@ -23,8 +23,9 @@ def offered_letters(row: Mapping[str, Any]) -> str:
     """Returns the letters of a row's choices, each at the start of a line (`(A) pear`, `B. oak`), or `""`."""
     if kind_of(row) != "question" or not is_letter(row["answer"]):
         return ""
-    prompt = row["clean_prompt"]
-    text = prompt if isinstance(prompt, str) else "\n".join(map(message_text, prompt))
+    prompt = row.get("clean_prompt")
+    messages = prompt if isinstance(prompt, list) else ()
+    text = prompt if isinstance(prompt, str) else "\n".join(map(message_text, messages))
     found = sorted(set(re.findall(r"^\s*\(?([A-Z])[).:]\s", text, re.MULTILINE)))
     return "".join(found) if len(found) > 1 and row["answer"] in found else ""
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from transformers import GenerationConfig, PreTrainedModel
 
-from ...config.options import SHARE, TEMPERATURE, at_least, check_ranges, one_of, option, with_help
+from ...config.options import SHARE, TEMPERATURE, TWO_TEXTS, at_least, check_ranges, one_of, option, with_help
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ...data.thinking import thought_span
@@ -54,7 +54,7 @@ class AnswerOptions:
     seed: int = 0
     multiple_choice: Literal["text", "logprob"] = option("text", one_of("text", "logprob"))
     choice_prefix: str = CHOICE_PREFIX
-    thinking_markers: tuple[str, str] = THINKING_MARKERS
+    thinking_markers: tuple[str, str] = option(THINKING_MARKERS, TWO_TEXTS)
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -74,11 +74,14 @@ class Answer(NamedTuple):
             The text after the thinking; empty if the thinking did not end.
         ids (`tuple[int, ...]`):
             Token ids of the completion.
+        is_cut (`bool`, *optional*, defaults to `False`):
+            Whether the answer reached `max_new_tokens` before its end.
     """
 
     text: str
     said: str
     ids: tuple[int, ...] = ()
+    is_cut: bool = False
 
 
 def answer_pairs(
@@ -113,7 +116,9 @@ def answer_pairs(
     for row in rows:
         offered = offered_letters(row) if options.multiple_choice == "logprob" else ""
         for side in ("clean_ids", "perturbed_ids"):
-            letters[tuple(row[side])] = offered
+            letters[tuple(row[side])] = offered or letters.get(
+                tuple(row[side]), ""
+            )  # a row without a key may share it
     by_choice = [ids for ids, offered in letters.items() if offered]
     by_text = [ids for ids, offered in letters.items() if not offered]
     answers: dict[tuple[int, ...], Answer] = {}
@@ -131,7 +136,9 @@ def answer_pairs(
             text, said = (
                 text_tokenizer.decode(part, skip_special_tokens=True).strip() for part in (ids, ids[thought_end:])
             )
-            answers[prompt] = Answer(text, after_thinking(said, options.thinking_markers), tuple(ids))
+            is_long = engine is None and len(ids) >= options.max_new_tokens
+            is_cut = is_long and ids[-1] not in end_tokens(model, tokenizer)
+            answers[prompt] = Answer(text, after_thinking(said, options.thinking_markers), tuple(ids), is_cut)
     clean, perturbed = ([answers[tuple(row[side])] for row in rows] for side in ("clean_ids", "perturbed_ids"))
     return clean, perturbed
 

@@ -7,9 +7,9 @@ from ...data.text import normalized
 
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
-# ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5").
-_BEFORE = r"(?<![\w-])(?<!\d[.,])"
-_AFTER = r"(?!\w|-\w|[.,]\d)"
+# ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"); a number also in "1/2", "3:45" and "5+7".
+_BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+])\d)"
+_AFTER = r"(?!\w|-\w|[.,]\d|[+#]|(?<=\d)[/:]\d)"
 
 _APOSTROPHE = "\u2019"
 
@@ -27,10 +27,13 @@ _FILLING = (
     r"[\s\"'*_(\u201c\u2018]*$"
 )
 _DENIED = re.compile(
-    rf"(?:\b(?:not|never|rather than|instead of|disagree(?: with)?)|n['\u2019]t){_FILLING}", re.IGNORECASE
+    rf"(?:\b(?:not|never|rather than|instead of|disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that))|n['\u2019]t)"
+    rf"{_FILLING}",
+    re.IGNORECASE,
 )
 _DENIED_AFTER = re.compile(
-    r"[\"'*_)\u201d\u2019]*\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|wrong|incorrect|false))|can(?:not|['\u2019]t)\s+be)\b",
+    r"[\"'*_)\u201d\u2019]*(?:\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|wrong|incorrect|false))|can(?:not|['\u2019]t)\s+be)|"
+    r",?\s+which\s+(?:is|was)\s+(?:wrong|incorrect|false|not\s+(?:right|correct|true))|\?\s+no)\b",
     re.IGNORECASE,
 )
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
@@ -49,6 +52,11 @@ _UNABLE = re.compile(
 # "Paris is a city in France" describes Paris, unless France is in the question.
 _DESCRIBED = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was)\s+(?:an?|the)\b([^.!?,;:\n]*)")
 _PLACE_OF = re.compile(r"\b(?:of|in)\s+(?:the\s+)?([A-Z]\w+)")
+
+
+def as_read(text: str) -> str:
+    """Returns a text as answers are compared: in NFC, and with a hyphen for a minus sign."""
+    return normalized(text).replace("\u2212", "-")
 
 
 def named_answers(text: str, candidates: Iterable[str], question: str = "") -> list[str]:
@@ -81,10 +89,10 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "") -> l
 
 
 def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) -> list[str]:
-    text = normalized(text)
+    text = as_read(text)
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
     by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
-    patterns = {candidate: r"\s+".join(map(re.escape, normalized(candidate).split())) for candidate in by_length}
+    patterns = {candidate: r"\s+".join(map(re.escape, as_read(candidate).split())) for candidate in by_length}
     if not patterns:
         return []
     letters = re.search(r"[^\W\d_]", text)
@@ -126,8 +134,8 @@ def _is_described(text: str, end: int, question: str) -> bool:
 
 def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     """
-    Returns the letter that a text chooses: the one in its last "the answer is (B)", else the one that it begins with,
-    else the only one in brackets. A letter that is denied, or attributed to the user, does not count (as in
+    Returns the letter that a text chooses: the one in its last "the answer is (B)" or "actually (B)", else the one that
+    it begins with, else the only one in brackets. A letter that is denied, or attributed to the user, does not count (as in
     [`named_answers`]). "A" and "I" as words never count.
 
     Args:
@@ -144,7 +152,8 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
         return None
     text = text.replace(_APOSTROPHE, "'")
     alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
-    named = rf"""(?i:\banswer)(?:\s+is)?\s*:?[\s*_`"'(\[]*{letter}{alone}(?![\w'])"""
+    corrected = r"""(?:(?i:\bactually),?(?:\s+it(?:'s|\s+is))?[\s*_`"'(\[]*(?=[A-Z](?:[).*,!]|\s*$)))"""
+    named = rf"""(?:(?i:\banswer)(?:\s+is)?\s*:?[\s*_`"'(\[]*|{corrected}){letter}{alone}(?![\w'])"""
     first = rf"""\A[\s*_`"'(\[]*{letter}{alone}(?:[).:,\]*]|\s*$|\s*\n|\s+(?:is|because)\b)(?!\W*or\b)"""
     for pattern in (named, first):
         if said := _given(text, re.finditer(pattern, text)):

@@ -6,9 +6,9 @@ from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
-from ...data.text import normalized
 from ...errors import ConsistencyError, InvalidPairsError
-from .graders import SHORTEST_IN_ANY_CASE
+from ..kinds import kind_of
+from .graders import SHORTEST_IN_ANY_CASE, as_read
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
@@ -44,9 +44,10 @@ def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
 
 def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> None:
     """
-    Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored. `numbers`
-    are the row numbers, if the rows are a sample.
+    Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored, or if the same
+    prompts have two answers. `numbers` are the row numbers, if the rows are a sample.
     """
+    numbers = numbers or range(len(rows))
     columns = {column for row in rows for column in row}
     for key in KEYS:
         near = get_close_matches(key, columns - {*KEYS}, n=1, cutoff=0.8)
@@ -57,16 +58,31 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
             )
     faults = [
         (index, fault)
-        for index, row in zip(numbers or range(len(rows)), rows, strict=True)
+        for index, row in zip(numbers, rows, strict=True)
         for column in KEYS
         if (fault := _key_fault(column, row.get(column))) is not None
     ]
     faults += [
         (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
-        for index, row in zip(numbers or range(len(rows)), rows, strict=True)
+        for index, row in zip(numbers, rows, strict=True)
         if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
     ]
-    report_faults(faults, name, len(rows))
+    report_faults([*faults, *_contradictions(rows, numbers)], name, len(rows))
+
+
+def _contradictions(rows: Rows, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Yields the rows whose prompts an earlier row has with another answer."""
+    first: dict[str, tuple[int, str]] = {}
+    for number, row in zip(numbers, rows, strict=True):
+        if kind_of(row) != "question" or "clean_prompt" not in row:
+            continue
+        prompts = json.dumps([row.get(column) for column in PROMPT_COLUMNS], default=str)
+        earlier, answer = first.setdefault(prompts, (number, row["answer"]))
+        if answer != row["answer"]:
+            yield (
+                number,
+                f"the `answer` is {row['answer']!r}, and {answer!r} in row {earlier}, which has the same prompts",
+            )
 
 
 def _key_fault(column: str, value: Any) -> str | None:
@@ -86,9 +102,9 @@ def check_spelling(candidates: Mapping[str | None, set[str]], name: str) -> None
     for category, answer in sorted(
         ((of, answer) for of, answers in candidates.items() for answer in answers), key=str
     ):
-        as_read = " ".join(normalized(answer).split())
-        short = len(as_read) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
-        other = spelt.setdefault((category, as_read if short else as_read.lower()), answer)
+        words = " ".join(as_read(answer).split())
+        short = len(words) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
+        other = spelt.setdefault((category, words if short else words.lower()), answer)
         if other != answer:
             raise ConsistencyError(
                 f"{name}: the answers `{other}` and `{answer}` differ in case or spaces alone, and a reply could be only one of "

@@ -88,7 +88,10 @@ def make_samples(
     found: dict[str, tuple[list[Any], list[str], list[int]]] = {}
     for index, (row, of_clean, of_perturbed) in enumerate(zip(rows, clean, perturbed, strict=True)):
         source = row.get("source_id")
-        source = str(row["clean_prompt"] if source in (None, "") else source)
+        is_whole = isinstance(source, float) and source.is_integer()  # of a column with gaps
+        source = str(
+            row["clean_prompt"] if source in (None, "") or source != source else int(source) if is_whole else source
+        )
         properties = list(_properties(row, of_clean, of_perturbed))
         if agreements is not None and not is_anchor(row):
             properties.append(("as the reference", agreements[index]))

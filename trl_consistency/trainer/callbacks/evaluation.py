@@ -16,6 +16,7 @@ from ...evaluation.held_out import (
     prepare_sample,
     selection_score,
 )
+from ...evaluation.kinds import kind_of
 from ...evaluation.rates.estimates import Estimate
 from ...generation.model_identity import identity_digest
 from ...models.checks import context_of
@@ -114,6 +115,11 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 "or DeepSpeed, or measure the checkpoints afterwards."
             )
         sample = draw_sample(eval_dataset, control_dataset, num_rows, seed)
+        if keyless := sum(kind_of(row) == "no key" for row in eval_dataset):
+            logger.warning(
+                f"{keyless} of {len(eval_dataset)} row(s) of the guard's `eval_dataset` are not measured: they have neither an "
+                "`answer` nor the `category` `harmful` or `benign`."
+            )
         self.trainer: Any = trainer
         self.max_new_tokens = args.max_completion_length if max_new_tokens is None else max_new_tokens
         self.sample = prepare_sample(
