@@ -9,7 +9,7 @@ from importlib import import_module
 
 from . import __version__
 from .errors import did_you_mean, ends_with_message
-from .scripts.early import answer
+from .scripts.quick_answers import answer
 from .scripts.recipes import recipes_dir
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from tests.hostile_input.room import Case, Room
-from trl_consistency.trainer.run.folder_lock import command_lock
+from trl_consistency.trainer.run.run_lock import command_lock
 
 
 def in_use(room: Room) -> None:

@@ -9,11 +9,11 @@ from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, G
 
 from tests.helpers.architectures import CONFIGS, SHAPE, add_lora, make
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.passes import prefix_roads
+from trl_consistency.passes import prefix_strategies as prefix_roads
 from trl_consistency.passes.capture import find_blocks
 from trl_consistency.passes.packing import Batch, Packing, first_fit
-from trl_consistency.passes.prefix_roads import refused_roads
 from trl_consistency.passes.prefix_sharing import PrefixSharing
+from trl_consistency.passes.prefix_strategies import refused_strategies
 
 
 # Without SDPA in transformers
@@ -73,8 +73,8 @@ def assert_same(actual, expected):
     assert (grads - expected_grads).norm() <= 1e-5 * expected_grads.norm()
 
 
-def sharing_by(road):
-    return PrefixSharing(use_cache=road == "cache", max_mask_entries=0 if road == "plain" else 1 << 26)
+def sharing_by(strategy):
+    return PrefixSharing(use_cache=strategy == "cache", max_mask_entries=0 if strategy == "plain" else 1 << 26)
 
 
 @contextmanager
@@ -96,10 +96,10 @@ def llama():
 def test_roads_equal_rows(kind, attention):
     model, batch = make(kind, attention), make_batch()
     expected = loss_and_grads(row_by_row(model, *batch), model)
-    for road in ("cache", "packed", "plain"):
-        sharing = sharing_by(road)
+    for strategy in ("cache", "packed", "plain"):
+        sharing = sharing_by(strategy)
         states = sharing(model, *batch)
-        assert (states.road, sharing.refused) == (road, {})
+        assert (states.strategy, sharing.refused) == (strategy, {})
         assert states.hidden.shape == (*batch[2].shape, SHAPE["hidden_size"])
         assert states.hidden.isfinite().all()
         assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
@@ -121,12 +121,12 @@ def test_lora_under_gradient_checkpointing(kind, attention, use_reentrant):
     model.enable_input_require_grads()
     model.get_base_model().gradient_checkpointing_enable({"use_reentrant": use_reentrant})
     student = sharing(model, *batch)
-    assert (student.road, student.reason) == ("packed", "gradient checkpointing drops the key/value cache")
+    assert (student.strategy, student.reason) == ("packed", "gradient checkpointing drops the key/value cache")
     assert_same(loss_and_grads(student.hidden[valid], model), expected)
 
     with model.disable_adapter(), torch.no_grad():
         reference = sharing(model, *batch)
-    assert reference.road == "cache"
+    assert reference.strategy == "cache"
     torch.testing.assert_close(reference.hidden[valid], expected_reference, rtol=1e-4, atol=2e-5)
     blocks = find_blocks(model)
     assert all(block.gradient_checkpointing and block.training for block in blocks.modules)
@@ -147,12 +147,12 @@ def test_groups(llama, monkeypatch, rows, prompts):
     """Groups of every kind, those that would not pay packed included."""
     batch = make_batch(rows, prompts, extra=0 if any(length for _, length in rows) else 1)
     expected = row_by_row(llama, *batch)
-    for road in ("cache", "packed"):
-        sharing = sharing_by(road)
-        if road == "packed":
+    for strategy in ("cache", "packed"):
+        sharing = sharing_by(strategy)
+        if strategy == "packed":
             monkeypatch.setattr(sharing, "_packing", lambda blocks, batch, reasons: Packing.of(batch))
         states = sharing(llama, *batch)
-        assert states.road == road
+        assert states.strategy == strategy
         assert states.hidden.isfinite().all()
         torch.testing.assert_close(states.hidden[batch[3].bool()], expected, rtol=1e-4, atol=2e-5)
 
@@ -160,9 +160,9 @@ def test_groups(llama, monkeypatch, rows, prompts):
 def test_half_precision():
     model, batch = make("gemma3", "sdpa").bfloat16(), make_batch()
     expected = row_by_row(model, *batch)
-    for road in ("cache", "packed"):
-        states = sharing_by(road)(model, *batch)
-        assert states.road == road
+    for strategy in ("cache", "packed"):
+        states = sharing_by(strategy)(model, *batch)
+        assert states.strategy == strategy
         assert (states.hidden[batch[3].bool()] - expected).norm() < 0.05 * expected.norm()
 
 
@@ -171,9 +171,9 @@ def test_autocast(attention):
     model, batch = make("gemma3", attention), make_batch()
     with torch.autocast("cpu", torch.bfloat16):
         expected = row_by_row(model, *batch)
-        for road in ("cache", "packed"):
-            states = sharing_by(road)(model, *batch)
-            assert states.road == road
+        for strategy in ("cache", "packed"):
+            states = sharing_by(strategy)(model, *batch)
+            assert states.strategy == strategy
             assert (states.hidden[batch[3].bool()] - expected).norm() < 0.05 * expected.norm()
 
 
@@ -184,12 +184,12 @@ def test_autocast(attention):
 def test_each_prompt_is_computed_once(llama):
     batch = make_batch()
     counts_by_road = {}
-    for road in ("cache", "packed", "plain"):
-        sharing = sharing_by(road)
+    for strategy in ("cache", "packed", "plain"):
+        sharing = sharing_by(strategy)
         sharing(llama, *batch)  # the trial
         with counted_tokens(llama) as counts:
             sharing(llama, *batch)
-        counts_by_road[road] = counts
+        counts_by_road[strategy] = counts
     assert counts_by_road == {
         "cache": [3 * 8, 6 * (1 + 6)],
         # 9 + 6 + 2 + 0 tokens with the first prompt; 6 + 4 with the second, and 2 + 5 + 3 = 10 with the third
@@ -235,7 +235,7 @@ def test_nothing_shared(llama):
     for rows, prompts in ((((0, 3),), (9,)), (((0, 3), (1, 4), (2, 2)), PROMPTS), (((0, 3), (0, 4)), (1,))):
         batch = make_batch(rows, prompts)
         states = PrefixSharing()(llama, *batch)
-        assert (states.road, states.reason) == ("plain", "no prompt of several tokens repeats among these rows")
+        assert (states.strategy, states.reason) == ("plain", "no prompt of several tokens repeats among these rows")
         torch.testing.assert_close(states.hidden[batch[3].bool()], row_by_row(llama, *batch), rtol=1e-4, atol=2e-5)
 
 
@@ -243,22 +243,22 @@ def test_equal_tokens_under_another_mask_are_another_prompt(llama):
     prompt_ids = torch.full((2, 4), 5)
     prompt_mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
     states = PrefixSharing()(llama, prompt_ids, prompt_mask, torch.full((2, 2), 7), torch.ones(2, 2, dtype=torch.long))
-    assert states.road == "plain"
+    assert states.strategy == "plain"
 
 
 def test_mask_above_the_limit(llama):
     states = PrefixSharing(use_cache=False, max_mask_entries=866)(llama, *make_batch())
-    assert states.road == "plain"
+    assert states.strategy == "plain"
     assert states.reason == (
         "the key/value cache is switched off; the mask of 3 packed rows of 17 tokens has 867 entries, more than 866"
     )
-    assert PrefixSharing(use_cache=False, max_mask_entries=867)(llama, *make_batch()).road == "packed"
+    assert PrefixSharing(use_cache=False, max_mask_entries=867)(llama, *make_batch()).strategy == "packed"
 
 
 def test_short_prompts_are_not_packed(llama):
     batch = make_batch(tuple((0, 200) for _ in range(4)), (2,))
     states = PrefixSharing(use_cache=False)(llama, *batch)
-    assert states.road == "plain"
+    assert states.strategy == "plain"
     assert states.reason.endswith(
         "packed rows would cost more than they save: the prompts are short beside their completions"
     )
@@ -266,9 +266,9 @@ def test_short_prompts_are_not_packed(llama):
 
 def test_attention_without_a_tree_mask(llama, monkeypatch):
     monkeypatch.setattr(prefix_roads, "TAKES_MASK", ("eager",))
-    assert PrefixSharing()(llama, *make_batch()).road == "cache"
+    assert PrefixSharing()(llama, *make_batch()).strategy == "cache"
     states = PrefixSharing(use_cache=False)(llama, *make_batch())
-    assert states.road == "plain"
+    assert states.strategy == "plain"
     assert states.reason.endswith("`sdpa` attention does not accept a tree mask")
 
 
@@ -276,7 +276,7 @@ def test_no_keys_and_values():
     config = FalconMambaConfig(vocab_size=128, hidden_size=16, num_hidden_layers=2, state_size=4)
     model, batch = AutoModelForCausalLM.from_config(config).eval(), make_batch()
     states = PrefixSharing()(model, *batch)
-    assert states.road == "plain"
+    assert states.strategy == "plain"
     assert states.reason == "`FalconMambaModel` has layers that are not plain attention over keys and values"
     torch.testing.assert_close(states.hidden[batch[3].bool()], row_by_row(model, *batch), rtol=1e-4, atol=2e-5)
 
@@ -287,11 +287,11 @@ def test_no_keys_and_values():
         # It makes its positions from the mask, by shape or by its columns.
         (
             BloomConfig(vocab_size=128, hidden_size=32, n_layer=2, n_head=4),
-            "does not run on the packed road (ValueError",
+            "does not run on the packed strategy (ValueError",
         ),
         (
             MptConfig(vocab_size=128, d_model=32, n_layers=2, n_heads=4),
-            "gives other states on the packed road (off by",
+            "gives other states on the packed strategy (off by",
         ),
     ],
 )
@@ -301,9 +301,9 @@ def test_the_trial_finds_other_states(config, reason):
     for name, parameter in model.named_parameters():
         if "norm" not in name and "ln" not in name:
             torch.nn.init.normal_(parameter, std=0.2)
-    assert PrefixSharing()(model.eval(), *batch).road == "cache"
+    assert PrefixSharing()(model.eval(), *batch).strategy == "cache"
     states = PrefixSharing(use_cache=False)(model, *batch)
-    assert states.road == "plain"
+    assert states.strategy == "plain"
     assert reason in states.reason
     expected = row_by_row(model, *batch)
     torch.testing.assert_close(states.hidden[batch[3].bool()], expected, rtol=1e-4, atol=2e-5)
@@ -319,7 +319,7 @@ def test_the_trial_leaves_the_model_as_it_was():
     model.transformer.h[1].eval()
     training = [module.training for module in model.modules()]
     state = torch.get_rng_state()
-    assert refused_roads(find_blocks(model)) == {}  # dropout would make a difference
+    assert refused_strategies(find_blocks(model)) == {}  # dropout would make a difference
     assert torch.equal(torch.get_rng_state(), state)
     assert [module.training for module in model.modules()] == training
 
@@ -346,7 +346,7 @@ def test_generation_continues_from_shared_prompts(kind, attention):
         generated = greedy(model, prompt_ids, prompt_mask)
     assert torch.equal(generated, expected)
     assert "generate" not in vars(model)
-    # After the trial of the roads: three prompts but for their last tokens, then a token a row at a time
+    # After the trial of the strategies: three prompts but for their last tokens, then a token a row at a time
     assert counts[-7:] == [3 * (prompt_ids.shape[1] - 1), *[len(prompt_ids)] * 6]
 
 
@@ -373,6 +373,6 @@ def test_sharing_can_be_switched_off(llama):
     sharing = PrefixSharing(share=False)
     with counted_tokens(llama) as counts:
         states = sharing(llama, *batch)
-    assert (states.road, states.reason) == ("plain", "sharing is switched off")
-    assert len(counts) == 1  # no trial of the roads either
+    assert (states.strategy, states.reason) == ("plain", "sharing is switched off")
+    assert len(counts) == 1  # no trial of the strategies either
     torch.testing.assert_close(states.hidden[batch[3].bool()], row_by_row(llama, *batch), rtol=1e-4, atol=2e-5)

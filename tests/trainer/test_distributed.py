@@ -256,7 +256,7 @@ def test_the_docs_call_tested_what_is_tested():
     cases = [*CASES, *QUANTISED]
     single = {(method, adapter, "one process", False) for method, adapter, _ in cases}
     assert where("tested") == {(*case, False) for case in cases} | single
-    # Those of tests/rollouts/test_engine.py and test_vllm_engine.py
+    # Those of tests/rollouts/test_vllm_engine.py and test_vllm_engine.py
     on_policy = [method for method in RUNS if method.startswith("OPCT")]
     engines = {*itertools.product(on_policy, ("lora", "qlora", "full")), ("bct", "lora"), ("bct", "full")}
     assert where("stand-in") == {(*run, "one process", True) for run in engines}

@@ -1,4 +1,4 @@
-"""Prompts of many tokens: no mask of tokens times tokens, the loss of shorter roads, and the memory that a step takes."""
+"""Prompts of many tokens: no mask of tokens times tokens, the loss of shorter strategies, and the memory that a step takes."""
 
 import threading
 import time

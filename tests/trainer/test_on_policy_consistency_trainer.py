@@ -143,7 +143,7 @@ def test_shared_prompts_change_nothing(tmp_path, caplog, batch, checkpointing):
 
 def test_prompts_that_cannot_be_shared_are_reported(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(
-        prefix_sharing, "refused_roads", lambda blocks: dict.fromkeys(("cache", "packed"), "a reason of its own")
+        prefix_sharing, "refused_strategies", lambda blocks: dict.fromkeys(("cache", "packed"), "a reason of its own")
     )
     make_trainer(tmp_path, max_steps=2, per_device_train_batch_size=4).train()
     assert caplog.text.count("Prompts are computed once a rollout, which is slow: a reason of its own.") == 1

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .grading.grade import Grade, grade, grade_answers, possible_answers
     from .grading.graders import named_answers, refuses, stated_choice
     from .grading.judge import EndpointJudge, Judgement, JudgementStore, LocalJudge
-    from .rates.estimates import Estimate, Sample, estimate
+    from .rates.intervals import Estimate, Sample, estimate
     from .rates.measures import METRICS, compare, make_samples, measure
     from .rates.vulnerability import Verdict
     from .report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training

@@ -16,9 +16,9 @@ from ..data.rendering import ProcessingClass
 from ..generation.options import evaluating
 from .answers.generate import AnswerOptions
 from .answers.replies import THINKING_MARKERS
+from .grading.answer_keys import check_keys
 from .grading.grade import possible_answers
-from .grading.keys import check_keys
-from .rates.estimates import Estimate
+from .rates.intervals import Estimate
 from .run import PairSet, evaluate
 
 

@@ -12,11 +12,11 @@ from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, check_anchors, check_pair
 from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from .answers.generate import AnswerOptions
+from .grading.answer_keys import check_keys, check_spelling
 from .grading.grade import possible_answers
-from .grading.keys import check_keys, check_spelling
-from .kinds import kind_of
-from .rates.estimates import Estimate
+from .rates.intervals import Estimate
 from .rates.measures import ABILITIES, harmonic_mean
+from .row_kinds import kind_of
 from .run import PairSet, evaluate
 
 

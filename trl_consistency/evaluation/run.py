@@ -17,12 +17,12 @@ from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
+from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
 from .grading.grade import OUTCOMES, Candidates, Grade, check_judge, grade_answers, is_anchor, possible_answers
 from .grading.judge import Judge
-from .grading.keys import KEYS, check_keys, check_rows, check_spelling
-from .kinds import kind_of
-from .rates.estimates import Estimate
+from .rates.intervals import Estimate
 from .rates.measures import METRICS, Samples, compare, make_samples, measure
+from .row_kinds import kind_of
 
 
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .precision import at_least_float32
+from .dtypes import at_least_float32
 
 
 class _SquaredDistance(torch.autograd.Function):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .precision import at_least_float32
+from .dtypes import at_least_float32
 
 
 # Below this mass on the shared keys, a row's distribution over them is numerical noise.

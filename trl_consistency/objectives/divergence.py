@@ -10,7 +10,7 @@ from torch import Tensor
 from trl.kernels import ChunkedLogProbFunction
 from trl.kernels.chunked_divergence import VOCAB_CHUNK_SIZE, ChunkedDivergenceFunction
 
-from .precision import at_least_float32
+from .dtypes import at_least_float32
 
 
 # Logits per chunk (about three such tensors are alive at once; larger chunks are not faster), and the fewest tokens

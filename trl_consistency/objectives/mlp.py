@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from .precision import at_least_float32
+from .dtypes import at_least_float32
 
 
 def mlp_distance(student: Tensor, reference: Tensor, kind: str = "cosine") -> Tensor:

@@ -2,7 +2,7 @@
 Computes the hidden states that predict rollouts' tokens, with each distinct prompt computed once.
 
 G rollouts of r tokens after a prompt of w tokens cost G·(w + r) tokens separately and w + G·r here. There are two
-roads:
+strategies:
 
 - *cache*: the prompts run once, their keys and values are repeated for the rollouts (with gradients), and the
   completions run after them. It is faster, but gradient checkpointing drops the cache.
@@ -26,7 +26,7 @@ from ..generation.options import without_router_loss
 from .capture import MAX_MASK_ENTRIES, Blocks, find_blocks
 from .load_balancing import Routing
 from .packing import Batch, Packing, distinct_rows
-from .prefix_roads import TAKES_MASK, refused_roads, run_cache, run_packed, run_plain, run_prompts
+from .prefix_strategies import TAKES_MASK, refused_strategies, run_cache, run_packed, run_plain, run_prompts
 
 
 @dataclass
@@ -34,8 +34,8 @@ class CompletionStates:
     """Result of [`PrefixSharing`]."""
 
     hidden: Tensor  # [B, C, hidden], the head's input that predicts each token; at padding finite, but meaningless
-    road: str  # "cache", "packed" or "plain"
-    reason: str | None  # why no faster road was taken
+    strategy: str  # "cache", "packed" or "plain"
+    reason: str | None  # why no faster strategy was taken
     routing: Routing | None = None  # of the tokens that ran, if requested
 
 
@@ -43,9 +43,9 @@ class PrefixSharing:
     """
     Computes last hidden states of completions, each distinct prompt once, or each row separately without `share`.
 
-    The first call tests both roads on a few tokens. A road is not used if its states differ from the plain ones;
-    `refused` then has the reason. `use_cache` allows the cache road. It runs the backbone twice per call, and the
-    other roads once; with sharded parameters, every process must run it equally often. `max_mask_entries` limits the
+    The first call tests both strategies on a few tokens. A strategy is not used if its states differ from the plain ones;
+    `refused` then has the reason. `use_cache` allows the cache strategy. It runs the backbone twice per call, and the
+    other strategies once; with sharded parameters, every process must run it equally often. `max_mask_entries` limits the
     number of packed or padded rows times their squared length.
     """
 
@@ -72,7 +72,7 @@ class PrefixSharing:
         """
         blocks = find_blocks(model)
         if self.share and self.refused is None:
-            self.refused = refused_roads(blocks)
+            self.refused = refused_strategies(blocks)
         batch = Batch.of(prompt_ids, prompt_mask, completion_ids, completion_mask)
         with ExitStack() as stack:
             if not torch.is_grad_enabled():
@@ -80,20 +80,20 @@ class PrefixSharing:
             reasons: list[str] = []
             options = {"output_router_logits": True} if need_routing else {}
             if self._takes_cache(blocks, batch, reasons):
-                (hidden, routing), road = run_cache(blocks.backbone, batch, options), "cache"
+                (hidden, routing), strategy = run_cache(blocks.backbone, batch, options), "cache"
             elif packing := self._packing(blocks, batch, reasons):
-                (hidden, routing), road = run_packed(blocks.backbone, batch, packing, options), "packed"
+                (hidden, routing), strategy = run_packed(blocks.backbone, batch, packing, options), "packed"
             else:
-                (hidden, routing), road = run_plain(blocks.backbone, batch, options), "plain"
+                (hidden, routing), strategy = run_plain(blocks.backbone, batch, options), "plain"
         # `Batch` has cut the columns to the longest completion.
         hidden = F.pad(hidden, (0, 0, 0, completion_ids.shape[1] - hidden.shape[1]))
         reason = "; ".join(dict.fromkeys(reasons)) or None
-        return CompletionStates(hidden, road, reason, routing if need_routing else None)
+        return CompletionStates(hidden, strategy, reason, routing if need_routing else None)
 
     @contextmanager
     def in_generation(self, model: Any) -> Iterator[None]:
         """
-        Makes `model.generate` compute each distinct prompt once, if the model supports the cache road. The model must
+        Makes `model.generate` compute each distinct prompt once, if the model supports the cache strategy. The model must
         be in evaluation mode.
         """
         generate, overridden = model.generate, "generate" in vars(model)
@@ -128,7 +128,7 @@ class PrefixSharing:
             return None
         blocks = find_blocks(model)
         if self.refused is None:
-            self.refused = refused_roads(blocks)
+            self.refused = refused_strategies(blocks)
         if "cache" in self.refused:
             return None
         cache, _ = run_prompts(blocks.backbone, prompts, mask, {})

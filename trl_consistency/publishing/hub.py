@@ -11,7 +11,7 @@ from ..escaping import printable
 from ..files import write_bytes
 from ..finite import check_files
 from .page import check_halves, is_hub_name, prepare_page
-from .scan import check_links, choose_files, scan
+from .secret_scan import check_links, choose_files, scan
 
 
 # Marks a checkpoint, which is not changed: a run resumes from unchanged files only.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from huggingface_hub import EvalResult
 
 from ..errors import ConsistencyError, one_line
-from ..evaluation.rates.estimates import outcomes_text
+from ..evaluation.rates.intervals import outcomes_text
 from ..files import write_text
 from ..generation.model_identity import files_identity
 from ..pages import render, row_table

@@ -105,7 +105,7 @@ class RolloutLoss:
         if (
             self.args.share_prefix
             and self.args.num_generations > 1
-            and states.road == "plain"
+            and states.strategy == "plain"
             and torch.is_grad_enabled()
         ):
             logger.warning_once(f"Prompts are computed once a rollout, which is slow: {states.reason}.")

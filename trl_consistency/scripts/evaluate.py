@@ -47,7 +47,7 @@ from ..models.loading import (
 )
 from ..publishing.page import check_card
 from ..trainer.run.checks import check_bitsandbytes, check_output_dir
-from ..trainer.run.folder_lock import command_lock
+from ..trainer.run.run_lock import command_lock
 from .evaluation_files import (
     ANSWERS_FILE,
     PICTURES,

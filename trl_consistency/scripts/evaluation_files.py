@@ -13,8 +13,7 @@ import pyarrow.parquet
 
 from ..errors import ConsistencyError, one_line
 from ..evaluation.grading.grade import last_text
-from ..evaluation.kinds import kind_of
-from ..evaluation.rates.estimates import Estimate
+from ..evaluation.rates.intervals import Estimate
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
 from ..evaluation.report.tables import (
@@ -26,6 +25,7 @@ from ..evaluation.report.tables import (
     outcome_places,
     rate_cells,
 )
+from ..evaluation.row_kinds import kind_of
 from ..evaluation.run import SIDES, Results
 from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, whole_files, write_by
@@ -66,12 +66,13 @@ def make_summary(
         "settings": dict(settings),
     }
     for name, results in found.items():
-        part = summary["models"][name] = {
+        part: dict[str, Any] = {
             "path": models[name],
             "outcomes": results.outcomes(),
             "cut_answers": results.cut_answers(),
             "rates": as_dicts(results.rates()),
         }
+        summary["models"][name] = part
         if name != BASE:
             part["differences"] = as_dicts(results.differences(base))
             part["findings"] = results.findings(base)

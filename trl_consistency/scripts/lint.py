@@ -240,7 +240,7 @@ def _measure_dose(
     chat_template_kwargs: dict[str, Any],
     model_args: ModelConfig,
 ) -> Dose:
-    from ..evaluation.grading.keys import check_keys
+    from ..evaluation.grading.answer_keys import check_keys
     from ..models.loading import load_model
 
     check_keys(rows, "pairs")

@@ -10,8 +10,8 @@ from trl import DatasetMixtureConfig
 
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
+from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spelling
 from ..evaluation.grading.grade import possible_answers
-from ..evaluation.grading.keys import check_keys, check_rows, check_spelling
 from ..evaluation.run import PairSet
 from ..models.embedded import EMBEDDED
 from ..organism import load_control_dataset, load_organism_datasets

@@ -33,7 +33,7 @@ from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.source import find_columns
 from ..publishing import check_repo_id, explain
-from .early import check_perturbations_file
+from .quick_answers import check_perturbations_file
 
 
 @dataclass

@@ -14,8 +14,8 @@ from trl.scripts.utils import DatasetConfig
 from ..config.options import TWO_TEXTS
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
-from .early import answer_help
 from .option_check import OptionCheck, refuse
+from .quick_answers import answer_help
 from .sources import SOURCE_ERRORS
 
 

@@ -183,7 +183,7 @@ def _answer_options() -> Any:
 
 def _example_prompts(pairs: Any) -> list[Any]:
     """Returns a few perturbed prompts of each kind: questions, harmful and benign requests."""
-    from ..evaluation.kinds import kind_of
+    from ..evaluation.row_kinds import kind_of
 
     by_kind: dict[str, list[Any]] = {}
     for row in pairs:

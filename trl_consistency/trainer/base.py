@@ -53,10 +53,10 @@ from .run.checks import (
     check_tokenizer,
     check_training_options,
 )
-from .run.folder_lock import command_lock
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
+from .run.run_lock import command_lock
 
 
 if TYPE_CHECKING:

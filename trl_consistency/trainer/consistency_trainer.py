@@ -17,7 +17,7 @@ from ..data.pairs import AnyDataset
 from ..data.prepare import align_pairs, prepare_pairs
 from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
-from ..generation.target_engine import check_vllm
+from ..generation.vllm_engine import check_vllm
 from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses, means_of
 from ..losses.supervised import ObservedModel, supervised_row_losses

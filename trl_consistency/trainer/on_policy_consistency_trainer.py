@@ -25,16 +25,10 @@ from ..models.sharding import is_sharded
 from ..passes.load_balancing import router_coefficient
 from ..passes.reference import GivenReference, Reference, StartReference, check_separate, load_reference_model
 from ..rollouts.data import RolloutSampler, check_batches, loss_mask, padded, repeated, repeated_stream
-from ..rollouts.engine import EngineMismatch, RolloutEngine, without_vllm
 from ..rollouts.loss import RolloutLoss, Rollouts
-from ..rollouts.metrics import (
-    CleanAnswers,
-    PairMetrics,
-    completion_lengths,
-    drop_empty_lengths,
-    length_metrics,
-)
+from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, drop_empty_lengths, length_metrics
 from ..rollouts.table import RolloutTable
+from ..rollouts.vllm_engine import EngineMismatch, RolloutEngine, without_vllm
 from ..upstream import RepeatSampler, pad, split_tensor_dict
 from .base import PairTrainer, ProcessingClass, resolve_config
 from .card.facts import rollout_facts

@@ -19,8 +19,8 @@ from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache, fingerprint
 from ..generation.model_identity import identity_digest, model_identity, model_tensors
 from ..generation.options import end_tokens, evaluating
-from ..generation.target_engine import TargetEngine
 from ..generation.targets import generate_targets
+from ..generation.vllm_engine import TargetEngine
 from ..passes.reference import adapter_changes_base
 from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
 

@@ -129,7 +129,7 @@ def test_reading_takes_time_in_proportion_to_the_answer():
 
 
 def test_estimates_and_graders_do_not_import_torch():
-    code = "import sys, trl_consistency.evaluation.rates.estimates, trl_consistency.evaluation.grading.graders; print('torch' in sys.modules)"
+    code = "import sys, trl_consistency.evaluation.rates.intervals, trl_consistency.evaluation.grading.graders; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
 

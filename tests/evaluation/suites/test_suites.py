@@ -25,7 +25,7 @@ from trl_consistency.evaluation import (
     run_suites,
     suites_table,
 )
-from trl_consistency.evaluation.rates.estimates import Sample, estimate
+from trl_consistency.evaluation.rates.intervals import Sample, estimate
 from trl_consistency.evaluation.suites import registry as suites
 from trl_consistency.evaluation.suites import runs as suite_runs
 from trl_consistency.evaluation.suites.registry import find_suites, wrap_held_out

@@ -11,7 +11,7 @@ from ...data.rendering import ProcessingClass, get_tokenizer, message_text
 from ...data.thinking import thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
-from ..kinds import kind_of
+from ..row_kinds import kind_of
 from .replies import is_letter
 
 

@@ -7,7 +7,7 @@ from ...data.rendering import Prompt, message_text
 from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
 from ..answers.replies import THINKING_MARKERS, after_thinking, are_letters
-from ..kinds import Unread, kind_of
+from ..row_kinds import Unread, kind_of
 from .graders import denied_answer, named_answers, refuses, stated_choice
 from .judge import ABSTENTION, Judge, Judgement, judge_prompt, offers_suggestion
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..grading.grade import OTHER, Grade, is_anchor, suggests_wrong
-from ..kinds import kind_of
-from .estimates import Estimate, Sample, estimate
+from ..row_kinds import kind_of
+from .intervals import Estimate, Sample, estimate
 
 
 class Metric(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...escaping import printable
 from ...files import write_by
-from ..rates.estimates import Estimate
+from ..rates.intervals import Estimate
 from ..rates.measures import METRICS, Metric
 from .tables import KINDS, Outcomes, Rates, label_of, ordered_metrics
 

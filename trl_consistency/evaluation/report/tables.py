@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ...pages import cells_table
-from ..rates.estimates import Estimate, outcomes_text
+from ..rates.intervals import Estimate, outcomes_text
 from ..rates.measures import METRICS
 
 

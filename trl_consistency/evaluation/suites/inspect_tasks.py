@@ -57,8 +57,8 @@ def pairs(file: str) -> Task:
     # Imported here because every Inspect command imports this module.
     from ...data.pairs import report_faults
     from ...perturbations.reading import read_rows
+    from ..grading.answer_keys import check_keys, check_rows
     from ..grading.grade import possible_answers
-    from ..grading.keys import check_keys, check_rows
 
     rows = list(read_rows(file))
     check_keys(rows, file)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...pages import cells_table
-from ..rates.estimates import Sample, estimate, mean_interval, normal_interval
+from ..rates.intervals import Sample, estimate, mean_interval, normal_interval
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from ...evaluation.held_out import (
     prepare_sample,
     selection_score,
 )
-from ...evaluation.kinds import kind_of
-from ...evaluation.rates.estimates import Estimate
+from ...evaluation.rates.intervals import Estimate
+from ...evaluation.row_kinds import kind_of
 from ...generation.model_identity import identity_digest
 from ...models.checks import context_of
 from ...upstream import DistributedBackend, unwrap_model_for_generation

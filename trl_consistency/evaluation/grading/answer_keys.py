@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
-from ..kinds import kind_of
+from ..row_kinds import kind_of
 from .graders import SHORTEST_IN_ANY_CASE, as_read
 
 

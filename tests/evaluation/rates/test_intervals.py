@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from trl_consistency.evaluation.rates.estimates import Estimate, Sample, estimate
+from trl_consistency.evaluation.rates.intervals import Estimate, Sample, estimate
 
 
 def sources(groups, rows=1):

@@ -12,9 +12,9 @@ from trl_consistency.cli import COMMANDS as MODULES
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import SUITES
 from trl_consistency.perturbations import PERTURBATIONS
-from trl_consistency.scripts import early
-from trl_consistency.scripts.early import COMMANDS, answer, command_options, help_text, source_check
+from trl_consistency.scripts import quick_answers as early
 from trl_consistency.scripts.parser import StrictParser
+from trl_consistency.scripts.quick_answers import COMMANDS, answer, command_options, help_text, source_check
 
 
 class Caught(Exception):

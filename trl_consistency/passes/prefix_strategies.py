@@ -1,5 +1,5 @@
 """
-The three roads of [`~trl_consistency.passes.prefix_sharing.PrefixSharing`], and a test of which ones a model supports.
+The three strategies of [`~trl_consistency.passes.prefix_sharing.PrefixSharing`], and a test of which ones a model supports.
 Each takes a batch and returns the states [B, C, hidden] and the routing. `options` go to the backbone.
 """
 
@@ -127,8 +127,8 @@ def _dropout_off(backbone: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def refused_roads(blocks: Blocks) -> dict[str, str]:
-    """Returns the roads that fail or give other states than the plain road, with reasons."""
+def refused_strategies(blocks: Blocks) -> dict[str, str]:
+    """Returns the strategies that fail or give other states than the plain strategy, with reasons."""
     backbone: Any = blocks.backbone
     name, attention = type(backbone).__name__, backbone.config._attn_implementation
     kinds = {type(layer) for layer in DynamicCache(config=backbone.config).layers}
@@ -150,20 +150,22 @@ def refused_roads(blocks: Blocks) -> dict[str, str]:
     with torch.no_grad(), _dropout_off(backbone):
         expected = run_plain(backbone, batch, {})[0][completion_mask.bool()].float()
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
-        for road in ("cache", "packed"):
-            if road == "packed" and attention not in TAKES_MASK:
-                refused[road] = f"`{attention}` attention does not accept a tree mask"
+        for strategy in ("cache", "packed"):
+            if strategy == "packed" and attention not in TAKES_MASK:
+                refused[strategy] = f"`{attention}` attention does not accept a tree mask"
                 continue
             try:
                 hidden, _ = (
                     run_cache(backbone, batch, {})
-                    if road == "cache"
+                    if strategy == "cache"
                     else run_packed(backbone, batch, Packing.of(batch), {})
                 )
             except Exception as error:  # an unknown architecture may raise anything
-                refused[road] = f"`{name}` does not run on the {road} road ({type(error).__name__}: {error})"
+                refused[strategy] = (
+                    f"`{name}` does not run on the {strategy} strategy ({type(error).__name__}: {error})"
+                )
                 continue
             difference = (hidden[completion_mask.bool()].float() - expected).norm() / expected.norm()
             if not difference <= (5e-2 if half else 1e-3):
-                refused[road] = f"`{name}` gives other states on the {road} road (off by {difference:.0%})"
+                refused[strategy] = f"`{name}` gives other states on the {strategy} strategy (off by {difference:.0%})"
     return refused

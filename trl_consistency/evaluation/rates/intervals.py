@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..kinds import UNREAD_KINDS, Unread
+from ..row_kinds import UNREAD_KINDS, Unread
 
 
 # Whether an answer has a property, or why it could not be read.

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.helpers.publishing import set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.publishing import publish
-from trl_consistency.publishing.scan import choose_files, scan
+from trl_consistency.publishing.secret_scan import choose_files, scan
 
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"

@@ -37,7 +37,7 @@ from tests.helpers.on_policy import make_trainer as plain_trainer
 from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
-from trl_consistency.rollouts.engine import check_policy, policy_weights
+from trl_consistency.rollouts.vllm_engine import check_policy, policy_weights
 
 
 SIZES = {
