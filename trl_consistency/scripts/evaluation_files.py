@@ -66,12 +66,13 @@ def make_summary(
         "settings": dict(settings),
     }
     for name, results in found.items():
-        part = summary["models"][name] = {
+        part: dict[str, Any] = {
             "path": models[name],
             "outcomes": results.outcomes(),
             "cut_answers": results.cut_answers(),
             "rates": as_dicts(results.rates()),
         }
+        summary["models"][name] = part
         if name != BASE:
             part["differences"] = as_dicts(results.differences(base))
             part["findings"] = results.findings(base)
