@@ -31,7 +31,92 @@ def optimizer_of_the_base(room: Room) -> None:
     room.trainer(model=model, processing_class=make_tokenizer(), optimizers=optimizers, peft_config=lora).train()
 
 
+def schedule_alone(room: Room) -> None:
+    schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    trainer = room.trainer(model=make_model(), processing_class=make_tokenizer(), optimizers=(None, schedule))
+    trainer.train()
+
+
+def assigned(name: str, value: Any) -> Callable[[Room], None]:
+    """A trainer, or its `args`, of which something is changed after it was made."""
+
+    def meet(room: Room) -> None:
+        trainer = room.trainer(model=make_model(), processing_class=make_tokenizer())
+        setattr(trainer.args if name == "method" else trainer, name, value)
+        trainer.evaluate() if name == "eval_dataset" else trainer.train()
+
+    return meet
+
+
 CASES: list[Case] = [
+    *(
+        Case(f"assigned {name}", f"`{name}` of a trainer that is made already", message, assigned(name, value))
+        for name, value, message in (
+            ("train_dataset", make_pairs(2), "`train_dataset` was assigned after the trainer was made. Make a …"),
+            ("eval_dataset", make_pairs(2), "`eval_dataset` was assigned after the trainer was made. Make a …"),
+            (
+                "method",
+                ["act"],
+                "`args.method` was ['bct'] when the trainer was made, and is ['act']. Make a new trainer.",
+            ),
+        )
+    ),
+    Case(
+        "schedule alone",
+        "A schedule without its optimizer",
+        "`optimizers` has a schedule without its optimizer, so that it would change no learning rate. Give both, or leave the schedule to `lr_scheduler_type`.",
+        schedule_alone,
+    ),
+    Case(
+        "prediction",
+        "`do_predict`, which no command does",
+        "`do_predict` predicts nothing in this command: leave it out, and measure the model with `trl-consistency evaluate`.",
+        lambda room: room.train(do_predict=True),
+    ),
+    Case(
+        "evaluation after the end",
+        "An evaluation that is to begin after the end of the training",
+        "`eval_delay` is 5, and training ends after 2 steps: nothing would be evaluated. Lower it.",
+        lambda room: room.trainer(
+            options={"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "eval_delay": 5},
+            eval_dataset=make_pairs(2),
+        ),
+    ),
+    Case(
+        "evaluation after the last epoch",
+        "An evaluation that is to begin after the last epoch, or after the steps of all epochs",
+        "`eval_delay` is 50, and training ends after 1 steps: nothing would be evaluated. Lower it.",
+        lambda room: room.trainer(
+            options={
+                "max_steps": -1,
+                "num_train_epochs": 1,
+                "eval_strategy": "steps",
+                "eval_steps": 1,
+                "eval_delay": 50,
+            },
+            model=make_model(),
+            processing_class=make_tokenizer(),
+            eval_dataset=make_pairs(2),
+        ).train(),
+    ),
+    Case(
+        "cache of the generation",
+        "Answers without a key/value cache",
+        "`generation_kwargs` sets `use_cache`. The trainer sets it itself. Leave it out.",
+        lambda room: room.train(generation_kwargs={"use_cache": False}),
+    ),
+    Case(
+        "length among generation options",
+        "The length of prompt and answer among `generation_kwargs`",
+        "`generation_kwargs` sets `max_length`. Set the option `max_completion_length`.",
+        lambda room: room.train(generation_kwargs={"max_length": 9}),
+    ),
+    Case(
+        "adapter of a changed model",
+        "An adapter of a model whose config is changed by `model_init_kwargs`",
+        "`model_init_kwargs` changes the model's config (rms_norm_eps), which an adapter does not keep: it would be put on the model as its files are. Change config.json in a copy of the model, and name that.",
+        lambda room: room.train(model_init_kwargs={"rms_norm_eps": 0.5}, use_peft=True),
+    ),
     Case(
         "unknown method",
         "A misspelt method",

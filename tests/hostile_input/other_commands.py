@@ -311,7 +311,7 @@ CASES: list[Case] = [
         "`targets`: a folder in the place of the file",
         "`targets_file` `…` cannot be written (Is a directory). What was there before is kept: choose another place, and "
         "start again.",
-        lambda room: room.train("", "--targets_file", str(room.path), command="targets"),
+        lambda room: room.train("", "--targets_file", str(room.file("t.jsonl/x", "").parent), command="targets"),
     ),
     Case(
         "evaluate of half an adapter",

@@ -97,10 +97,16 @@ CASES: list[Case] = [
         lambda room: room.train("", "--targets_file", str(room.path / "t.jsonl"), command="targets", method="act"),
     ),
     Case(
+        "targets file of another type",
+        "A file for the targets that does not end in .jsonl",
+        "`targets_file` t.csv must end in .jsonl: it is written as JSON Lines.",
+        lambda room: room.train("", "--targets_file", "t.csv", command="targets"),
+    ),
+    Case(
         "targets file",
         "A file for the targets that cannot be written",
-        "`targets_file` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another "
+        "`targets_file` `/dev/null/x.jsonl` cannot be written (Not a directory). What was there before is kept: choose another "
         "place, and start again.",
-        lambda room: room.train("", "--targets_file", "/dev/null/x", command="targets"),
+        lambda room: room.train("", "--targets_file", "/dev/null/x.jsonl", command="targets"),
     ),
 ]

@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
-from tests.helpers.commands import launched
+from tests.helpers.commands import last_of_each, launched
 from tests.helpers.judge_server import completion, judge_server
 from tests.helpers.models import make_model
 from tests.helpers.naive_answers import naive_answer
@@ -29,8 +29,12 @@ from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
 from trl_consistency.scripts import evaluate, evaluation_files
-from trl_consistency.scripts.evaluate import run
+from trl_consistency.scripts.evaluate import run as run_command
 from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
+
+
+def run(words):
+    run_command(last_of_each(words))
 
 
 def user(text):
@@ -581,7 +585,7 @@ def test_a_model_that_learned_to_babble_is_a_loss_everywhere(
         (["--batch_size", "0"], "`batch_size` must be at least 1"),
         (["--temperature", "-1"], "`temperature` must be at least 0"),
         (["--top_p", "0.5"], "at `temperature` 0 nothing is sampled"),
-        (["--thinking_markers", "<think>"], "`thinking_markers` must be two texts"),
+        (["--thinking_markers", "<think>"], "`thinking_markers` must be two different texts"),
         (["--chat_template_kwargs", "yes"], "`chat_template_kwargs` must be a mapping"),
         (["--judge_base_url", "http://localhost/v1"], "name the model in `judge_model`"),
         (["--judge_model", "judge", "--judge_base_url", "localhost"], "`judge_base_url` must be an address"),

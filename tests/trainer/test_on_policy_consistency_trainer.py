@@ -481,6 +481,15 @@ def test_evaluation_is_the_token_mean_of_its_own_rollouts(tmp_path, batch):
         assert metrics[f"eval_{name}_entropy"] > 0
 
 
+def test_the_training_pairs_are_evaluated_by_as_many_rollouts(tmp_path):
+    trainer = make_trainer(tmp_path, uneven_pairs(5), num_generations_eval=3)
+    reference = copy.deepcopy(trainer.model)
+    moved(trainer.model)
+    metrics = replay(trainer).evaluate(trainer.train_dataset)
+    expected = naive_loss(trainer.model, reference, uneven_pairs(5), 3)
+    assert metrics["eval_loss"] == pytest.approx(expected.item(), abs=2e-6)
+
+
 def test_evaluation_leaves_out_what_nothing_was_counted_for(tmp_path):
     """No rollout comes to an end, and only those that do are compared."""
     trainer = make_trainer(tmp_path, eval_dataset=uneven_pairs(3), mask_truncated_completions=True)

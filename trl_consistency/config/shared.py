@@ -66,12 +66,14 @@ RESERVED_GENERATION_KWARGS = {
     "bos_token_id": None,
     "do_sample": "temperature",
     "logprobs": None,
+    "max_length": "max_completion_length",
     "max_new_tokens": "max_completion_length",
     "max_tokens": "max_completion_length",
     "n": None,
     "num_return_sequences": None,
     "pad_token_id": None,
     "stop_token_ids": None,
+    "use_cache": None,
 }
 
 # Allowed values of sampling and vLLM options, which one configuration declares and the other inherits
@@ -184,7 +186,7 @@ class PairConfig(_Arguments):
         check_keys("gradient_checkpointing_kwargs", self.gradient_checkpointing_kwargs, known)
         kwargs = cast(dict[str, Any], self.generation_kwargs or {})
         for key in kwargs:
-            option = key if key in self.__dataclass_fields__ else RESERVED_GENERATION_KWARGS.get(key)
+            option = RESERVED_GENERATION_KWARGS.get(key, key if key in self.__dataclass_fields__ else None)
             if option or key in RESERVED_GENERATION_KWARGS or key in self._set_by_trainer:
                 advice = f"Set the option `{option}`." if option else "The trainer sets it itself. Leave it out."
                 raise ConsistencyError(f"`generation_kwargs` sets `{key}`. {advice}")

@@ -86,6 +86,11 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         raise ConsistencyError(f"{error} (`model_init_kwargs` changes its config: {', '.join(changes)}.)") from None
     unknown = [key for key in changes if not hasattr(config, key)]
     check_keys("model_init_kwargs", unknown, {*LOADING, *OTHER_WEIGHTS, *config.to_dict()})
+    if changes and peft_config is not None:
+        raise ConsistencyError(
+            f"`model_init_kwargs` changes the model's config ({', '.join(changes)}), which an adapter does not keep: it would be put "
+            "on the model as its files are. Change config.json in a copy of the model, and name that."
+        )
     _check_routers(config, args)
     return getattr(config.get_text_config(), "vocab_size", None)
 

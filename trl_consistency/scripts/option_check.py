@@ -92,8 +92,7 @@ class OptionCheck:
         """Ends the program at the first fault. Returns the arguments for TRL's parser, and the recipe."""
         args = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
         config: dict[str, Any] = {}
-        if args.count("--config") > 1:
-            self._refuse("`--config` is given twice: put all options into one file.")
+        given: set[str] = set()
         if "--config" in args:
             position = args.index("--config") + 1
             if position == len(args):
@@ -101,8 +100,14 @@ class OptionCheck:
             config = self._read(args[position])
             self._check_config(args[position], config)
         for arg in args:
-            if arg.startswith("--") and arg != "--config" and arg.split("=")[0] not in self.flags:
-                self._unknown("flag", arg.split("=")[0], self.flags)
+            flag = arg.split("=")[0]
+            if not arg.startswith("--"):
+                continue
+            if flag != "--config" and flag not in self.flags:
+                self._unknown("flag", flag, self.flags)
+            if flag.replace("-", "_") in given:
+                self._refuse(f"`{flag}` is given twice: keep one.")
+            given.add(flag.replace("-", "_"))
         return args, config
 
     def _refuse(self, message: str) -> NoReturn:

@@ -44,6 +44,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             f"`method` {training_args.method} trains without answers. For targets, set `method: bct`."
         )
     file = targets_args.targets_file
+    if not file.endswith(".jsonl"):
+        raise ConsistencyError(f"`targets_file` {file} must end in .jsonl: it is written as JSON Lines.")
     check_file(file, "targets_file")
     trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
     trainer.generate_targets()

@@ -62,6 +62,10 @@ def trainer_arguments(
     if training_args.should_save:
         check_output_dir(training_args.output_dir)
         check_unused(training_args.output_dir)
+    if training_args.do_predict:
+        raise ConsistencyError(
+            "`do_predict` predicts nothing in this command: leave it out, and measure the model with `trl-consistency evaluate`."
+        )
     find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
     if model_args.load_in_4bit or model_args.load_in_8bit:
         option = "`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
@@ -44,6 +45,7 @@ from .run.checks import (
     as_config,
     check_anchor_arguments,
     check_chat_template,
+    check_delay,
     check_evaluation,
     check_extras,
     check_not_model_folder,
@@ -93,6 +95,7 @@ class PairTrainer(PushMixin, _Trainer):
     args: Any
     accelerator: Any
     train_dataset: Any
+    eval_dataset: Any
     processing_class: Any
     _signature_columns: list[str] | None
 
@@ -116,10 +119,6 @@ class PairTrainer(PushMixin, _Trainer):
 
     def _check_size(self, dataset: AnyDataset, args: Any) -> None:
         """Raises [`InvalidPairsError`] if the rows do not fill a batch."""
-
-    def _for_evaluation(self, dataset: AnyDataset, args: Any) -> AnyDataset:
-        """Returns prepared rows in the form for evaluation."""
-        return dataset
 
     @property
     def _reference(self) -> Reference | None:
@@ -211,8 +210,6 @@ class PairTrainer(PushMixin, _Trainer):
             if isinstance(datasets["train_dataset"], Dataset):
                 count_anchors(len(datasets["train_dataset"]), args.anchor_ratio)
             self._check_size(datasets["train_dataset"], args)
-            for name in named(eval_dataset):
-                datasets[name] = self._for_evaluation(datasets[name], args)
         return PreparedData(
             processing_class, datasets["train_dataset"], like(eval_dataset, datasets), datasets.get("anchor_dataset")
         )
@@ -238,6 +235,7 @@ class PairTrainer(PushMixin, _Trainer):
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
                 "is_trainable=True)`, or give a `peft_config`."
             )
+        self._method = copy(getattr(args, "method", None))
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
         self.run_record = RunRecord(self)
@@ -299,6 +297,7 @@ class PairTrainer(PushMixin, _Trainer):
         """
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
+        self._check_assigned()
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
@@ -315,6 +314,18 @@ class PairTrainer(PushMixin, _Trainer):
         self._after_training()
         self._check_reference()
         return result
+
+    def _check_assigned(self) -> None:
+        """Raises [`ConsistencyError`] for what was assigned after the constructor had checked and prepared it."""
+        for name, dataset in {"train_dataset": self.train_dataset, **named(self.eval_dataset)}.items():
+            if not is_prepared(dataset):
+                raise ConsistencyError(
+                    f"`{name}` was assigned after the trainer was made. Make a new trainer with it."
+                )
+        if self._method != getattr(self.args, "method", None):
+            raise ConsistencyError(
+                f"`args.method` was {self._method} when the trainer was made, and is {self.args.method}. Make a new trainer."
+            )
 
     def _check_reference(self) -> None:
         if self._reference is not None:
@@ -343,6 +354,7 @@ class PairTrainer(PushMixin, _Trainer):
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
+        check_delay(self.args, self.state.max_steps, self.state.num_train_epochs)
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -372,6 +384,7 @@ class PairTrainer(PushMixin, _Trainer):
         else:
             datasets = {name: self._prepare_eval(dataset, name) for name, dataset in named(eval_dataset).items()}
             eval_dataset = like(eval_dataset, datasets)
+        self._check_assigned()
         self._before_evaluation(list(datasets.values()))
         return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 
@@ -388,7 +401,7 @@ class PairTrainer(PushMixin, _Trainer):
             return dataset
         dataset = unformatted(dataset)
         check_pairs(dataset, name)
-        return self._for_evaluation(self._prepare_rows(dataset, self.processing_class, self.args, name), self.args)
+        return self._prepare_rows(dataset, self.processing_class, self.args, name)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_rows = EvaluatedRows(self.accelerator)

@@ -210,9 +210,6 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _check_size(self, dataset: AnyDataset, args: Any) -> None:
         check_batches(dataset, args)
 
-    def _for_evaluation(self, dataset: AnyDataset, args: Any) -> AnyDataset:
-        return repeated(dataset, args)
-
     # The reference
 
     def _make_reference(self, model: Any) -> Reference:
@@ -240,6 +237,10 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             sampler_fn=self._get_train_sampler,
             is_training=True,
         )
+
+    def _get_dataloader(self, dataset: AnyDataset, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
+        dataset = dataset if is_training else repeated(dataset, self.args)
+        return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> RolloutSampler:
         dataset = self.train_dataset if dataset is None else dataset

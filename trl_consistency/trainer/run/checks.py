@@ -133,6 +133,11 @@ def check_training_options(
     if checkpoint is not None:
         check_unchanged(checkpoint)
     trainer.run_record.compare(checkpoint, resume_changed)
+    if trainer.optimizer is None and trainer.lr_scheduler is not None:
+        raise ConsistencyError(
+            "`optimizers` has a schedule without its optimizer, so that it would change no learning rate. Give both, or leave the "
+            "schedule to `lr_scheduler_type`."
+        )
     if trainer.optimizer is not None and not is_sharded(trainer.accelerator):
         held = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
         if not any(id(parameter) in held for parameter in trainer.model.parameters() if parameter.requires_grad):
@@ -176,9 +181,21 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
         )
     if args.do_eval and not wanted and not eval_dataset:  # with one, a script may call `evaluate` itself
         raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")
+    check_delay(args, args.max_steps, args.num_train_epochs if args.max_steps <= 0 else float("inf"))
     if args.load_best_model_at_end and strategy == "no":
         raise ConsistencyError(
             "`load_best_model_at_end` needs evaluations to tell which is best: set `eval_strategy`."
+        )
+
+
+def check_delay(args: Any, max_steps: int, epochs: float) -> None:
+    """Raises [`ConsistencyError`] if training ends before its first evaluation. `max_steps` below 1 are not known."""
+    is_steps = args.eval_strategy == "steps"
+    end = (max_steps if max_steps > 0 else float("inf")) if is_steps else epochs
+    if args.eval_strategy != "no" and args.eval_delay and args.eval_delay > end:
+        raise ConsistencyError(
+            f"`eval_delay` is {args.eval_delay:g}, and training ends after {end:g} {'steps' if is_steps else 'epochs'}: nothing would "
+            "be evaluated. Lower it."
         )
 
 
