@@ -678,3 +678,21 @@ def test_rows_that_were_not_prepared_name_the_way_out(tmp_path):
     trainer = make_trainer(tmp_path, make_pairs(completion=False))
     with pytest.raises(ConsistencyError, match=r"call `train\(\)` or `evaluate\(\)`"):
         next(iter(trainer.get_train_dataloader()))
+
+
+def test_targets_are_made_in_the_precision_that_the_environment_gives_the_run(tmp_path, monkeypatch):
+    """As under `accelerate launch --mixed_precision bf16`; the cache of the targets names it."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    trainer = ConsistencyTrainer(
+        make_model(),
+        args=make_config(tmp_path, bf16=False),
+        train_dataset=make_pairs(4, completion=False),
+        processing_class=make_tokenizer(),
+    )
+    seen = set()
+    trainer.model.model.embed_tokens.register_forward_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
+    trainer.generate_targets()
+    assert seen == {True}
+    assert any('"bfloat16"' in file.read_text() for file in tmp_path.rglob("_targets/**/*.json"))
+    trainer.train()
+    assert seen == {True}

@@ -44,6 +44,7 @@ from .row_evaluation import EvaluatedRows
 from .run.checks import (
     as_config,
     check_anchor_arguments,
+    check_assigned,
     check_chat_template,
     check_delay,
     check_evaluation,
@@ -235,7 +236,7 @@ class PairTrainer(PushMixin, _Trainer):
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
                 "is_trainable=True)`, or give a `peft_config`."
             )
-        self._method = copy(getattr(args, "method", None))
+        self.checked_method = copy(getattr(args, "method", None))
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
         self.run_record = RunRecord(self)
@@ -297,7 +298,7 @@ class PairTrainer(PushMixin, _Trainer):
         """
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
-        self._check_assigned()
+        check_assigned(self)
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
@@ -314,18 +315,6 @@ class PairTrainer(PushMixin, _Trainer):
         self._after_training()
         self._check_reference()
         return result
-
-    def _check_assigned(self) -> None:
-        """Raises [`ConsistencyError`] for what was assigned after the constructor had checked and prepared it."""
-        for name, dataset in {"train_dataset": self.train_dataset, **named(self.eval_dataset)}.items():
-            if not is_prepared(dataset):
-                raise ConsistencyError(
-                    f"`{name}` was assigned after the trainer was made. Make a new trainer with it."
-                )
-        if self._method != getattr(self.args, "method", None):
-            raise ConsistencyError(
-                f"`args.method` was {self._method} when the trainer was made, and is {self.args.method}. Make a new trainer."
-            )
 
     def _check_reference(self) -> None:
         if self._reference is not None:
@@ -384,7 +373,7 @@ class PairTrainer(PushMixin, _Trainer):
         else:
             datasets = {name: self._prepare_eval(dataset, name) for name, dataset in named(eval_dataset).items()}
             eval_dataset = like(eval_dataset, datasets)
-        self._check_assigned()
+        check_assigned(self)
         self._before_evaluation(list(datasets.values()))
         return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 

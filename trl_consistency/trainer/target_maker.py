@@ -205,7 +205,8 @@ class TargetMaker:
             revision=(self.args.model_init_kwargs or {}).get("revision") or "main",
             adapter_off=self.trainer._peft_config is not None,
         )
-        identity["autocast"] = "bfloat16" if self.args.bf16 else "float16" if self.args.fp16 else None
+        dtype = self._autocast_dtype
+        identity["autocast"] = dtype and str(dtype).removeprefix("torch.")
         # `target_cache_dir` holds one model's targets. By default, each model gets its own folder.
         own = Path(self.args.output_dir) / TARGET_CACHE / identity_digest(identity)
         directory = self.args.target_cache_dir or own
@@ -231,6 +232,11 @@ class TargetMaker:
             options["eos_token_id"] = [options["eos_token_id"]]
         return GenerationConfig(**options, disable_compile=True)
 
+    @property
+    def _autocast_dtype(self) -> torch.dtype | None:
+        """The precision of the run, which the environment decides too (`accelerate launch --mixed_precision`)."""
+        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.accelerator.mixed_precision)
+
     def _autocast(self) -> AbstractContextManager:
-        dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
+        dtype = self._autocast_dtype
         return nullcontext() if dtype is None else torch.autocast(self.accelerator.device.type, dtype=dtype)

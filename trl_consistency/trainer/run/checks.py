@@ -20,8 +20,9 @@ from transformers.integrations import get_available_reporting_integrations
 
 from ...config.consistency_config import ConsistencyConfig
 from ...data.anchors import count_anchors
+from ...data.eval_sets import named
 from ...data.pairs import AnyDataset, check_anchors
-from ...data.prepare import columns_of
+from ...data.prepare import columns_of, is_prepared
 from ...data.rendering import ProcessingClass, get_tokenizer, render_text
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...models.checks import check_checkpoint, load_config
@@ -163,6 +164,18 @@ def check_training_options(
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
     return checkpoint
+
+
+def check_assigned(trainer: Any) -> None:
+    """Raises [`ConsistencyError`] for what was assigned after the trainer's constructor had checked and prepared it."""
+    for name, dataset in {"train_dataset": trainer.train_dataset, **named(trainer.eval_dataset)}.items():
+        if not is_prepared(dataset):
+            raise ConsistencyError(f"`{name}` was assigned after the trainer was made. Make a new trainer with it.")
+    was, method = trainer.checked_method, getattr(trainer.args, "method", None)
+    if method != was:
+        raise ConsistencyError(
+            f"`args.method` was {was} when the trainer was made, and is {method}. Make a new trainer."
+        )
 
 
 def check_evaluation(args: Any, eval_dataset: Any) -> None:
