@@ -12,7 +12,7 @@ from tests.helpers.models import make_config, make_pairs
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.data.rendering import render_text
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.models.embedded import resolve_model
+from trl_consistency.models.embedded_models import resolve_model
 from trl_consistency.publishing.page import prepare_page
 from trl_consistency.scripts.evaluation_files import _shown
 from trl_consistency.smollm2 import checkpoint

@@ -3,14 +3,13 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
 from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ..errors import InvalidPairsError
+from ..errors import InvalidPairsError, did_you_mean
 
 
 # Templates leave out the thoughts of earlier turns, because most models were trained so.
@@ -25,10 +24,9 @@ def check_variables(template: str, variables: Iterable[str]) -> None:
     for name in variables:
         known = template_variables(template)
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"Did you mean `{near[0]}`?" if near else "Leave it out."
+            hint = did_you_mean(name, known) or " Leave it out."
             raise InvalidPairsError(
-                f"`chat_template_kwargs` sets `{name}`, a variable that the chat template does not have. {hint}"
+                f"`chat_template_kwargs` sets `{name}`, a variable that the chat template does not have.{hint}"
             )
 
 

@@ -24,7 +24,7 @@ from ..upstream import create_model_from_path
 from ..weight_files import ADAPTER_CONFIG, shapes_in
 from .architecture import check_architecture
 from .checks import check_adapter_config, check_model_folder, check_weights, load_config
-from .embedded import resolve_model
+from .embedded_models import resolve_model
 from .finite_weights import check_base
 from .quantization import prevent_repacking
 

@@ -31,7 +31,7 @@ from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_cla
 from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
-from ..models.embedded import EMBEDDED, resolve_model
+from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
 from ..trainer.run.checks import check_chat_template, read_template

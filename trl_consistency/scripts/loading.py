@@ -14,7 +14,7 @@ from ..data.folders import FILE_TYPES, check_csv, check_data_file, check_data_fo
 from ..data.local_data import cached_by_content
 from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
-from ..models.embedded import EMBEDDED
+from ..models.embedded_models import EMBEDDED
 from ..organism import load_control_dataset, load_organism_datasets
 from ..trainer.callbacks.evaluation import check_options
 

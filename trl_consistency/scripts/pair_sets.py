@@ -13,7 +13,7 @@ from ..errors import ConsistencyError
 from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spelling
 from ..evaluation.grading.grade import possible_answers
 from ..evaluation.run import PairSet
-from ..models.embedded import EMBEDDED
+from ..models.embedded_models import EMBEDDED
 from ..organism import load_control_dataset, load_organism_datasets
 from ..perturbations.reading import read_rows
 from ..trainer.run.checks import check_chat_template

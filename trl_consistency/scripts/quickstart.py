@@ -169,7 +169,7 @@ def quickstart(output_dir: Path, seeds: Sequence[int | None] = ()) -> "dict[str,
 
 def organism_sets() -> "dict[str, PairSet]":
     """Returns the organism's held-out pairs and its control task."""
-    from ..models.embedded import EMBEDDED
+    from ..models.embedded_models import EMBEDDED
     from .pair_sets import load_sets
 
     return load_sets([EMBEDDED], None, None, seed=0)

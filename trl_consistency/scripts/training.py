@@ -8,7 +8,7 @@ from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantiza
 from ..errors import ConsistencyError, ends_with_message
 from ..files import writing
 from ..folder_lock import check_unused
-from ..models.embedded import resolve_model
+from ..models.embedded_models import resolve_model
 from ..trainer.callbacks.evaluation import ConsistencyEvalCallback
 from ..trainer.run.checks import check_bitsandbytes, check_output_dir
 from ..trainer.run.interruption import find_checkpoint
