@@ -151,14 +151,8 @@ CASES: list[Case] = [
     Case(
         "two files",
         "Two recipes at once",
-        "`--config` is given twice: keep one.",
+        "`--config` is given twice: put all options into one file.",
         lambda room: room.train("", "--config", "other.yaml"),
-    ),
-    Case(
-        "flag given twice",
-        "A flag given twice",
-        "`--learning-rate` is given twice: keep one.",
-        lambda room: room.train("", "--learning_rate=1e-3", "--learning-rate", "1e-4"),
     ),
     Case(
         "unknown command",

@@ -99,10 +99,8 @@ class Room:
 
     def evaluate(self, rows: list, *flags: str) -> None:
         """The command that measures, which would run but for what the case changes."""
-        options = {"--pairs": self.file("pairs.jsonl", rows), "--output_dir": self.path / "out"}
-        options["--model_name_or_path"] = self.model_dir
-        given = [part for flag, value in options.items() if flag not in flags for part in (flag, str(value))]
-        cli(["evaluate", *given, *flags])
+        options = ["--pairs", str(self.file("pairs.jsonl", rows)), "--output_dir", str(self.path / "out")]
+        cli(["evaluate", "--model_name_or_path", str(self.model_dir), *options, *flags])
 
     def pairs(self, rows: list | None = None, *flags: str) -> None:
         """The command that makes pairs."""

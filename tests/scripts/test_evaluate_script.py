@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
-from tests.helpers.commands import last_of_each, launched
+from tests.helpers.commands import launched
 from tests.helpers.judge_server import completion, judge_server
 from tests.helpers.models import make_model
 from tests.helpers.naive_answers import naive_answer
@@ -29,12 +29,8 @@ from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
 from trl_consistency.scripts import evaluate, evaluation_files
-from trl_consistency.scripts.evaluate import run as run_command
+from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
-
-
-def run(words):
-    run_command(last_of_each(words))
 
 
 def user(text):

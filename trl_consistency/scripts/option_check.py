@@ -92,8 +92,9 @@ class OptionCheck:
         """Ends the program at the first fault. Returns the arguments for TRL's parser, and the recipe."""
         args = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
         config: dict[str, Any] = {}
-        given: set[str] = set()
         if "--config" in args:
+            if args.count("--config") > 1:
+                self._refuse("`--config` is given twice: put all options into one file.")
             position = args.index("--config") + 1
             if position == len(args):
                 self._refuse("`--config` needs a file.")
@@ -105,9 +106,6 @@ class OptionCheck:
                 continue
             if flag != "--config" and flag not in self.flags:
                 self._unknown("flag", flag, self.flags)
-            if flag.replace("-", "_") in given:
-                self._refuse(f"`{flag}` is given twice: keep one.")
-            given.add(flag.replace("-", "_"))
         return args, config
 
     def _refuse(self, message: str) -> NoReturn:
