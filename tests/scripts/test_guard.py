@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import last_of_each
 from tests.helpers.held_out import CONTROL, PAIRS
 from trl_consistency.scripts import consistency, on_policy_consistency
 from trl_consistency.scripts.recipes import recipes_dir
@@ -45,7 +44,7 @@ def test_recipe_with_a_guard(tmp_path, recipe, guard, script):
 def test_faults_end_the_command_before_weights_load(tmp_path, recipe, guard, monkeypatch, flags, reason):
     monkeypatch.setattr("trl_consistency.scripts.training.TrainingCommand.make_trainer", None)
     with pytest.raises(SystemExit) as end:
-        consistency.run(last_of_each(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), *guard, *flags]))
+        consistency.run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), *guard, *flags])
     assert reason in str(end.value)
 
 
