@@ -525,7 +525,7 @@ CASES: list[Case] = [
             (
                 "adaption prompt",
                 "whose prompts stand in the attention (Llama-Adapter)",
-                " is of the type ADAPTION_PROMPT, which needs more of a trainer than the gradients of a loss. Use LoRA.",
+                " is of the type ADAPTION_PROMPT, which needs more from a trainer than the gradients of a loss. Use LoRA.",
                 lambda: AdaptionPromptConfig(adapter_len=4, adapter_layers=1, task_type="CAUSAL_LM"),
             ),
             (

@@ -136,7 +136,7 @@ def test_shared_prompts_change_nothing(tmp_path, caplog, batch, checkpointing):
         moved(trainer.model, scale=0.3)
         replay(trainer).train()
         runs[share] = losses(trainer)[0], recorded.seen[0]
-        assert ("`per_device_train_batch_size` (4) is no multiple" in caplog.text) == (share and batch == 4)
+        assert ("`per_device_train_batch_size` (4) is not a multiple" in caplog.text) == (share and batch == 4)
         assert "6 would avoid that" in caplog.text or batch != 4 or not share
     assert_same_step(runs[True], runs[False])
 
