@@ -141,7 +141,8 @@ def test_readme_shows_this_output(result):
         assert len(table) == len(rates[name][0])
         for metric, rate in rates[name][0].items():
             low, high = map(float, re.search(r"\[([\d.]+), ([\d.]+)\]", table[LABELS[metric]][column]).groups())
-            assert low <= 100 * rate.interval[1] and 100 * rate.interval[0] <= high, (name, metric)
+            assert low <= 100 * rate.interval[1], (name, metric)
+            assert 100 * rate.interval[0] <= high, (name, metric)
 
 
 def test_missing_extra(monkeypatch, capsys):
