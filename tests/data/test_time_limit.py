@@ -1,4 +1,3 @@
-import resource
 import signal
 import sys
 import threading
@@ -48,7 +47,7 @@ def test_template_without_end_is_stopped(template, monkeypatch):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{{ 'a' * 10**10 }}", "takes more than 1024 MiB of memory"),
+        ("{{ 'a' * 10**16 }}", "takes more memory than there is"),
         ("{{ 'a' * 10**6 }}", "writes 1000052 characters, more than any model can read"),
         ("{% set n = 9**9 %}{{ n**n > 1 }}", "does not come to an end"),
         ("{{ lipsum(n=10**9) }}", "does not come to an end"),
@@ -58,10 +57,9 @@ def test_template_without_end_is_stopped(template, monkeypatch):
 def test_huge_expression_is_stopped(template, message, monkeypatch):
     monkeypatch.setattr(rendering, "RENDERING_SECONDS", 3)
     monkeypatch.setattr(rendering, "MOST_CHARACTERS", 10**5)
-    limits, before = resource.getrlimit(resource.RLIMIT_AS), signal.getsignal(signal.SIGALRM)
+    before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(ConsistencyError, match=message):
         render_prompt(make_tokenizer(CHATML + template), [{"role": "user", "content": "Hi"}])
-    assert resource.getrlimit(resource.RLIMIT_AS) == limits
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 

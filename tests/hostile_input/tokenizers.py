@@ -144,7 +144,12 @@ CASES: list[Case] = [
             ("roles", "that leaves out what users say", "{% for m in messages %}{{ m.role }}{% endfor %}", LEFT_OUT),
             ("end", "that leaves out all but the end of a message", "{{ messages[-1].content[-2:] }}", LEFT_OUT),
             ("upper", "that changes letters", ALL_TEXT.replace("content", "content | upper"), LEFT_OUT),
-            ("huge text", "that makes a huge text", ALL_TEXT + "{{ 'a' * 10**10 }}", "… takes more than 1024 MiB …"),
+            (
+                "huge text",
+                "that makes a huge text",
+                ALL_TEXT + "{{ 'a' * 10**16 }}",
+                "…takes more memory than there is…",
+            ),
             ("chance", "that holds a random number", ALL_TEXT + "{{ range(99999)|random }}", VARIES),
             ("time", "that holds the microsecond", ALL_TEXT + "{{ strftime_now('%f') }}", VARIES),
             ("undefined", "with a variable that there is not", "{{ nope.nope }}", f"{REFUSED} (UndefinedError: …)…"),

@@ -36,6 +36,7 @@ def entries(directory):
     return sorted(path for path in directory.iterdir() if path.suffix != ".lock")
 
 
+@pytest.mark.slow
 def test_build_is_cached_and_deterministic(quick, tmp_path, monkeypatch):
     threads = torch.get_num_threads()
     state = torch.random.get_rng_state()

@@ -19,6 +19,7 @@ def test_script_and_command_give_the_same_adapter(tmp_path, recipe):
     assert any(script[name].abs().max() > 0 for name in script if "lora_B" in name)
 
 
+@pytest.mark.slow
 def test_two_processes_through_accelerate_launch(tmp_path, recipe):
     """The README's launch command; the accelerate config that really starts two processes."""
     run(["--config", str(recipe), "--output_dir", str(tmp_path / "one")])
