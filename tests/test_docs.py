@@ -232,7 +232,15 @@ def test_table_of_perturbations_has_no_other():
     assert sorted(named) == sorted(PERTURBATIONS)
 
 
-@pytest.mark.parametrize("line", [command for command in COMMANDS if command not in OF_THEIR_OWN])
+TRAINING_COMMANDS = [command for command in COMMANDS if command not in OF_THEIR_OWN]
+IN_TWO_PROCESSES = [command for command in TRAINING_COMMANDS if "multi_cpu" in command.values[0]]
+for repeated in IN_TWO_PROCESSES[1:]:  # one launch is enough for the default tests
+    TRAINING_COMMANDS[TRAINING_COMMANDS.index(repeated)] = pytest.param(
+        *repeated.values, id=repeated.id, marks=pytest.mark.slow
+    )
+
+
+@pytest.mark.parametrize("line", TRAINING_COMMANDS)
 def test_commands(line, tmp_path, monkeypatch, organism_dir):
     words = shlex.split(line)
     if words[0] == "make":  # this very run is `make test`, and the quickstart has a test of its own

@@ -10,7 +10,10 @@ from trl_consistency.cli import main as cli
 from trl_consistency.scripts.consistency import run
 
 
-@pytest.mark.parametrize("launch", [[], ["--accelerate_config", "multi_cpu"]], ids=["one process", "two processes"])
+TWO_PROCESSES = pytest.param(["--accelerate_config", "multi_cpu"], id="two processes", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("launch", [pytest.param([], id="one process"), TWO_PROCESSES])
 def test_training_on_the_file_equals_training_without(tmp_path, recipe, launch):
     file = tmp_path / "targets.jsonl"
     options = ["--config", str(recipe), "--target_batch_size", "4", "--temperature", "1.0"]
