@@ -92,17 +92,19 @@ def make_pairs(rows: int = 8, completion: bool = True, chat: bool = True) -> Dat
     return Dataset.from_dict(columns)
 
 
+# A quiet float32 run on one CPU core
+QUIET = {
+    "report_to": "none",
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+    "save_strategy": "no",
+    "learning_rate": 1e-2,
+    "max_completion_length": 8,
+}
+
+
 def make_config(output_dir: Path | str, **options) -> ConsistencyConfig:
     """Options for a quiet float32 run on one CPU core."""
-    defaults = {
-        "output_dir": str(output_dir),
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "learning_rate": 1e-2,
-        "max_completion_length": 8,
-    }
-    return ConsistencyConfig(**{**defaults, **options})
+    return ConsistencyConfig(**{"output_dir": str(output_dir), **QUIET, **options})

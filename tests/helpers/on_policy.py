@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig
 
-from tests.helpers.models import make_model, make_pairs, make_tokenizer
+from tests.helpers.models import QUIET, make_model, make_pairs, make_tokenizer
 from trl_consistency import OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
 
 
@@ -18,19 +18,7 @@ END = 2
 
 
 def make_on_policy_config(output_dir, **options):
-    defaults = {
-        "output_dir": str(output_dir),
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "learning_rate": 1e-2,
-        "max_completion_length": 8,
-        "num_generations": 2,
-        "logging_steps": 1,
-    }
+    defaults = {"output_dir": str(output_dir), **QUIET, "num_generations": 2, "logging_steps": 1}
     return OnPolicyConsistencyConfig(**{**defaults, **options})
 
 

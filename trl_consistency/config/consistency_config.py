@@ -74,8 +74,8 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         repetition_penalty (`float`, *optional*, defaults to `1.0`):
             Penalty on tokens that occurred before. `1.0` means no penalty.
         generation_kwargs (`dict[str, Any]`, *optional*):
-            Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`. They
-            override the ones above.
+            Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`. Those
+            that an option above sets are refused.
         cache_implementation (`str`, *optional*):
             Key/value cache implementation of the generation. Not used by vLLM.
         target_batch_size (`int`, *optional*, defaults to `32`):
