@@ -10,8 +10,9 @@ from ..organism import build_organism
 from ..smollm2.checkpoint import build_checkpoint
 
 
-EMBEDDED = "embedded:organism"  # as a data set name: the organism's pairs
-MODELS: dict[str, Callable[..., Path]] = {EMBEDDED: build_organism, "embedded:smollm2": build_checkpoint}
+# As names of data sets: the pairs for these models.
+EMBEDDED, SMOLLM2 = "embedded:organism", "embedded:smollm2"
+MODELS: dict[str, Callable[..., Path]] = {EMBEDDED: build_organism, SMOLLM2: build_checkpoint}
 
 
 def resolve_model(name: str | None) -> str:

@@ -76,7 +76,8 @@ class EvaluateArguments(CommandArguments):
     # Parameters that control the models and pairs
     model_name_or_path: str = option(help="The base model, `embedded:organism` or `embedded:smollm2`.")
     pairs: list[str] = option(
-        help="Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets on the Hub, or `embedded:organism`."
+        help="Pairs: JSON Lines, JSON, CSV or Parquet files, folders or data sets on the Hub, or the name of an embedded "
+        "model."
     )
     output_dir: str = option(help="Folder for results.json, the answers and the report.")
     adapters: list[str] = option([], help="Adapters of the model, or whole models, to compare with it.")

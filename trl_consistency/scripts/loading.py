@@ -1,6 +1,7 @@
 """Loads data sets for the training scripts."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from glob import escape
 from typing import Any
@@ -14,13 +15,20 @@ from ..data.folders import FILE_TYPES, check_csv, check_data_file, check_data_fo
 from ..data.local_data import cached_by_content
 from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
-from ..models.embedded_models import EMBEDDED
+from ..models.embedded_models import EMBEDDED, SMOLLM2
 from ..organism import load_control_dataset, load_organism_datasets
+from ..smollm2.rows import load_smollm2_datasets
 from ..trainer.callbacks.evaluation import check_options
 
 
 # Errors of `datasets` for unreadable files, folders without data, scripts, and unknown names.
 LOADING_ERRORS = (DatasetGenerationError, OSError, RuntimeError, ValueError)
+
+# Pairs that the package holds, by the name that also stands for the model.
+EMBEDDED_PAIRS: dict[str, Callable[[], DatasetDict]] = {
+    EMBEDDED: load_organism_datasets,
+    SMOLLM2: load_smollm2_datasets,
+}
 
 
 @dataclass
@@ -77,7 +85,7 @@ class OnPolicyConsistencyScriptArguments(ConsistencyScriptArguments):
 def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMixtureConfig) -> Any:
     """
     Loads the splits of a recipe's data: a data set on the Hub, a local folder or file (JSON Lines, JSON, CSV,
-    Parquet), a mixture, or the embedded organism's pairs. Raises [`ConsistencyError`] if not exactly one data set is
+    Parquet), a mixture, or the pairs of an embedded model. Raises [`ConsistencyError`] if not exactly one data set is
     named, or the file type is unknown.
     """
     name = script_args.dataset_name
@@ -115,10 +123,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
         )
     if not name:
         raise ConsistencyError("No data: give `dataset_name` (a hub data set, a folder or a file) or `datasets`.")
-    if name == EMBEDDED:
-        splits = load_organism_datasets()
+    if name in EMBEDDED_PAIRS:
+        splits = EMBEDDED_PAIRS[name]()
         if not streaming:
-            return DatasetDict(splits)
+            return splits
         return IterableDatasetDict({split: rows.to_iterable_dataset() for split, rows in splits.items()})
     return _load_named(name, script_args.dataset_config, streaming)
 
@@ -159,7 +167,7 @@ def load_guard(script_args: ConsistencyScriptArguments, training_args: Any) -> d
         name, config = script_args.dataset_name, script_args.dataset_config
     if not name:
         raise ConsistencyError("`guard_split` is given, but no data set: name it in `guard_dataset_name`.")
-    splits = DatasetDict(load_organism_datasets()) if name == EMBEDDED else _load_named(name, config, False)
+    splits = EMBEDDED_PAIRS[name]() if name in EMBEDDED_PAIRS else _load_named(name, config, False)
     control, control_name = None, script_args.guard_control_dataset_name
     if control_name == EMBEDDED:
         control = load_control_dataset()

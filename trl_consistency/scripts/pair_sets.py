@@ -14,10 +14,10 @@ from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spell
 from ..evaluation.grading.grade import possible_answers
 from ..evaluation.run import PairSet
 from ..models.embedded_models import EMBEDDED
-from ..organism import load_control_dataset, load_organism_datasets
+from ..organism import load_control_dataset
 from ..perturbations.reading import read_rows
 from ..trainer.run.checks import check_chat_template
-from .loading import ConsistencyScriptArguments, load_pairs
+from .loading import EMBEDDED_PAIRS, ConsistencyScriptArguments, load_pairs
 
 
 Rows = list[dict[str, Any]]
@@ -76,7 +76,7 @@ def _load_splits(name: str) -> dict[str, Rows]:
             }
             for row in load_control_dataset()
         ]
-        return {**{split: list(rows) for split, rows in load_organism_datasets().items()}, "control": control}
+        return {**{split: list(rows) for split, rows in EMBEDDED_PAIRS[name]().items()}, "control": control}
     # Row by row: `datasets` rejects a file in which a column has two types, and fills in missing columns.
     if os.path.isfile(name) and not name.endswith(".json"):
         return {"train": list(read_rows(name))}
