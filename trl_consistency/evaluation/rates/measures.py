@@ -166,6 +166,16 @@ def measure(samples: Samples, with_intervals: bool = True) -> dict[str, Estimate
     }
 
 
+def pooled(runs: Sequence[Samples]) -> Samples:
+    """Returns the samples of several runs on the same pairs as one. All answers of one source remain one cluster."""
+    found = {}
+    for name in runs[0]:
+        samples = [run[name] for run in runs]
+        outcomes = [outcome for sample in samples for outcome in sample.outcomes]
+        found[name] = Sample(outcomes, [source for sample in samples for source in sample.sources])
+    return found
+
+
 def compare(base: Samples, other: Samples) -> dict[str, Estimate]:
     """
     Measures the differences of another model's metrics from the base model's, over all rows.
