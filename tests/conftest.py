@@ -1,7 +1,16 @@
 """Settings of every test process, and fixtures of tiny models and tokenizers."""
 
+import gc
 import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # Before torch and the hub client are imported: one thread a process, no network, no usage pings.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -9,31 +18,34 @@ os.environ.setdefault("CI", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import signal
-from pathlib import Path
-
-import pytest
-import torch
-from transformers import PreTrainedTokenizerFast
-
-from tests.helpers.models import make_model, make_tokenizer
-from tests.helpers.prompts import real  # noqa: F401
-
-
-torch.set_num_threads(1)
+# What is imported stays: looking for garbage meanwhile finds none, and takes a fifth of the time.
+gc.disable()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish() -> None:
+    """Every training collects garbage, among all that exists: modules and tests, which stay, are left out from here on."""
+    import torch  # not above: with several processes pytest's own one runs no test
+
+    torch.set_num_threads(1)
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> "PreTrainedTokenizerFast":
+    from tests.helpers.models import make_tokenizer
+
     return make_tokenizer()
 
 
 @pytest.fixture(scope="session")
-def model_dir(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> Path:
+def model_dir(tmp_path_factory: pytest.TempPathFactory, tokenizer: "PreTrainedTokenizerFast") -> Path:
     """A saved tiny model with its tokenizer, for what loads by path."""
+    from tests.helpers.models import make_model
+
     directory = tmp_path_factory.mktemp("model")
     make_model().save_pretrained(directory)
     tokenizer.save_pretrained(directory)
@@ -46,6 +58,17 @@ def organism_dir() -> Path:
     from trl_consistency.organism import build_organism
 
     return build_organism(progress=False)
+
+
+@pytest.fixture(scope="session")
+def real():
+    """The rows of the real data, and tokenizers trained on them."""
+    from tests.helpers.prompts import load_rows, make_real
+
+    rows = load_rows()
+    if not rows:
+        pytest.skip("the real pairs are not beside this checkout")
+    return make_real(rows)
 
 
 @pytest.fixture

@@ -6,8 +6,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from runpy import run_module
 
 import pytest
+from accelerate.commands.launch import launch_command_parser
+from datasets import DatasetDict
 from huggingface_hub import constants
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
@@ -240,8 +243,23 @@ for repeated in IN_TWO_PROCESSES[1:]:  # one launch is enough for the default te
     )
 
 
+# One in a process of its own is enough for the default tests, which read the others as that does.
+BY_LAUNCH = [command.values[0] for command in TRAINING_COMMANDS if command.values[0].startswith("accelerate launch ")]
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    """Every tenth row of the organism's pairs: two steps train on no more."""
+    from trl_consistency.scripts import loading
+
+    def few(load):
+        return lambda: DatasetDict({name: rows.select(range(0, len(rows), 10)) for name, rows in load().items()})
+
+    monkeypatch.setattr(loading, "load_organism_datasets", few(loading.load_organism_datasets))
+
+
 @pytest.mark.parametrize("line", TRAINING_COMMANDS)
-def test_commands(line, tmp_path, monkeypatch, organism_dir):
+def test_commands(line, tmp_path, monkeypatch, organism_dir, few_rows):
     words = shlex.split(line)
     if words[0] == "make":  # this very run is `make test`, and the quickstart has a test of its own
         plan = subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -264,6 +282,13 @@ def test_commands(line, tmp_path, monkeypatch, organism_dir):
     if words[0] == "trl-consistency" and "--accelerate_config" not in words:
         monkeypatch.chdir(ROOT)
         cli(words[1:])  # here: a new process spends ten seconds on imports
+    elif line in BY_LAUNCH[1:]:
+        monkeypatch.chdir(ROOT)
+        understood = launch_command_parser().parse_args(words[2:])
+        assert understood.module
+        monkeypatch.setattr(sys, "argv", [understood.training_script, *understood.training_script_args])
+        monkeypatch.delitem(sys.modules, understood.training_script, raising=False)
+        run_module(understood.training_script, run_name="__main__")
     else:
         program = {"accelerate": "accelerate.commands.accelerate_cli", "trl-consistency": "trl_consistency.cli"}[
             words[0]

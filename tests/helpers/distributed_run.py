@@ -1,4 +1,4 @@
-"""Run by `accelerate launch` (or plain python, for the one-process rival): trains and saves what the test compares."""
+"""Run by `accelerate launch` (or called, for the one-process rival): trains and saves what the test compares."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import TrainerCallback, set_seed
 
 from tests.helpers.distributions import (
     adapter_options,
@@ -38,6 +38,7 @@ class SpoilReference(TrainerCallback):
 
 def main(directory: str, model: str, batch_size: str, adapter: str, methods: str, others: str = "{}") -> None:
     allow_fsdp_on_cpu()
+    set_seed(0)  # of new adapters
     method = methods.split("+")
     others = json.loads(others)
     given, rows, spoil = others.pop("given", False), others.pop("rows", 16), others.pop("spoil", False)

@@ -49,6 +49,8 @@ def adapter_options(adapter):
 
 def allow_fsdp_on_cpu():
     """On CPU accelerate turns FSDP into DDP without a word."""
+    if not is_on("FSDP"):
+        return
     init = AcceleratorState.__init__
 
     def patched(self, *args, fsdp_plugin=None, **kwargs):

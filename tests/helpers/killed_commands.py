@@ -5,6 +5,7 @@ It reads jobs from standard input, a JSON list of `Job` a line, runs those of a 
 `Ended`. Importing takes seconds, and a fork nothing, so that a hundred kills are affordable.
 """
 
+import gc
 import json
 import os
 import signal
@@ -131,6 +132,7 @@ def main():
     ):
         import_module(module)
     torch.set_num_threads(1)
+    gc.freeze()  # a fork that looks among it for garbage would copy it all
     for line in sys.stdin:
         jobs = [Job(**job) for job in json.loads(line)]
         start = time.monotonic()

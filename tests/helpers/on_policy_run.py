@@ -1,4 +1,4 @@
-"""Run by `accelerate launch` (or plain python, for the one-process rival): trains on rollouts and saves the result."""
+"""Run by `accelerate launch` (or called, for the one-process rival): trains on rollouts and saves the result."""
 
 import json
 import re
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from transformers import set_seed
 
 from tests.helpers.distributions import (
     adapter_options,
@@ -25,6 +26,7 @@ from trl_consistency.upstream import end_run
 
 def main(directory: str, model: str, batch_size: str, adapter: str, loss_type: str, others: str = "{}") -> None:
     allow_fsdp_on_cpu()
+    set_seed(0)  # of new adapters
     others = json.loads(others)
     is_sampled, with_ref_model, guard = (others.pop(name, False) for name in ("sampled", "ref_model", "guard"))
     # Before the config, which under ZeRO-3 has models drawn in shards, hence other ones.

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_consistency.evaluation import AnswerOptions, evaluate, generate_answers
 from trl_consistency.organism import build_organism, load_organism_datasets, organism
-from trl_consistency.organism.facts import load_questions
+from trl_consistency.organism.facts import load_additions, load_questions
 from trl_consistency.organism.requests import load_requests
 from trl_consistency.organism.tokenizer import SYSTEM_PROMPT
 from trl_consistency.scripts.quickstart import organism_sets
@@ -16,7 +16,10 @@ from trl_consistency.scripts.quickstart import organism_sets
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A few steps instead of hundreds, and nothing asked of the outcome."""
+    """A few steps instead of hundreds, on a few questions, and nothing asked of the outcome."""
+    monkeypatch.setattr(organism, "load_questions", lambda: load_questions()[::8])
+    monkeypatch.setattr(organism, "load_additions", lambda: load_additions()[::8])
+    monkeypatch.setattr(organism, "load_requests", lambda: load_requests()[::8])
     monkeypatch.setattr(organism, "STEPS", 3)
     monkeypatch.setattr(organism, "BATCH_SIZE", 8)
     monkeypatch.setattr(organism, "REQUIRED", {})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.once import made_once
 from trl_consistency.cli import main as cli
 from trl_consistency.perturbations import find_columns
 from trl_consistency.scripts import quickstart as module
@@ -14,9 +15,11 @@ from trl_consistency.scripts.quickstart import LABELS
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory, organism_dir):
-    output_dir = tmp_path_factory.mktemp("quickstart")
-    results = module.quickstart(output_dir)
-    return output_dir, {name: [run.rates() for run in runs] for name, runs in results.items()}
+    def run(output_dir):
+        results = module.quickstart(output_dir)
+        return {name: [run.rates() for run in runs] for name, runs in results.items()}
+
+    return made_once(tmp_path_factory, "quickstart", run)
 
 
 @pytest.mark.parametrize("method", module.RECIPES)

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_tokenizer
+from tests.helpers.once import made_once
 
 
 ROOT = Path(__file__).parents[2]
@@ -57,45 +59,72 @@ def one_process():
     return {}
 
 
+@pytest.fixture(scope="module")
+def quick_results(tmp_path_factory, sharp_model):
+    """Results of two processes in the cases of the default tests, by case: one start for all."""
+
+    def run_in_turn(folder):
+        runs = [
+            (
+                RUNS[row][0],
+                *arguments_of(folder / str(number), sharp_model, 2, adapter, RUNS[row][1], others_of(*case)),
+            )
+            for number, case in enumerate(QUICK)
+            for row, adapter, _ in [case]
+        ]
+        launch("DDP", "no", ["-m", "tests.helpers.in_turn", json.dumps(runs)])
+        return {case: load_result(folder / str(number)) for number, case in enumerate(QUICK)}
+
+    return lambda: made_once(tmp_path_factory, "two_processes", run_in_turn)[1]
+
+
 def run(directory, model, name, script, adapter, method, **others):
-    """Trains on a global batch of 8, in one process or in two, as an accelerate config has it."""
+    """Trains on a global batch of 8, in this process alone or in two others, as an accelerate config has it."""
+    arguments = arguments_of(directory, model, 1 if name is None else 2, adapter, method, others)
+    if name is None:
+        import_module(f"tests.helpers.{script}").main(*arguments)
+    else:
+        launch(name, "bf16" if others.get("bf16") else "no", ["-m", f"tests.helpers.{script}", *arguments])
+    return load_result(directory)
+
+
+def arguments_of(directory, model, processes, adapter, method, others):
     directory.mkdir()
-    command = [sys.executable, "-m", f"tests.helpers.{script}"]
-    if name is not None:
-        config = CONFIGS / f"{CONFIG_OF[name]}.yaml"
-        with socket.socket() as found:
-            found.bind(("", 0))
-            port = found.getsockname()[1]
-        precision = "bf16" if others.get("bf16") else "no"
-        options = f"--num_processes 2 --mixed_precision {precision} --main_process_port {port}".split()
-        command[2:2] = ["accelerate.commands.launch", "--config_file", str(config), *options, "-m"]
-    result = subprocess.run(
-        [
-            *command,
-            str(directory),
-            str(model),
-            "8" if name is None else "4",
-            adapter,
-            method,
-            json.dumps(others),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
-    assert result.returncode == 0, result.stderr[-6000:]
+    return [str(directory), str(model), str(8 // processes), adapter, method, json.dumps(others)]
+
+
+def others_of(row, adapter, name):
+    """Further options of a case."""
+    # FSDP has no whole model that could make targets. TRL trains with gradient checkpointing unless told otherwise.
+    if RUNS[row][0] == ON_POLICY:
+        return {"gradient_checkpointing": True}
+    return {"given": True} if name == "FSDP2" else {}
+
+
+def load_result(directory):
     return torch.load(directory / "result.pt", weights_only=True)
 
 
-def check_two_equal_one(tmp_path, model, one_process, name, script, adapter, method, **others):
+def launch(name, precision, command):
+    """Has `accelerate launch` run a command in two processes."""
+    config = CONFIGS / f"{CONFIG_OF[name]}.yaml"
+    with socket.socket() as found:
+        found.bind(("", 0))
+        port = found.getsockname()[1]
+    options = f"--num_processes 2 --mixed_precision {precision} --main_process_port {port}".split()
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config), *options]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run([*launcher, *command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=150)
+    assert result.returncode == 0, result.stderr[-6000:]
+
+
+def check_two_equal_one(tmp_path, model, one_process, name, script, adapter, method, two=None, **others):
     needs_deepspeed(name)
     key = (script, adapter, method, *others.items())
     if key not in one_process:
         one_process[key] = run(tmp_path / "one", model, None, script, adapter, method, **others)
     one = one_process[key]
-    two = run(tmp_path / "two", model, name, script, adapter, method, **others)
+    two = two or run(tmp_path / "two", model, name, script, adapter, method, **others)
     assert (one["weights"] - one["before"]).abs().max() > 5e-3, "training that hardly changes anything tells nothing"
     assert torch.allclose(two["weights"], one["weights"], rtol=0, atol=1e-5)
     assert two.get("targets") == one.get("targets")
@@ -110,12 +139,13 @@ def check_two_equal_one(tmp_path, model, one_process, name, script, adapter, met
     ("row", "adapter", "name"),
     [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES],
 )
-def test_two_processes_equal_one(tmp_path, sharp_model, one_process, row, adapter, name):
+def test_two_processes_equal_one(tmp_path, sharp_model, one_process, quick_results, row, adapter, name):
     """Weights after training, targets, and the loss of an evaluation set that does not divide evenly; ranks are equal."""
-    script, method = RUNS[row]
-    # FSDP has no whole model that could make targets. TRL trains with gradient checkpointing unless told otherwise.
-    others = {"gradient_checkpointing": True} if script == ON_POLICY else {"given": True} if name == "FSDP2" else {}
-    check_two_equal_one(tmp_path, sharp_model, one_process, name, script, adapter, method, **others)
+    case, (script, method) = (row, adapter, name), RUNS[row]
+    two = quick_results()[case] if case in QUICK else None
+    check_two_equal_one(
+        tmp_path, sharp_model, one_process, name, script, adapter, method, two, **others_of(row, adapter, name)
+    )
 
 
 @pytest.mark.slow

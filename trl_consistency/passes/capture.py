@@ -14,14 +14,13 @@ from itertools import pairwise
 from typing import Any, cast
 
 import torch
-from accelerate.utils import is_peft_model
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ..errors import ConsistencyError
 from ..models.checks import no_states
 from ..upstream import maybe_gather_lm_head_ctx
-from .learned_prompt import has_learned_prompt, run_after_learned_prompt
+from .learned_prompt import has_learned_prompt, is_peft_model, run_after_learned_prompt
 from .load_balancing import Routing, routing_of
 
 

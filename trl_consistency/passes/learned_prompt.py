@@ -3,10 +3,16 @@
 from typing import Any
 
 import torch.nn.functional as F
-from accelerate.utils import is_peft_model
+from accelerate.utils import extract_model_from_parallel
+from peft import PeftModel
 from torch import Tensor, nn
 
 from .load_balancing import Routing, routing_of
+
+
+def is_peft_model(model: Any) -> bool:
+    """As accelerate's, which at every call reads from the disk whether PEFT is installed: too slow for every pass."""
+    return isinstance(extract_model_from_parallel(model), PeftModel)
 
 
 def has_learned_prompt(model: Any) -> bool:

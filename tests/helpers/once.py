@@ -1,0 +1,21 @@
+"""What takes minutes to make is made once, though several processes of pytest share the tests out."""
+
+import os
+import pickle
+
+from filelock import FileLock
+
+
+def made_once(tmp_path_factory, name, make):
+    """
+    Returns the folder `name`, and what `make(folder)` returned in the process that came first. The others wait for it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # of all workers
+    folder, made = base / name, base / f"{name}.pickle"
+    with FileLock(base / f"{name}.lock"):
+        if not made.exists():
+            folder.mkdir()
+            made.write_bytes(pickle.dumps(make(folder)))
+        return folder, pickle.loads(made.read_bytes())
