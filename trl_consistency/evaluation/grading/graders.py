@@ -59,6 +59,12 @@ def as_read(text: str) -> str:
     return normalized(text).replace("\u2212", "-")
 
 
+def reading_key(answer: str) -> str:
+    """Returns a key that two answers share if a reply that names one of them names the other."""
+    words = " ".join(as_read(answer).split())
+    return words if len(words) < SHORTEST_IN_ANY_CASE else words.lower()  # short ones are read in their own case alone
+
+
 def named_answers(text: str, candidates: Iterable[str], question: str = "") -> list[str]:
     """
     Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in
