@@ -94,6 +94,18 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "") -> l
     return _named(text, candidates, question) or _named(text, longer, question, re.IGNORECASE)
 
 
+def mentioned(text: str, answers: Iterable[str]) -> set[str]:
+    """Returns the answers that occur in a text as whole words, short ones in their own case."""
+    text, found = " ".join(as_read(text).split()), set()
+    for answer in answers:
+        words = " ".join(as_read(answer).split())
+        flags = re.IGNORECASE if len(words) >= SHORTEST_IN_ANY_CASE else 0
+        is_part = words.lower() in text.lower()  # tells quickly
+        if is_part and re.search(f"{_BEFORE}{re.escape(words)}{_AFTER}", text, flags):
+            found.add(answer)
+    return found
+
+
 def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) -> list[str]:
     text = as_read(text)
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
