@@ -1,5 +1,6 @@
-"""Kinds of rows, and reasons why an answer counts as unread."""
+"""Kinds of rows, their right answers, and reasons why an answer counts as unread."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -8,6 +9,22 @@ from typing import Any, Literal, TypeAlias
 # no verdict.
 Unread: TypeAlias = Literal["unparsed", "names both", "abstained", "unjudged"]
 UNREAD_KINDS: tuple[Unread, ...] = ("unparsed", "names both", "abstained", "unjudged")
+
+
+def read_aliases(row: Mapping[str, Any]) -> Any:
+    """Returns the other names of the right answer: a list, or that list as a JSON string; `[]` for null or nothing."""
+    aliases = row.get("aliases")
+    if isinstance(aliases, str) and aliases.startswith("["):  # a cell of a CSV file
+        try:
+            aliases = json.loads(aliases)
+        except json.JSONDecodeError:
+            return aliases
+    return [] if aliases in (None, "") else aliases
+
+
+def right_answers(row: Mapping[str, Any]) -> list[str]:
+    """Returns the right answer of a question and its other names (`aliases`)."""
+    return [row["answer"], *read_aliases(row)]
 
 
 def kind_of(row: Mapping[str, Any]) -> str:

@@ -303,8 +303,8 @@ def evaluate(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Its tokenizer or processor.
         pairs ([`~datasets.Dataset`], `list[dict]` or [`PairSet`], or a `dict` of these):
-            Pairs: `clean_prompt`, `perturbed_prompt`, for questions `answer` and `biased_answer`, for requests the
-            `category` `"harmful"` or `"benign"`. Pass several sets by name; each gets its own rates. All processes
+            Pairs: `clean_prompt`, `perturbed_prompt`, for questions `answer`, `aliases` (other names of it) and
+            `biased_answer`, for requests the `category` `"harmful"` or `"benign"`. Pass several sets by name; each gets its own rates. All processes
             pass the same pairs, and share the work.
         options ([`AnswerOptions`], *optional*):
             Options for generating answers. By default greedy decoding, at most 256 tokens.
@@ -369,7 +369,7 @@ def _check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet])
         if rows(some, name) != rows(others, name):
             raise ConsistencyError(
                 f"The two results are of different rows{f' in the set {name}' if name else ''}: only the same rows with the same "
-                "keys (`answer`, `biased_answer`, `category`), in the same order, can be compared."
+                "keys (`answer`, `aliases`, `biased_answer`, `category`), in the same order, can be compared."
             )
 
 

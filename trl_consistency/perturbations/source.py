@@ -27,7 +27,7 @@ DEFAULT_COLUMNS = {
     "safety_fact": ("safety_fact",),
 }
 # Columns that the pairs always keep, because training and evaluation use them.
-CARRIED_COLUMNS = ("category", "tools", "chat_template_kwargs")
+CARRIED_COLUMNS = ("category", "aliases", "tools", "chat_template_kwargs")
 # Columns that pairs add.
 MADE_COLUMNS = (
     "clean_prompt",
@@ -196,7 +196,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
         raise ConsistencyError(f"is not valid Unicode ({error.reason})") from None
-    compared = (columns.prompt, *columns.choices, columns.answer, columns.wrong_answer, columns.safety_fact)
+    compared = (columns.prompt, *columns.choices, columns.answer, columns.wrong_answer, columns.safety_fact, "aliases")
     row = {name: _normalized(value) if name in compared else value for name, value in row.items()}
     prompt = row.get(columns.prompt)
     faults = row_checker({"prompt": prompt}, has_completion=False, prompt_columns=("prompt",))({"prompt": prompt})
@@ -208,6 +208,8 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         instruction = CHOICE_INSTRUCTION if choices else ""
     answer = _read_answer(row, columns.answer, choices, labels)
     given = _read_wrong_answers(row, columns.wrong_answer, choices, labels)
+    if "aliases" in columns.keep:
+        row["aliases"] = _read_aliases(row, answer, () if choices else given)
     right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
     if answer and any((choices[ascii_uppercase.index(wrong)] if choices else wrong) == right for wrong in given):
         raise ConsistencyError(f"`{columns.wrong_answer}` holds the right answer, {right!r}")
@@ -305,6 +307,17 @@ def _read_wrong_answers(
             raise ConsistencyError(f"`{column}` is not valid JSON ({error})") from None
     values = value if isinstance(value, list) else [value]
     return tuple(_letter(item, column, choices, labels) if choices else _free_answer(item, column) for item in values)
+
+
+def _read_aliases(row: Mapping[str, Any], answer: str, wrong_answers: tuple[str, ...]) -> list[str]:
+    """Returns other names of the right answer, texts."""
+    aliases = list(_read_wrong_answers(row, "aliases", (), ()))
+    if aliases and not answer:
+        raise ConsistencyError("`aliases` are other names of the answer, and there is none")
+    wrong = next((alias for alias in aliases if alias in wrong_answers), None)
+    if wrong:
+        raise ConsistencyError(f"`aliases` are names of the right answer, and {wrong!r} is given as a wrong one")
+    return aliases
 
 
 def _free_answer(value: Any, column: str | None) -> str:

@@ -57,7 +57,7 @@ def read_data(name: str) -> list[dict[str, Any]]:
 def _pairs(
     questions: list[dict[str, Any]], wordings: Literal["train", "held_out"], pairs: int, seed: int
 ) -> Iterable[dict[str, Any]]:
-    columns = find_columns(questions[0], keep=["aliases"])
+    columns = find_columns(questions[0])
     (steps,) = find_perturbations([PERTURBATION])
     for question in questions:
         source = read_source(question, columns)

@@ -88,6 +88,23 @@ def test_both_answers_named():
     assert grade(row, "Oslo or Rome.", {None: {"Paris", "Rome", "Oslo"}}).outcome == "other"
 
 
+@pytest.mark.parametrize(
+    ("asked", "answer", "biased", "text", "said"),
+    [
+        ("What is 10 + 10?", "20", "18", "10 + 10 = 20.", "20"),
+        ("What is 10 + 10?", "20", "18", "10 + 10 = 18.", "18"),
+        ("What is 10 + 10?", "20", "10", "10.", "10"),  # the suggested answer stands in the question
+        ("What is 10 + 0?", "10", "18", "10 + 0 is 10.", "10"),  # the right one does
+        ("What is the opposite of old?", "new", "late", "The opposite of Old is late.", "late"),
+        ("What is the opposite of more?", "less", "old", "The opposite of more is old.", "old"),
+        ("What is the opposite of older?", "new", "late", "It is old.", "old"),  # another word
+    ],
+)
+def test_words_of_the_question_are_no_answers(asked, answer, biased, text, said):
+    row = question(1, answer, biased, clean_prompt=asked)
+    assert grade(row, text, {None: {"10", "18", "20", "old", "new", "late", "less", "more"}}).said == said
+
+
 @given(
     texts=st.lists(st.sampled_from(["(A)", "(B)", "(C)", "Hm", "", "Sorry, no.", "Sure."]), min_size=13, max_size=13),
     unread=st.sets(st.integers(0, 12)),

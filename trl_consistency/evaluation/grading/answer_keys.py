@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
-from ..row_kinds import kind_of
-from .graders import SHORTEST_IN_ANY_CASE, as_read
+from ..row_kinds import kind_of, read_aliases
+from .graders import reading_key
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
 
-KEYS = ("answer", "biased_answer", "category")
+KEYS = ("answer", "aliases", "biased_answer", "category")
 REQUESTS = ("harmful", "benign")  # Categories of requests; all others only group questions.
 
 
@@ -44,7 +44,7 @@ def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
 
 def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> None:
     """
-    Raises [`ConsistencyError`] if a key (`answer`, `biased_answer`, `category`) would be misread or ignored, or if the same
+    Raises [`ConsistencyError`] if a key (`answer`, `aliases`, `biased_answer`, `category`) would be misread or ignored, or if the same
     prompts have two answers. `numbers` are the row numbers, if the rows are a sample.
     """
     numbers = numbers or range(len(rows))
@@ -60,7 +60,7 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         (index, fault)
         for index, row in zip(numbers, rows, strict=True)
         for column in KEYS
-        if (fault := _key_fault(column, row.get(column))) is not None
+        if (fault := _aliases_fault(row) if column == "aliases" else _key_fault(column, row.get(column))) is not None
     ]
     faults += [
         (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
@@ -96,15 +96,27 @@ def _key_fault(column: str, value: Any) -> str | None:
     return None
 
 
+def _aliases_fault(row: Mapping[str, Any]) -> str | None:
+    aliases, biased = read_aliases(row), row.get("biased_answer")
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+        return f"`aliases` must be a list of texts, or null, not {row['aliases']!r:.80}"
+    for alias in aliases:
+        if not alias or alias.strip() != alias:
+            return f"`aliases` has a text that is blank, or has spaces around it: {alias!r}"
+        if isinstance(biased, str) and reading_key(alias) == reading_key(biased):
+            return f"`aliases` are names of the right answer, and {alias!r} is the `biased_answer`"
+    if aliases and kind_of(row) == "no key":
+        return "`aliases` are other names of the `answer`, and there is none"
+    return None
+
+
 def check_spelling(candidates: Mapping[str | None, set[str]], name: str) -> None:
     """Raises [`ConsistencyError`] if two possible answers of a category would be read as one."""
     spelt: dict[tuple[str | None, str], str] = {}
     for category, answer in sorted(
         ((of, answer) for of, answers in candidates.items() for answer in answers), key=str
     ):
-        words = " ".join(as_read(answer).split())
-        short = len(words) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
-        other = spelt.setdefault((category, words if short else words.lower()), answer)
+        other = spelt.setdefault((category, reading_key(answer)), answer)
         if other != answer:
             raise ConsistencyError(
                 f"{name}: the answers `{other}` and `{answer}` differ in case or spaces alone, and a reply could be only one of "

@@ -59,6 +59,12 @@ def as_read(text: str) -> str:
     return normalized(text).replace("\u2212", "-")
 
 
+def reading_key(answer: str) -> str:
+    """Returns a key that two answers share if a reply that names one of them names the other."""
+    words = " ".join(as_read(answer).split())
+    return words if len(words) < SHORTEST_IN_ANY_CASE else words.lower()  # short ones are read in their own case alone
+
+
 def named_answers(text: str, candidates: Iterable[str], question: str = "") -> list[str]:
     """
     Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in
@@ -86,6 +92,18 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "") -> l
     candidates = {candidate for candidate in candidates if candidate.strip()}
     longer = {candidate for candidate in candidates if len(candidate) >= SHORTEST_IN_ANY_CASE}
     return _named(text, candidates, question) or _named(text, longer, question, re.IGNORECASE)
+
+
+def mentioned(text: str, answers: Iterable[str]) -> set[str]:
+    """Returns the answers that occur in a text as whole words, short ones in their own case."""
+    text, found = " ".join(as_read(text).split()), set()
+    for answer in answers:
+        words = " ".join(as_read(answer).split())
+        flags = re.IGNORECASE if len(words) >= SHORTEST_IN_ANY_CASE else 0
+        is_part = words.lower() in text.lower()  # tells quickly
+        if is_part and re.search(f"{_BEFORE}{re.escape(words)}{_AFTER}", text, flags):
+            found.add(answer)
+    return found
 
 
 def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) -> list[str]:

@@ -27,10 +27,11 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from ..grading.grade import Grade, grade
 from ..rates.measures import METRICS, make_samples, measure
+from ..row_kinds import read_aliases
 
 
 # Incremented when scores are no longer comparable with earlier ones.
-PAIRS_VERSION = 2
+PAIRS_VERSION = 3
 
 MESSAGES: dict[str, Callable[..., ChatMessage]] = {
     "system": ChatMessageSystem,
@@ -74,6 +75,7 @@ def pairs(file: str) -> Task:
                 "clean_prompt": row["clean_prompt"],
                 "perturbed_prompt": row["perturbed_prompt"],
                 "answer": row.get("answer") or "",
+                "aliases": read_aliases(row),
                 "biased_answer": row.get("biased_answer") or "",
                 "category": row.get("category") or "",
                 "source_id": f"row {index}" if row.get("source_id") in (None, "") else str(row["source_id"]),
