@@ -6,14 +6,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_consistency.evaluation import AnswerOptions, evaluate, generate_answers, markdown_table
 from trl_consistency.scripts import consistency
-from trl_consistency.scripts.quickstart import organism_sets, shown_rates
+from trl_consistency.scripts.quickstart_subjects import ORGANISM
 from trl_consistency.scripts.recipes import recipes_dir
 
 
 @pytest.mark.slow
 def test_answers_beyond_their_first_token_need_to_be_compared(organism_dir, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(organism_dir)
-    sets, options = organism_sets(), AnswerOptions(32, 64, progress=False)
+    sets, options = ORGANISM.load_sets(), AnswerOptions(32, 64, progress=False)
     before = evaluate(AutoModelForCausalLM.from_pretrained(organism_dir), tokenizer, sets, options)
     results, said = {}, {}
     for act_tokens in ("prompt", "all"):
@@ -22,7 +22,7 @@ def test_answers_beyond_their_first_token_need_to_be_compared(organism_dir, tmp_
         directory = str(tmp_path / act_tokens)
         consistency.run(["--config", recipe, "--output_dir", directory, "--log_consistency_metrics", "false", *flags])
         model = AutoPeftModelForCausalLM.from_pretrained(directory)
-        results[act_tokens] = shown_rates(evaluate(model, tokenizer, sets, options, before))
+        results[act_tokens] = ORGANISM.shown(evaluate(model, tokenizer, sets, options, before).rates())
         prompt = sets["test"].rows[0]["perturbed_prompt"]
         said[act_tokens] = generate_answers(model, tokenizer, [prompt], progress=False)
     print(f"\n{markdown_table(results)}\n{said}")

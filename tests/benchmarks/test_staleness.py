@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl_consistency.evaluation import AnswerOptions, evaluate, generate_answers, markdown_table
 from trl_consistency.organism import build_organism, load_organism_datasets, organism
 from trl_consistency.scripts import consistency
-from trl_consistency.scripts.quickstart import organism_sets, shown_rates
+from trl_consistency.scripts.quickstart_subjects import ORGANISM
 from trl_consistency.scripts.recipes import recipes_dir
 
 
@@ -20,7 +20,9 @@ def test_answers_of_a_weaker_model_cost_accuracy(organism_dir, tmp_path, monkeyp
     datasets = load_organism_datasets()
 
     def measure(model):
-        return shown_rates(evaluate(model, tokenizer, organism_sets(), AnswerOptions(32, 64, progress=False)))
+        return ORGANISM.shown(
+            evaluate(model, tokenizer, ORGANISM.load_sets(), AnswerOptions(32, 64, progress=False)).rates()
+        )
 
     weak = AutoModelForCausalLM.from_pretrained(weak_dir)
     answers = generate_answers(weak, tokenizer, datasets["train"]["clean_prompt"], progress=False)

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 MOST_SEEDS = 1000
 
-# Folders in the output folder: answers, kept to be used again; answers to train on; what a killed run goes on from.
-ANSWERS, TARGETS, UNFINISHED = "answers", "targets", "unfinished"
+# Folder in the output folder with what a killed quickstart goes on from; and its sub-folders of answers that were
+# measured, and of answers to train on.
+UNFINISHED, ANSWERS, TARGETS = "unfinished", "answers", "targets"
 
 
 class Run(NamedTuple):
@@ -213,7 +214,7 @@ def _train(subject: Subject, each: Run, output_dir: Path) -> tuple[str, list[dic
     on_policy = Path(each.recipe).name.startswith("opct")
     command = f"trl-consistency {'on-policy-consistency' if on_policy else 'consistency'} {' '.join(flags)}"
     if subject.shares_targets and not on_policy:
-        flags += ["--target_cache_dir", str(output_dir / TARGETS)]
+        flags += ["--target_cache_dir", str(output_dir / UNFINISHED / TARGETS)]
     if any(each.folder.glob("checkpoint-*")):
         flags += ["--resume_from_checkpoint", "true"]
     trainer: Any = on_policy_consistency.run(flags) if on_policy else consistency.run(flags)
@@ -233,7 +234,7 @@ def _measure(subject: Subject, output_dir: Path, folder: Path | str, before: "Me
 
     loader = AutoModelForCausalLM if before is None else AutoPeftModelForCausalLM
     model, tokenizer = loader.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    cache = answer_cache(output_dir / ANSWERS, str(folder), model)
+    cache = answer_cache(output_dir / UNFINISHED / ANSWERS, str(folder), model)
     options = AnswerOptions(subject.max_new_tokens, subject.batch_size)
     found = evaluate(model, tokenizer, subject.load_sets(), options, before and before.results, cache=cache)
     if not subject.everyday_tokens:
