@@ -18,7 +18,7 @@ os.environ.setdefault("CI", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# What is imported stays: looking for garbage meanwhile finds none, and takes a fifth of the time.
+# What is imported stays: looking for garbage meanwhile finds none.
 gc.disable()
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in what a shell starts in the background

@@ -7,19 +7,26 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.once import made_once
+from tests.helpers.short_quickstart import train_and_measure, write_recipes
 from trl_consistency.cli import main as cli
 from trl_consistency.perturbations import find_columns
 from trl_consistency.scripts import quickstart as module
 from trl_consistency.scripts.quickstart import LABELS
 
 
-@pytest.fixture(scope="module")
-def result(tmp_path_factory, organism_dir):
+@pytest.fixture(scope="module", params=["short", pytest.param("whole", marks=pytest.mark.slow)])
+def result(request, tmp_path_factory, organism_dir):
+    """The folder of a quickstart, and its rates: one that measures less in training, which changes no adapter, and the whole."""
+
     def run(output_dir):
-        results = module.quickstart(output_dir)
+        with pytest.MonkeyPatch.context() as patch:
+            if request.param == "short":
+                write_recipes(output_dir)
+                patch.setattr(module, "_train_and_measure", train_and_measure)
+            results = module.quickstart(output_dir)
         return {name: [run.rates() for run in runs] for name, runs in results.items()}
 
-    return made_once(tmp_path_factory, "quickstart", run)
+    return made_once(tmp_path_factory, f"{request.param}_quickstart", run)
 
 
 @pytest.mark.parametrize("method", module.RECIPES)
