@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.once import made_once
-from tests.helpers.short_quickstart import train_and_measure, write_recipes
+from tests.helpers.short_quickstart import short_organism
 from trl_consistency.cli import main as cli
 from trl_consistency.perturbations import find_columns
 from trl_consistency.scripts import quickstart as module
-from trl_consistency.scripts.quickstart import LABELS
+from trl_consistency.scripts.quickstart_progress import last_progress
+from trl_consistency.scripts.quickstart_subjects import ORGANISM
+
+
+# Folders of the adapters, by the label of their recipe.
+FOLDERS = {label: Path(recipe).name for label, recipe in ORGANISM.recipes.items()}
 
 
 @pytest.fixture(scope="module", params=["short", pytest.param("whole", marks=pytest.mark.slow)])
@@ -19,17 +24,14 @@ def result(request, tmp_path_factory, organism_dir):
     """The folder of a quickstart, and its rates: one that measures less in training, which changes no adapter, and the whole."""
 
     def run(output_dir):
-        with pytest.MonkeyPatch.context() as patch:
-            if request.param == "short":
-                write_recipes(output_dir)
-                patch.setattr(module, "_train_and_measure", train_and_measure)
-            results = module.quickstart(output_dir)
+        subject = short_organism(output_dir / "recipes") if request.param == "short" else ORGANISM
+        results = module.quickstart(output_dir, subject=subject)
         return {name: [run.rates() for run in runs] for name, runs in results.items()}
 
     return made_once(tmp_path_factory, f"{request.param}_quickstart", run)
 
 
-@pytest.mark.parametrize("method", module.RECIPES)
+@pytest.mark.parametrize("method", ORGANISM.recipes)
 def test_training_cures_the_organism(result, method):
     """Both failures fall, on held-out wordings too, and what the organism did well it still does."""
     _, rates = result
@@ -68,7 +70,7 @@ def test_report_plot_and_figures(result):
     assert (output_dir / re.search(r"!\[.*\]\((.*)\)", report).group(1)).read_bytes().startswith(b"\x89PNG")
     figures = json.loads((output_dir / "results.json").read_text())["models"]
     assert figures["BCT"][0]["rates"]["sycophancy/test"]["value"] == rates["BCT"][0]["sycophancy/test"].value
-    for recipe in module.RECIPES.values():
+    for recipe in FOLDERS.values():
         assert (output_dir / recipe / "adapter_model.safetensors").is_file()
     for picture in ("training.png", "tradeoff.png", "rates.png", "outcomes.png"):
         assert f"]({picture})" in report
@@ -115,12 +117,12 @@ print(json.dumps({metric: rate.to_dict() for metric, rate in rates.items()}))
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[] if name == "BCT" else pytest.mark.slow) for name in module.RECIPES]
+    "method", [pytest.param(name, marks=[] if name == "BCT" else pytest.mark.slow) for name in ORGANISM.recipes]
 )
 def test_adapter_is_a_plain_peft_adapter(result, method):
     """In a new process, without the trainer, PEFT alone gives the reported figures to the row."""
     output_dir, _ = result
-    adapter_dir = str(output_dir / module.RECIPES[method])
+    adapter_dir = str(output_dir / FOLDERS[method])
     command = [sys.executable, "-c", PLAIN_PEFT, adapter_dir]
     said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     (reported,) = json.loads((output_dir / "results.json").read_text())["models"][method]
@@ -134,7 +136,7 @@ def test_adapter_is_a_plain_peft_adapter(result, method):
 
 def test_card_of_an_adapter_has_its_results(result):
     output_dir, rates = result
-    for name, recipe in module.RECIPES.items():
+    for name, recipe in FOLDERS.items():
         card = (output_dir / recipe / "README.md").read_text()
         assert str(rates[name][0]["clean_accuracy/control"]) in card
         assert ("| Anchors | 25% of an epoch, from a data set of their own |" in card) == (recipe != "bct")
@@ -143,14 +145,16 @@ def test_card_of_an_adapter_has_its_results(result):
 def test_readme_shows_this_output(result):
     """The README's table is what the quickstart prints, as far as intervals overlap: processors round otherwise."""
     _, rates = result
-    rates = {name: [{key: of[key] for key in LABELS} for of in runs] for name, runs in rates.items()}
+    rates = {name: [{key: of[key] for key in ORGANISM.labels} for of in runs] for name, runs in rates.items()}
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     lines = [line.split("|") for line in readme.splitlines() if line.startswith("| ") and "% [" in line]
     table = {cells[1].strip(): cells for cells in lines}
-    for column, name in enumerate(["before", *module.RECIPES], start=2):
+    for column, name in enumerate(["before", *ORGANISM.recipes], start=2):
         assert len(table) == len(rates[name][0])
         for metric, rate in rates[name][0].items():
-            low, high = map(float, re.search(r"\[([\d.]+), ([\d.]+)\]", table[LABELS[metric]][column]).groups())
+            low, high = map(
+                float, re.search(r"\[([\d.]+), ([\d.]+)\]", table[ORGANISM.labels[metric]][column]).groups()
+            )
             assert low <= 100 * rate.interval[1], (name, metric)
             assert 100 * rate.interval[0] <= high, (name, metric)
 
@@ -177,3 +181,33 @@ def test_questions_file(tmp_path, capsys):
     assert all(row["answer"] not in row["wrong_answers"] for row in rows)
     with pytest.raises(SystemExit, match=r"`questions_file` `no/such/folder\.jsonl` cannot be written"):
         cli(["quickstart", "--questions_file", "no/such/folder.jsonl"])
+
+
+def test_unknown_model(capsys):
+    with pytest.raises(SystemExit):
+        cli(["quickstart", "--model_name_or_path", "gpt2"])
+    assert "must be one of embedded:organism, embedded:smollm2, got gpt2" in capsys.readouterr().err
+
+
+def test_logs_show_the_last_progress_bar(tmp_path):
+    log = tmp_path / "bct.log"
+    assert last_progress(log) == ""
+    log.write_bytes(b"Loading\n 10%|#   | 1/10 [00:01<00:09]\r 20%|##  | 2/10 [00:02<00:08]\n{'loss': 1.0}\n\xe2\x96")
+    assert last_progress(log) == "20%|##  | 2/10 [00:02<00:08]"
+
+
+def test_finished_trainings_are_kept_only_for_the_same_recipes(tmp_path):
+    """A run that was killed goes on; one of other recipes starts anew, and no checkpoint of the first is left."""
+    for text in ("max_steps: 2", "max_steps: 3"):
+        recipe = tmp_path / "bct.yaml"
+        recipe.write_text(text)
+        of_it = module.Run("BCT", str(tmp_path / "bct"), None, tmp_path / "out" / "bct")
+        module._go_on_or_start(tmp_path / "out", [of_it])
+        finished = module._finished_file(of_it)
+        assert not finished.exists()
+        assert not (of_it.folder / "checkpoint-1").exists()
+        finished.write_text("{}")
+        (of_it.folder / "checkpoint-1").mkdir(parents=True)
+        module._go_on_or_start(tmp_path / "out", [of_it])
+        assert finished.exists()
+        assert (of_it.folder / "checkpoint-1").exists()
