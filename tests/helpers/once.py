@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 
 from filelock import FileLock
 
@@ -16,6 +17,7 @@ def made_once(tmp_path_factory, name, make):
     folder, made = base / name, base / f"{name}.pickle"
     with FileLock(base / f"{name}.lock"):
         if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a process that failed
             folder.mkdir()
             made.write_bytes(pickle.dumps(make(folder)))
         return folder, pickle.loads(made.read_bytes())

@@ -117,7 +117,9 @@ print(json.dumps({metric: rate.to_dict() for metric, rate in rates.items()}))
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[] if name == "BCT" else pytest.mark.slow) for name in ORGANISM.recipes]
+    ("result", "method"),
+    [("short", "BCT"), *(pytest.param("whole", name, marks=pytest.mark.slow) for name in ORGANISM.recipes)],
+    indirect=["result"],
 )
 def test_adapter_is_a_plain_peft_adapter(result, method):
     """In a new process, without the trainer, PEFT alone gives the reported figures to the row."""
