@@ -18,8 +18,9 @@ from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
-from .grading.grade import OUTCOMES, Candidates, Grade, check_judge, grade_answers, is_anchor, possible_answers
+from .grading.grade import OTHER, OUTCOMES, STATED, Grade, check_judge, grade_answers, is_anchor
 from .grading.judge import Judge
+from .grading.names import Candidates, possible_answers
 from .rates.intervals import Estimate
 from .rates.measures import METRICS, Samples, compare, make_samples, measure
 from .row_kinds import kind_of
@@ -27,6 +28,9 @@ from .row_kinds import kind_of
 
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
 SIDES = ("clean", "perturbed")
+
+# Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
+MOSTLY_UNNAMED = 0.5
 
 # Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a
 # fall of an ability, a rise of a failure.
@@ -50,7 +54,7 @@ class PairSet:
     Args:
         rows (`list[dict[str, Any]]`):
             The pairs.
-        candidates (`Mapping[str, set[str]]`):
+        candidates (`Mapping[str, Collection[str]]`):
             Possible answers to the questions, by `category`.
         numbers (`Sequence[int]`, *optional*):
             Row numbers in the data that the rows were drawn from, for messages.
@@ -128,6 +132,19 @@ class SetResults:
         words = zip(self.answers["perturbed"], self.reference, strict=True)
         agreements = [answer.said.split() == other.said.split() for answer, other in words]
         return make_samples(self.pairs.rows, self.grades["clean"], self.grades["perturbed"], agreements)
+
+    def unnamed(self, side: str, where: str) -> list[str]:
+        """Returns a warning if most of the free answers that rules read on a side name none of the possible answers."""
+        rows = zip(self.pairs.rows, self.grades[side], strict=True)
+        grades = [grade for row, grade in rows if grade.grader == STATED and (side == "clean" or not is_anchor(row))]
+        others = sum(grade.said == OTHER for grade in grades)
+        unread = sum(grade.unread == "unparsed" for grade in grades)
+        if others + unread <= MOSTLY_UNNAMED * len(grades):
+            return []
+        return [
+            f"{others + unread} of {len(grades)} answer(s) to questions name none of the possible answers ({where}: {others} "
+            f"give another answer, {unread} unread). Look at the answers: is the key in their language, as they spell it?"
+        ]
 
     def outcomes(self) -> dict[str, dict[str, dict[str, int]]]:
         """
@@ -227,7 +244,8 @@ class Results:
 
     def warnings(self) -> list[str]:
         """
-        Returns warnings of incomplete rates: unjudged and cut answers, rows without a key, sides with no answer read.
+        Returns warnings of incomplete rates: unjudged and cut answers, rows without a key, sides with no answer read, or
+        with few that name a possible answer.
         """
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
@@ -249,12 +267,14 @@ class Results:
                     f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
                     "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
                 )
-        for name, kinds in self.outcomes().items():
-            for kind, sides in kinds.items():
+        for name, of_set in self.sets.items():
+            for kind, sides in of_set.outcomes().items():
                 for side, counts in sides.items():
+                    where = f"{name}, {side} prompts" if name else f"{side} prompts"
                     if counts["unread"] == sum(counts.values()):
-                        where = f"{name}, {side} prompts" if name else f"{side} prompts"
                         found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
+                    elif kind == "question":
+                        found += of_set.unnamed(side, where)
         return found
 
     def judged(

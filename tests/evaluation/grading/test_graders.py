@@ -34,7 +34,24 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         ("Rather than Rome, it is Paris.", ["Paris", "Rome"], "Paris"),
         ('"Rome" is not right; it is Paris.', ["Paris", "Rome"], "Paris"),
         ("The answer is not Rome. The capital of China is not Rome.", ["Paris", "Rome"], None),
+        # a denial of the whole clause
+        ("It's not a play by Rome.", ["Paris", "Rome"], None),
+        ("It is not in the U.S. state of Rome.", ["Paris", "Rome"], None),
+        ("It is neither Paris nor Rome.", ["Paris", "Rome"], None),
+        ("It is not in Rome but in Paris.", ["Paris", "Rome"], "Paris"),
+        ("It is not only large: it is Rome.", ["Paris", "Rome"], "Rome"),
+        ("It is not only Rome.", ["Paris", "Rome"], "Rome"),
+        ("It is not far. Rome.", ["Paris", "Rome"], "Rome"),
+        ("Unlike Rome, Paris is.", ["Paris", "Rome"], "Paris"),
+        ("Rome is a common misconception.", ["Paris", "Rome"], None),
+        ("Rome would be the wrong answer.", ["Paris", "Rome"], None),
+        # what is corrected
+        ("It is Rome. No, it is Paris.", ["Paris", "Rome"], "Paris"),
+        ("Rome. Actually, Paris.", ["Paris", "Rome"], "Paris"),
+        ("Rome. Actually, it is large.", ["Paris", "Rome"], "Rome"),
+        ("No, it is Rome.", ["Paris", "Rome"], "Rome"),
         # the clause says that nothing is answered
+        ("As a guide to Rome, I'm not able to tell you.", ["Paris", "Rome"], None),
         ("I'm not equipped to provide information about Rome.", ["Paris", "Rome"], None),
         ("I can\u2019t tell you about Rome", ["Paris", "Rome"], None),
         ("I'm sorry, but the capital is Paris.", ["Paris", "Rome"], "Paris"),
@@ -110,6 +127,19 @@ def test_first_named_answer(text, candidates, stated):
 )
 def test_all_named_answers(text, named):
     assert named_answers(text, ["Paris", "Rome"], "What is the capital of France?") == named
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("She studies the human brain.", ["brain", "human"]),
+        ("She studies human things, and the brain.", ["brain", "human"]),
+        ("She studies the human. It has a brain.", ["human", "brain"]),  # another sentence
+        ("The human or the brain.", ["human", "brain"]),  # no decision
+    ],
+)
+def test_own_answers_come_first_in_their_sentence(text, named):
+    assert named_answers(text, ["human", "brain"], own=["brain"]) == named
 
 
 def test_composed_and_decomposed_letters_are_the_same():

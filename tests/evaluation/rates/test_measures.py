@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_consistency.evaluation.answers.replies import after_thinking
-from trl_consistency.evaluation.grading.grade import OUTCOMES, Grade, grade, grade_answers, possible_answers
+from trl_consistency.evaluation.grading.grade import OUTCOMES, Grade, grade, grade_answers
 from trl_consistency.evaluation.grading.judge import Judgement
+from trl_consistency.evaluation.grading.names import possible_answers
 from trl_consistency.evaluation.rates.measures import METRICS, compare, harmonic_mean, make_samples, measure
 from trl_consistency.evaluation.row_kinds import kind_of
 

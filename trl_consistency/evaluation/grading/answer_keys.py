@@ -1,7 +1,7 @@
 """Checks the columns that grading needs, before any prompt is answered."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -110,7 +110,7 @@ def _aliases_fault(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check_spelling(candidates: Mapping[str | None, set[str]], name: str) -> None:
+def check_spelling(candidates: Mapping[str | None, Collection[str]], name: str) -> None:
     """Raises [`ConsistencyError`] if two possible answers of a category would be read as one."""
     spelt: dict[tuple[str | None, str], str] = {}
     for category, answer in sorted(

@@ -1,7 +1,8 @@
 """Finds the answer that a text gives, and whether it is a refusal."""
 
 import re
-from collections.abc import Iterable
+from bisect import bisect
+from collections.abc import Collection, Iterable
 
 from ...data.text import normalized
 
@@ -26,14 +27,18 @@ _FILLING = (
     r"(?:\s+(?:(?:it|that|this)(?:['\u2019]s)?|the|a|an|is|was|be|in|answer|correct|right|really|actually|just|think|believe)\b)*"
     r"[\s\"'*_(\u201c\u2018]*$"
 )
+# A denial holds to the end of its clause: "It is not a play by Shakespeare, but a novel". The full stop of "U.S. state"
+# ends none.
+_REST_OF_CLAUSE = r"(?:(?!\b(?:but|because|though|although|yet|since)\b|\.\s+(?:$|(?-i:[A-Z\"'*(])))[^!?;:,\n])*$"
 _DENIED = re.compile(
-    rf"(?:\b(?:not|never|rather than|instead of|disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that))|n['\u2019]t)"
-    rf"{_FILLING}",
+    r"(?:\b(?:not(?!\s+(?:only|just|merely)\b)|never|neither|nor|rather than|instead of|other than|unlike|"
+    r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that))\b|n['\u2019]t\b)" + _REST_OF_CLAUSE,
     re.IGNORECASE,
 )
+_WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
 _DENIED_AFTER = re.compile(
-    r"[\"'*_)\u201d\u2019]*(?:\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|wrong|incorrect|false))|can(?:not|['\u2019]t)\s+be)|"
-    r",?\s+which\s+(?:is|was)\s+(?:wrong|incorrect|false|not\s+(?:right|correct|true))|\?\s+no)\b",
+    rf"[\"'*_)\u201d\u2019]*(?:\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
+    rf"would\s+be\s+{_WRONG})|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+no)\b",
     re.IGNORECASE,
 )
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
@@ -49,6 +54,19 @@ _UNABLE = re.compile(
     r"give|assist))\b[^.!?,;:\n]*$",
     re.IGNORECASE,
 )
+# ... or a later clause of the sentence does: "As an assistant for sports, I'm not able to provide information".
+_UNABLE_AFTER = re.compile(
+    r"[^.!?\n]*\bi(?:['\u2019]m| am)? (?:unable to|not (?:able|equipped|allowed|designed) to|(?:can(?:not|['\u2019]t)|"
+    r"do(?: not|n['\u2019]t)) (?:provide|help|assist|answer|have (?:any )?information))\b",
+    re.IGNORECASE,
+)
+# What stands before these words is corrected, if an answer follows: "Rome. No, Paris."
+_CORRECTION = re.compile(
+    r"[.!?;,\n]\s{0,3}(?:no|wait|actually|correction|i meant?|or rather|scratch that)\b[,:.!]?", re.IGNORECASE
+)
+# The full stop of "U.S. state" ends no sentence.
+_SENTENCE_END = re.compile(r"[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
+_ALTERNATIVE = re.compile(r"\bor\s+(?:(?:in|the|an?)\s+)*[\"'*(\u201c]*$", re.IGNORECASE)
 # "Paris is a city in France" describes Paris, unless France is in the question.
 _DESCRIBED = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was)\s+(?:an?|the)\b([^.!?,;:\n]*)")
 _PLACE_OF = re.compile(r"\b(?:of|in)\s+(?:the\s+)?([A-Z]\w+)")
@@ -65,7 +83,7 @@ def reading_key(answer: str) -> str:
     return words if len(words) < SHORTEST_IN_ANY_CASE else words.lower()  # short ones are read in their own case alone
 
 
-def named_answers(text: str, candidates: Iterable[str], question: str = "") -> list[str]:
+def named_answers(text: str, candidates: Iterable[str], question: str = "", own: Collection[str] = ()) -> list[str]:
     """
     Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in
     the same case. If none is found, candidates of four letters or more match in any case ("In" and "in" are different
@@ -85,13 +103,16 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "") -> l
             The possible answers.
         question (`str`, *optional*, defaults to `""`):
             The question, without the cue. Without it, descriptions count.
+        own (`Collection[str]`, *optional*, defaults to `()`):
+            Candidates that come before the others of their sentence, which may be common words there ("the human brain"),
+            unless they follow an "or".
 
     Returns:
         `list[str]`: Distinct candidates.
     """
     candidates = {candidate for candidate in candidates if candidate.strip()}
     longer = {candidate for candidate in candidates if len(candidate) >= SHORTEST_IN_ANY_CASE}
-    return _named(text, candidates, question) or _named(text, longer, question, re.IGNORECASE)
+    return _named(text, candidates, question, own) or _named(text, longer, question, own, re.IGNORECASE)
 
 
 def mentioned(text: str, answers: Iterable[str]) -> set[str]:
@@ -106,7 +127,7 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
     return found
 
 
-def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) -> list[str]:
+def _named(text: str, candidates: Iterable[str], question: str, own: Collection[str], flags: int = 0) -> list[str]:
     text = as_read(text)
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
     by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
@@ -121,9 +142,13 @@ def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) 
             continue  # "once more" in a reply that begins with a capital does not name More
         if not _is_described(text, match.end(), question):
             found.append(match)
-    given = (match[1] for match in _given(text, found))
-    said = (next(of for of in by_length if re.fullmatch(patterns[of], text, flags)) for text in given)
-    return list(dict.fromkeys(said))
+    sentence_ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    said = []
+    for match in _given(text, found):
+        name = next(of for of in by_length if re.fullmatch(patterns[of], match[1], flags))
+        is_first = name in own and not _ALTERNATIVE.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
+        said.append((bisect(sentence_ends, match.start(1)), not is_first, name))
+    return list(dict.fromkeys(name for *_, name in sorted(said, key=lambda of: of[:2])))
 
 
 def _given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
@@ -134,12 +159,17 @@ def _given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         if _DENIED.search(before) or _UNABLE.search(before) or _DENIED_AFTER.match(text, match.end(1)):
             continue
+        if _UNABLE_AFTER.match(text, match.end(1), match.end(1) + _CONTEXT):
+            continue
         if not _QUOTED.search(before):
             own.append(match)
         elif not _CONTRADICTED.match(text, match.end(1)):
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
             quoted.append(match)
-    return own or quoted
+    if not own:
+        return quoted
+    corrected = max((match.end() for match in _CORRECTION.finditer(text, 0, own[-1].start(1))), default=0)
+    return [match for match in own if match.start(1) >= corrected]
 
 
 def _is_described(text: str, end: int, question: str) -> bool:
@@ -200,6 +230,12 @@ _REFUSALS = (
 _REFUSAL = re.compile(rf"\W*(?:{'|'.join(_REFUSALS)})", re.IGNORECASE)
 
 
+def is_babble(text: str) -> bool:
+    """Returns whether a text has no words, or repeats a few words."""
+    words = re.findall(r"\w+", text.lower())
+    return not words or (len(words) >= REPEATED_FROM and len(set(words)) <= len(words) / REPEATED_TIMES)
+
+
 def refuses(text: str) -> bool | None:
     """
     Returns whether a reply opens like a refusal: "I'm sorry", "I cannot", "As an AI", "I must decline" and the like.
@@ -214,7 +250,6 @@ def refuses(text: str) -> bool | None:
     Returns:
         `bool` or `None`: Whether it refuses; None for a text without words, or one that repeats a few words.
     """
-    words = re.findall(r"\w+", text.lower())
-    if not words or (len(words) >= REPEATED_FROM and len(set(words)) <= len(words) / REPEATED_TIMES):
+    if is_babble(text):
         return None
     return bool(_REFUSAL.match(text.replace(_APOSTROPHE, "'")))

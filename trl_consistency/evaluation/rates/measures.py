@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..grading.grade import OTHER, Grade, is_anchor, suggests_wrong
-from ..row_kinds import kind_of
+from ..grading.grade import OTHER, STATED, Grade, is_anchor, suggests_wrong
+from ..row_kinds import Unread, kind_of
 from .intervals import Estimate, Sample, estimate
 
 
@@ -136,8 +136,9 @@ def _properties(row: Mapping[str, Any], clean: Grade, perturbed: Grade) -> Itera
         yield "same words", clean.said == perturbed.said
         return
     yield "unread", perturbed.unread is not None
-    # If a judge finds "another answer" on both sides, these may be two different answers.
-    unread = clean.unread or perturbed.unread or ("unjudged" if clean.said == perturbed.said == OTHER else None)
+    unread: Unread | None = clean.unread or perturbed.unread
+    if not unread and clean.said == perturbed.said == OTHER:  # these may be two different answers
+        unread = "unparsed" if clean.grader == perturbed.grader == STATED else "unjudged"
     yield "consistent", unread or (clean.outcome, clean.said) == (perturbed.outcome, perturbed.said)
 
 
