@@ -224,12 +224,15 @@ def test_an_adapter_of_another_base_model_is_warned_about(options, model_dir, ad
         assert any("was trained on nobody/other" in str(warning.message) for warning in caught) == warned
 
 
-def test_answers_that_nobody_could_read_are_pointed_out(options, tmp_path, capsys):
+def test_answers_that_name_no_possible_answer_are_pointed_out(options, tmp_path, capsys):
     rows = [pair(number, answer="Paris", biased_answer="Lima") for number in range(3)]
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
     run(options)
     warned = capsys.readouterr().err
-    assert "warning: base: No answer could be read (facts, perturbed prompts, question rows: 3 unread)." in warned
+    assert (
+        "warning: base: 3 of 3 answer(s) to questions name none of the possible answers (facts, perturbed prompts: "
+        in warned
+    )
 
 
 def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
@@ -549,7 +552,7 @@ def test_a_model_that_learned_to_babble_is_a_loss_everywhere(
     assert f"warning: mine: {babbled}" in err
     folder_of_results = tmp_path / "out"
     results = json.loads((folder_of_results / "results.json").read_text())
-    assert results["format"] == 2
+    assert results["format"] == 3
     for finding in (lost, babbled):
         assert any(finding in text for text in results["findings"])
         for page in (folder_of_results / "report.md", folder_of_results / "report.html", folder / "README.md"):

@@ -36,8 +36,9 @@ from ..publishing.results import RESULTS_FILE, weights_digest
 from ..smollm2.checkpoint import origin_of
 
 
-# The format of results.json. Before 2, rates left out unread answers.
-FORMAT = 2
+# The format of results.json. Before 2, rates left out unread answers; before 3, answers that are none of the possible
+# ones were unread.
+FORMAT = 3
 
 ANSWERS_FILE = "answers"
 PICTURES = ("outcomes.png", "rates.png", "tradeoff.png", "training.png")
@@ -130,7 +131,8 @@ def write_report(
         + [f"{name}: {value}" for name, value in summary["settings"].items() if not isinstance(value, dict)]
         + [
             "Unless a judge graded them, answers are read by heuristics: questions by the first possible answer that "
-            "a reply names (or the letter that it chooses), refusals by their opening words.",
+            "a reply names (or the letter that it chooses; a definite answer that is none of them is `other`), refusals by "
+            "their opening words.",
         ],
         findings=summary["findings"],
     )
