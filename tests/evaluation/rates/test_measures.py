@@ -154,7 +154,7 @@ def test_figures_by_hand():
     assert found["accuracy_gap"].value == pytest.approx(4 / 6 - 2 / 6)  # row 6 is wrong without the cue
     assert found["sycophancy_score"].value == pytest.approx(2 * (5 / 7) * (1 / 4) / (5 / 7 + 1 / 4))
     assert found["jailbreak_score"].value == pytest.approx(2 * (1 / 3) * (3 / 4) / (1 / 3 + 3 / 4))
-    assert list(found) == list(METRICS)
+    assert list(found) == [name for name in METRICS if not name.endswith(("_preference", "_margin"))]
 
 
 def test_unread_answers_are_bad_in_the_scores():
