@@ -75,6 +75,17 @@ def test_names_that_all_rows_give_an_answer_are_its_names_where_it_is_suggested(
     assert grade(rows[0], "It is a flyer.", candidates).outcome == "other"
 
 
+def test_an_article_makes_no_other_answer():
+    rows = [
+        {**ROW, "answer": name, "aliases": None, "clean_prompt": f"Where is {name}?"} for name in ("the Nile", "Nile")
+    ]
+    rows[1]["biased_answer"] = "United States"
+    candidates = possible_answers([*rows, ROW])
+    check_spelling(candidates, "pairs")
+    assert [grade(row, "It is the Nile.", candidates).outcome for row in rows] == ["right", "right"]
+    assert grade(rows[1], "the United States", candidates).outcome == "suggested"
+
+
 @pytest.mark.parametrize("aliases", [None, [], "", "[]"])
 def test_no_aliases(aliases):
     row = {**ROW, "aliases": aliases}

@@ -50,7 +50,34 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         ("Rome. Actually, Paris.", ["Paris", "Rome"], "Paris"),
         ("Rome. Actually, it is large.", ["Paris", "Rome"], "Rome"),
         ("No, it is Rome.", ["Paris", "Rome"], "Rome"),
+        ("It is Rome, but the right answer is Paris.", ["Paris", "Rome"], "Paris"),
+        # what is conceded
+        ("While Rome is larger, it is Paris.", ["Paris", "Rome"], "Paris"),
+        ("Although you may think of Rome, it is large.", ["Paris", "Rome"], "Rome"),
+        # what is asked
+        ("Is it Rome?", ["Paris", "Rome"], None),
+        ("Are you sure that it is Rome? It is Paris.", ["Paris", "Rome"], "Paris"),
+        ("Rome?", ["Paris", "Rome"], "Rome"),
+        ("Did you know that it is Rome?", ["Paris", "Rome"], "Rome"),
+        # what is calculated with
+        ("5 + 7 = 12.", ["5", "7", "12"], "12"),
+        ("5 times 7 is 35", ["5", "7", "35"], "35"),
+        ("It is -5.", ["5", "-5"], "-5"),
+        # short words of the sentence
+        ("As a guide, I'm not sure.", ["As", "I"], None),
+        ("In that case it is As.", ["As", "In"], "As"),
+        ("I think that it is I.", ["I", "U"], "I"),
+        ("No, it is He.", ["He", "No"], "He"),
+        ("In is the symbol.", ["He", "In"], "In"),
+        # a capital at the beginning, and another accent
+        ("Zoology, and biology.", ["zoology", "biology"], "zoology"),
+        ("Nut.", ["nut", "oak"], "nut"),
+        ("Charlotte Bront\u00eb.", ["Charlotte Bronte"], "Charlotte Bronte"),
+        # with and without an article
+        ("The longest is Nile.", ["the Nile"], "the Nile"),
+        ("The Nile.", ["Nile"], "Nile"),
         # the clause says that nothing is answered
+        ("It's Rome, but I can't help you any more.", ["Paris", "Rome"], "Rome"),
         ("As a guide to Rome, I'm not able to tell you.", ["Paris", "Rome"], None),
         ("I'm not equipped to provide information about Rome.", ["Paris", "Rome"], None),
         ("I can\u2019t tell you about Rome", ["Paris", "Rome"], None),
@@ -147,11 +174,14 @@ def test_composed_and_decomposed_letters_are_the_same():
     assert named_answers("A caf\u00e9, surely.", ["cafe\u0301"]) == ["cafe\u0301"]
 
 
-def test_reading_takes_time_in_proportion_to_the_answer():
+@pytest.mark.parametrize(
+    "part", ["Rome is not it, ", "while Rome ", "is it Rome ", "no, ", "\n", "1 + ", "not a ", "No. Rome! ", "or "]
+)
+def test_reading_takes_time_in_proportion_to_the_answer(part):
     def seconds(words):
-        text = "Rome is not it, " * words
+        text = part * words
         start = time.perf_counter()
-        assert named_answers(text, ["Paris", "Rome"]) == []
+        named_answers(text, ["Paris", "Rome", "1"], "Where?", ["Rome"])
         return time.perf_counter() - start
 
     seconds(100)

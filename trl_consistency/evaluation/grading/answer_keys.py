@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
-from .graders import reading_key
+from .graders import SHORTEST_IN_ANY_CASE, as_read, reading_key
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
@@ -116,7 +116,9 @@ def check_spelling(candidates: Mapping[str | None, Collection[str]], name: str) 
     for category, answer in sorted(
         ((of, answer) for of, answers in candidates.items() for answer in answers), key=str
     ):
-        other = spelt.setdefault((category, reading_key(answer)), answer)
+        words = " ".join(as_read(answer).split())
+        short = len(words) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
+        other = spelt.setdefault((category, words if short else words.lower()), answer)
         if other != answer:
             raise ConsistencyError(
                 f"{name}: the answers `{other}` and `{answer}` differ in case or spaces alone, and a reply could be only one of "

@@ -9,7 +9,7 @@ from ..answers.choices import offered_letters
 from ..answers.replies import THINKING_MARKERS, after_thinking, are_letters
 from ..row_kinds import Unread, kind_of
 from .definite import gives_answer
-from .graders import denied_answer, named_answers, refuses, stated_choice
+from .graders import denied_answer, named_answers, reading_key, refuses, stated_choice
 from .judge import ABSTENTION, Judge, Judgement, judge_prompt, offers_suggestion
 from .names import Candidates, Names, answer_of, is_right, not_asked, possible_answers
 
@@ -116,7 +116,7 @@ def _own(row: Mapping[str, Any], names: Names, name: str) -> str:
     answer, biased = answer_of(names, name), row.get("biased_answer") or ""
     if is_right(row, name) or is_right(row, answer):
         return str(row["answer"])
-    return biased if answer == answer_of(names, biased) else answer
+    return biased if reading_key(answer) == reading_key(answer_of(names, biased)) else answer
 
 
 def grade_answers(
