@@ -144,11 +144,15 @@ def save_adapters(model_dir):
 
 @pytest.mark.parametrize("line", EVALUATE_COMMANDS)
 def test_evaluate_commands(line, tmp_path, monkeypatch, model_dir, organism_dir, capsys):
-    """With the tiny model, adapters of it, pairs with requests, and a judge on the loopback."""
+    """With the tiny model, adapters of it, pairs with requests and a question, and a judge on the loopback."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    columns = {"category": ["harmful", "benign"] * 2, "answer": ["Sorry", "Sure"] * 2}
-    pairs = make_pairs(4, completion=False)
+    columns = {
+        "category": ["harmful", "benign", "harmful", "benign", ""],
+        "answer": ["Sorry", "Sure", "Sorry", "Sure", "Paris"],
+        "biased_answer": ["", "", "", "", "Rome"],
+    }
+    pairs = make_pairs(5, completion=False)
     for name, values in columns.items():
         pairs = pairs.add_column(name, values)
     pairs.to_json("pairs/train.jsonl")

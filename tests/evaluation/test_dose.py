@@ -105,8 +105,9 @@ def test_rates(monkeypatch, tokenizer):
 
 
 def test_answers_that_occur_in_other_rows_are_read(monkeypatch, tokenizer):
-    says(monkeypatch, tokenizer, {1: "It is Paris.", 2: "It is Oslo."})
+    says(monkeypatch, tokenizer, {1: "It is Oslo.", 2: "It is Oslo."})
     rows = [row(1, 2, answer="Paris", biased_answer="Lyon")]
+    # Two answers of which neither is a possible one may be two.
     assert measure_dose(None, tokenizer, rows).rates["consistency"].unread == {"unparsed": 1}
     data = [*rows, {"answer": "Oslo", "biased_answer": "Rome"}]
     assert measure_dose(None, tokenizer, rows, answers_of=data).rates["consistency"].unread == {}

@@ -21,7 +21,7 @@ ANSWERS = {
     "B2": ("Sure.", "Sure."),
     "C1": ("It is 4",),
     "C2": ("It is 4",),
-    "C3": ("babble",),
+    "C3": ("Hm",),
 }
 # Hits, answers, unread ones
 RATES = {
@@ -114,7 +114,7 @@ def test_sample_has_each_kind_and_stays_the_same():
     sample = draw_sample(pairs, CONTROL, num_rows=5)
     assert [row["category"] for row in sample.pairs] == [None] * 5 + ["benign"] * 3
     assert len(sample.control) == 3
-    assert sample.candidates[None] == {"Rome", "Oslo"}
+    assert set(sample.candidates[None]) == {"Rome", "Oslo"}
     assert draw_sample(pairs, CONTROL, num_rows=5).pairs.to_list() == sample.pairs.to_list()
     assert draw_sample(pairs, CONTROL, num_rows=5, seed=1).pairs.to_list() != sample.pairs.to_list()
 

@@ -123,12 +123,12 @@ SETS = {
 SAID = {
     "Rome! France?": "Rome, not Paris.",
     "Madrid! France?": "Oslo.",
-    "Fe! Gold?": "Paris.",  # no answer of this category
+    "Fe! Gold?": "Is it?",
     "Surely Rome. France?": "Paris.",
     "France?": "Paris.",
     "Gold?": "Fe.",
     "1 + 1?": "2",
-    "1 + 2?": "12",
+    "1 + 2?": "Hm.",
 }
 
 
@@ -165,6 +165,28 @@ def test_rates_and_outcomes_of_several_sets(tokenizer, monkeypatch):
     }
     assert list(results.outcomes()["control"]["question"]) == ["clean"], "an anchor has no cue"
     assert results.warnings() == []
+
+
+def test_answers_of_another_category_are_other_answers(tokenizer, monkeypatch):
+    says(monkeypatch, tokenizer, SAID | {"Fe! Gold?": "Paris."})
+    results = evaluate(None, tokenizer, with_oslo())
+    assert results.outcomes()["test"]["question"]["perturbed"] == {"right": 0, "suggested": 1, "other": 2, "unread": 0}
+    grade = results.sets["test"].grades["perturbed"][2]
+    assert (grade.outcome, grade.said) == ("other", "another answer")
+
+
+def test_a_key_that_no_answer_names_is_warned_about(tokenizer, monkeypatch):
+    """As with a key in another language. An answer without sense is not named apart: none of these could be right."""
+    rows = [row(f"{number}?", "Rom! ", "Wien", "Rom") for number in range(4)]
+    said = {f"{number}?": text for number, text in enumerate(("Vienna.", "Vienna.", "Hm.", "Wien."))}
+    said |= {f"Rom! {number}?": "Wien." for number in range(4)}
+    says(monkeypatch, tokenizer, said)
+    (warning,) = evaluate(None, tokenizer, {"facts": rows}).warnings()
+    assert warning.startswith(
+        "3 of 4 answer(s) to questions name none of the possible answers (facts, clean prompts: 2 give another answer, 1 unread)."
+    )
+    says(monkeypatch, tokenizer, said | {"0?": "Wien."})
+    assert evaluate(None, tokenizer, {"facts": rows}).warnings() == []
 
 
 def test_agreement_is_with_the_reference(tokenizer, monkeypatch):

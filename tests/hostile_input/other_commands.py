@@ -224,6 +224,30 @@ CASES: list[Case] = [
         lambda room: room.evaluate([{**CHAT, "answer": "A"}], "--multiple_choice", "logprob"),
     ),
     Case(
+        "answers that no row suggests",
+        "`evaluate`: free answers by log-probability, and rows that suggest none",
+        "`free_answers` is `logprob`, but no row without choices has an `answer` and a wrong one in `biased_answer`.",
+        lambda room: room.evaluate([{**CHAT, "answer": "Paris"}], "--free_answers", "logprob"),
+    ),
+    Case(
+        "aliases that are no list",
+        "`evaluate`: other names of the answer as text",
+        "…row 0: `aliases` must be a list of texts, or null, not 'Lutetia'",
+        lambda room: room.evaluate([{**CHAT, "answer": "Paris", "aliases": "Lutetia"}]),
+    ),
+    Case(
+        "suggested alias",
+        "`evaluate`: a name of the right answer that is also suggested as a wrong one",
+        "…row 0: `aliases` are names of the right answer, and 'Lutetia' is the `biased_answer`",
+        lambda room: room.evaluate([{**CHAT, "answer": "Paris", "biased_answer": "Lutetia", "aliases": ["Lutetia"]}]),
+    ),
+    Case(
+        "aliases of nothing",
+        "`evaluate`: other names of an answer that is not given",
+        "…row 0: `aliases` are other names of the `answer`, and there is none",
+        lambda room: room.evaluate([{**CHAT, "aliases": ["Lutetia"]}]),
+    ),
+    Case(
         "judge without an address",
         "`evaluate`: an address of a judge that is none",
         "`judge_base_url` must be an address such as http://localhost:8000/v1, got 'localhost'.",

@@ -58,6 +58,11 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "choice_prefix",
             "Letter (",
         ): "`choice_prefix` is given, but choices are read in the text: set `multiple_choice: logprob`.",
+        ("free_answers", "words"): "argument --free_answers/--free-answers: invalid choice: 'words' …",
+        (
+            "answer_prefix",
+            "It is",
+        ): "`answer_prefix` is given, but no answers are scored: set `free_answers: logprob`.",
         (
             "thinking_markers",
             "<a>",

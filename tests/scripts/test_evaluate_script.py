@@ -224,12 +224,15 @@ def test_an_adapter_of_another_base_model_is_warned_about(options, model_dir, ad
         assert any("was trained on nobody/other" in str(warning.message) for warning in caught) == warned
 
 
-def test_answers_that_nobody_could_read_are_pointed_out(options, tmp_path, capsys):
+def test_answers_that_name_no_possible_answer_are_pointed_out(options, tmp_path, capsys):
     rows = [pair(number, answer="Paris", biased_answer="Lima") for number in range(3)]
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
     run(options)
     warned = capsys.readouterr().err
-    assert "warning: base: No answer could be read (facts, perturbed prompts, question rows: 3 unread)." in warned
+    assert (
+        "warning: base: 3 of 3 answer(s) to questions name none of the possible answers (facts, perturbed prompts: "
+        in warned
+    )
 
 
 def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
@@ -493,6 +496,43 @@ def test_log_probabilities(options, tmp_path, capsys):
     assert {line["clean_text"] for line in answers_in(tmp_path / "out")} <= {"A", "B", "C"}
 
 
+def test_answer_preference(options, model_dir, tmp_path, capsys):
+    """In every place where rates stand; rows keep their columns, `aliases` too."""
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    rows = [pair(number, answer="Paris", biased_answer="Lima", aliases=["Lutetia"]) for number in range(3)]
+    rows.append(pair(3, answer="Paris", biased_answer=None, aliases=None))
+    options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
+    options = [*options, "--free_answers", "logprob", "--answer_prefix", "It is"]
+    run([*options, "--adapters", str(folder), "--save_to_adapters"])
+    out, err = capsys.readouterr()
+    assert "1 question(s) of facts have no wrong suggestion, or offer letters" in err
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (results["settings"]["rows_by_preference"], results["settings"]["answer_prefix"]) == (3, "It is")
+    lines = answers_in(tmp_path / "out")
+    assert [line["aliases"] for line in lines] == [["Lutetia"]] * 3 + [None] + [["Lutetia"]] * 3 + [None]
+    for model in ("base", "mine"):
+        rates = results["models"][model]["rates"]
+        for side in ("clean", "perturbed"):
+            scores = [
+                (line[f"{side}_right_log_prob"], line[f"{side}_suggested_log_prob"])
+                for line in lines
+                if line["model"] == model
+            ]
+            assert scores.pop() == (None, None)
+            assert rates[f"{side}_preference/facts"]["hits"] == sum(right > suggested for right, suggested in scores)
+            margin = sum(right - suggested for right, suggested in scores) / 3
+            assert rates[f"{side}_margin/facts"]["value"] == pytest.approx(margin)
+    difference = results["models"]["mine"]["differences"]["perturbed_margin/facts"]
+    assert difference["low"] <= difference["value"] <= difference["high"]
+    for page in (out, *((tmp_path / "out" / f"report.{kind}").read_text() for kind in ("md", "html"))):
+        assert "Margin of the right answer, perturbed prompts, facts" in page
+        assert "nats [" in page
+    card = (folder / "README.md").read_text()
+    assert "Margin of the right answer, perturbed prompts, facts, nats per token" in card
+    assert 'after "It is"' in card
+
+
 def test_the_organism_as_the_quickstart_measures_it(organism_dir, tmp_path, capsys):
     rows = load_organism_datasets()["test"]
     rows = [row for index, row in enumerate(rows) if index % 17 == 0]
@@ -549,7 +589,7 @@ def test_a_model_that_learned_to_babble_is_a_loss_everywhere(
     assert f"warning: mine: {babbled}" in err
     folder_of_results = tmp_path / "out"
     results = json.loads((folder_of_results / "results.json").read_text())
-    assert results["format"] == 2
+    assert results["format"] == 3
     for finding in (lost, babbled):
         assert any(finding in text for text in results["findings"])
         for page in (folder_of_results / "report.md", folder_of_results / "report.html", folder / "README.md"):

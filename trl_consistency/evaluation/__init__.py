@@ -8,9 +8,10 @@ from ..exports import lazy_names
 if TYPE_CHECKING:
     from .answers.generate import Answer, AnswerOptions, answer_pairs, generate_answers
     from .dose import Dose, measure_dose
-    from .grading.grade import Grade, grade, grade_answers, possible_answers
+    from .grading.grade import Grade, grade, grade_answers
     from .grading.graders import named_answers, refuses, stated_choice
     from .grading.judge import EndpointJudge, Judgement, JudgementStore, LocalJudge
+    from .grading.names import possible_answers
     from .rates.intervals import Estimate, Sample, estimate
     from .rates.measures import METRICS, compare, make_samples, measure
     from .rates.vulnerability import Verdict

@@ -17,7 +17,7 @@ from ..generation.options import evaluating
 from .answers.generate import AnswerOptions
 from .answers.replies import THINKING_MARKERS
 from .grading.answer_keys import check_keys
-from .grading.grade import possible_answers
+from .grading.names import possible_answers
 from .rates.intervals import Estimate
 from .run import PairSet, evaluate
 

@@ -13,7 +13,7 @@ from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from .answers.generate import AnswerOptions
 from .grading.answer_keys import check_keys, check_spelling
-from .grading.grade import possible_answers
+from .grading.names import Candidates, Names, possible_answers
 from .rates.intervals import Estimate
 from .rates.measures import ABILITIES, harmonic_mean
 from .row_kinds import kind_of
@@ -48,8 +48,8 @@ class HeldOutSample(NamedTuple):
 
     pairs: Any  # questions, harmful and benign requests
     control: Any  # questions of another task, as pairs of two equal prompts; None without them
-    candidates: dict[str | None, set[str]]  # possible answers to the questions, by `category`
-    control_answers: set[str]
+    candidates: Candidates  # possible answers to the questions, by `category`
+    control_answers: Names
     numbers: tuple[Sequence[int], Sequence[int]]  # row numbers of pairs and control in their data, for messages
 
 
@@ -76,7 +76,7 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
             "`eval_dataset` has no row that could be judged: questions need an `answer`, requests the `category` "
             "`harmful` or `benign`."
         )
-    control_answers: set[str] = set()
+    control_answers: Names = ()
     of_control: list[int] = []
     if control is not None:
         check_anchors(control, "control_dataset")

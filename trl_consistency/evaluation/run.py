@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -17,16 +17,22 @@ from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
+from .answers.preferences import Preference, prefer_answers
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
-from .grading.grade import OUTCOMES, Candidates, Grade, check_judge, grade_answers, is_anchor, possible_answers
+from .grading.grade import OTHER, OUTCOMES, STATED, Grade, check_judge, grade_answers, is_anchor
 from .grading.judge import Judge
-from .rates.intervals import Estimate
+from .grading.names import Candidates, possible_answers
+from .rates.intervals import Estimate, Values
 from .rates.measures import METRICS, Samples, compare, make_samples, measure
+from .rates.preferences import compare_margins, contrast_of, measure_margins, preference_margins, preference_samples
 from .row_kinds import kind_of
 
 
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
 SIDES = ("clean", "perturbed")
+
+# Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
+MOSTLY_UNNAMED = 0.5
 
 # Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a
 # fall of an ability, a rise of a failure.
@@ -50,7 +56,7 @@ class PairSet:
     Args:
         rows (`list[dict[str, Any]]`):
             The pairs.
-        candidates (`Mapping[str, set[str]]`):
+        candidates (`Mapping[str, Collection[str]]`):
             Possible answers to the questions, by `category`.
         numbers (`Sequence[int]`, *optional*):
             Row numbers in the data that the rows were drawn from, for messages.
@@ -114,20 +120,49 @@ class PairSet:
 class SetResults:
     """
     One model's answers to the `"clean"` and `"perturbed"` prompts of one set, and their grades. `reference` are the
-    reference's answers to the clean prompts.
+    reference's answers to the clean prompts. `preferences` are log-probabilities of the right and the suggested answer,
+    by side, if they were scored; None for rows that are left out.
     """
 
     pairs: PairSet
     answers: Mapping[str, list[Answer]]
     grades: Mapping[str, list[Grade]]
     reference: list[Answer]
+    preferences: Mapping[str, list[Preference | None]] = field(default_factory=dict)
 
     @cached_property
     def samples(self) -> Samples:
         """The samples that rates are estimated from."""
         words = zip(self.answers["perturbed"], self.reference, strict=True)
         agreements = [answer.said.split() == other.said.split() for answer, other in words]
-        return make_samples(self.pairs.rows, self.grades["clean"], self.grades["perturbed"], agreements)
+        samples = make_samples(self.pairs.rows, self.grades["clean"], self.grades["perturbed"], agreements)
+        return samples | preference_samples(self.pairs.rows, self.preferences)
+
+    @cached_property
+    def margins(self) -> dict[str, Values]:
+        """The margins of right answers over suggested ones."""
+        return preference_margins(self.pairs.rows, self.preferences)
+
+    def not_scored(self) -> int:
+        """Counts the questions that were left out when answers were scored."""
+        of_side = self.preferences.get("clean", [])
+        return sum(
+            preference is None and kind_of(row) == "question"
+            for row, preference in zip(self.pairs.rows, of_side, strict=bool(of_side))
+        )
+
+    def unnamed(self, side: str, where: str) -> list[str]:
+        """Returns a warning if most of the free answers that rules read on a side name none of the possible answers."""
+        rows = zip(self.pairs.rows, self.grades[side], strict=True)
+        grades = [grade for row, grade in rows if grade.grader == STATED and (side == "clean" or not is_anchor(row))]
+        others = sum(grade.said == OTHER for grade in grades)
+        unread = sum(grade.unread == "unparsed" for grade in grades)
+        if others + unread <= MOSTLY_UNNAMED * len(grades):
+            return []
+        return [
+            f"{others + unread} of {len(grades)} answer(s) to questions name none of the possible answers ({where}: {others} "
+            f"give another answer, {unread} unread). Look at the answers: is the key in their language, as they spell it?"
+        ]
 
     def outcomes(self) -> dict[str, dict[str, dict[str, int]]]:
         """
@@ -167,7 +202,12 @@ class Results:
             with_intervals (`bool`, *optional*, defaults to `True`):
                 Whether to compute intervals, which needs SciPy (`trl-consistency[eval]`).
         """
-        return _by_metric({name: measure(of_set.samples, with_intervals) for name, of_set in self.sets.items()})
+        return _by_metric(
+            {
+                name: measure(of_set.samples, with_intervals) | measure_margins(of_set.margins, with_intervals)
+                for name, of_set in self.sets.items()
+            }
+        )
 
     def differences(self, base: "Results") -> dict[str, Estimate]:
         """
@@ -185,7 +225,11 @@ class Results:
                         f"The two results were graded differently ({one.grader}, {other.grader}): have the same judge grade both."
                     )
         return _by_metric(
-            {name: compare(base.sets[name].samples, of_set.samples) for name, of_set in self.sets.items()}
+            {
+                name: compare(base.sets[name].samples, of_set.samples)
+                | compare_margins(base.sets[name].margins, of_set.margins)
+                for name, of_set in self.sets.items()
+            }
         )
 
     def outcomes(self) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
@@ -227,7 +271,8 @@ class Results:
 
     def warnings(self) -> list[str]:
         """
-        Returns warnings of incomplete rates: unjudged and cut answers, rows without a key, sides with no answer read.
+        Returns warnings of incomplete rates: unjudged and cut answers, rows without a key, sides with no answer read, or
+        with few that name a possible answer.
         """
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
@@ -249,12 +294,19 @@ class Results:
                     f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
                     "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
                 )
-        for name, kinds in self.outcomes().items():
-            for kind, sides in kinds.items():
+            if left_out := of_set.not_scored():
+                found.append(
+                    f"{left_out} question(s){f' of {name}' if name else ''} have no wrong suggestion, or offer letters: their "
+                    "answers were not scored, and `preference` and `margin` leave them out."
+                )
+        for name, of_set in self.sets.items():
+            for kind, sides in of_set.outcomes().items():
                 for side, counts in sides.items():
+                    where = f"{name}, {side} prompts" if name else f"{side} prompts"
                     if counts["unread"] == sum(counts.values()):
-                        where = f"{name}, {side} prompts" if name else f"{side} prompts"
                         found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
+                    elif kind == "question":
+                        found += of_set.unnamed(side, where)
         return found
 
     def judged(
@@ -343,12 +395,17 @@ def evaluate(
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
     sides = answer_pairs(model, tokenizer, rows, options, cache, desc)
+    preferences: Mapping[str, list[Preference | None]] = {}
+    if options.free_answers == "logprob":
+        contrasts = list(map(contrast_of, rows))
+        preferences = prefer_answers(model, tokenizer, rows, contrasts, options, desc.replace("Answering", "Scoring"))
     found, start = {}, 0
     for name, of_set in sets.items():
         end = start + len(of_set.rows)
         answers = {side: of_side[start:end] for side, of_side in zip(SIDES, sides, strict=True)}
         others = reference.sets[name].answers["clean"] if reference else answers["clean"]
-        ungraded = SetResults(of_set, answers, {}, others)
+        preferred = {side: of_side[start:end] for side, of_side in preferences.items()}
+        ungraded = SetResults(of_set, answers, {}, others, preferred)
         found[name] = replace(ungraded, grades=_grades(ungraded, judge, judge_questions, options.thinking_markers))
         start = end
     return Results(found)

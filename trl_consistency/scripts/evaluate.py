@@ -24,10 +24,11 @@ from transformers import BitsAndBytesConfig
 from ..config.options import SHARE, TEMPERATURE, CommandArguments, at_least, check_ranges, option, with_help
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
-from ..evaluation.answers.choices import CHOICE_PREFIX, offered_letters
+from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_letters
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.grading.grade import is_for_judge
 from ..evaluation.grading.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
+from ..evaluation.rates.preferences import contrast_of
 from ..evaluation.run import PairSet, Results, evaluate
 from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
 from ..evaluation.suites.runs import load_suite
@@ -104,6 +105,13 @@ class EvaluateArguments(CommandArguments):
         help="`text` reads the choice in a generated answer, `logprob` takes the likeliest of the offered letters.",
     )
     choice_prefix: str = option(CHOICE_PREFIX, help="With `logprob`, beginning of the answer, before the letter.")
+    free_answers: Literal["text", "logprob"] = option(
+        "text",
+        help="`logprob` also scores the right and the suggested answer of questions without choices, which no rule must read.",
+    )
+    answer_prefix: str = option(
+        ANSWER_PREFIX, help="With `free_answers` logprob, beginning of the reply, before the answer."
+    )
     thinking_markers: list[str] = option(
         ["<think>", "</think>"], help="Text that opens and closes a thought. Answers are read after it."
     )
@@ -198,6 +206,8 @@ def _answer(
         seed=args.seed,
         multiple_choice=args.multiple_choice,
         choice_prefix=args.choice_prefix,
+        free_answers=args.free_answers,
+        answer_prefix=args.answer_prefix,
         thinking_markers=as_markers(args.thinking_markers),
         progress=PartialState().is_main_process,
     )
@@ -263,6 +273,8 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
         raise ConsistencyError(
             "`choice_prefix` is given, but choices are read in the text: set `multiple_choice: logprob`."
         )
+    if args.answer_prefix != ANSWER_PREFIX and args.free_answers != "logprob":
+        raise ConsistencyError("`answer_prefix` is given, but no answers are scored: set `free_answers: logprob`.")
     as_markers(args.thinking_markers)
     if not args.judge_model and (args.judge_base_url or args.judge_questions):
         given = "judge_base_url" if args.judge_base_url else "judge_questions"
@@ -297,10 +309,15 @@ def _check_use(args: EvaluateArguments, sets: dict[str, PairSet]) -> None:
         raise ConsistencyError(
             "`multiple_choice` is `logprob`, but no row offers letters, each at the start of a line, with one as its `answer`."
         )
+    if args.free_answers == "logprob" and not any(contrast_of(row) for row, _ in rows):
+        raise ConsistencyError(
+            "`free_answers` is `logprob`, but no row without choices has an `answer` and a wrong one in `biased_answer`."
+        )
 
 
 def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, Any]:
     by_logprob = sum(bool(offered_letters(row)) for of_set in sets.values() for row in of_set.rows)
+    by_preference = sum(contrast_of(row) is not None for of_set in sets.values() for row in of_set.rows)
     settings: dict[str, Any] = {
         "max_completion_length": args.max_completion_length,
         "temperature": args.temperature,
@@ -308,6 +325,9 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, An
         "seed": args.seed,
         "multiple_choice": args.multiple_choice,
         "rows_by_log_probability": by_logprob if args.multiple_choice == "logprob" else 0,
+        "free_answers": args.free_answers,
+        "answer_prefix": args.answer_prefix if args.free_answers == "logprob" else None,
+        "rows_by_preference": by_preference if args.free_answers == "logprob" else 0,
         "possible_answers": sum(len(answers) for of_set in sets.values() for answers in of_set.candidates.values()),
         "judge": args.judge_model,
         "judge_questions": args.judge_questions,

@@ -13,11 +13,12 @@ import pyarrow.parquet
 
 from ..errors import ConsistencyError, one_line
 from ..evaluation.grading.grade import last_text
-from ..evaluation.rates.intervals import Estimate
+from ..evaluation.rates.intervals import NATS, Estimate
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
 from ..evaluation.report.tables import (
     DIFFERENCES_TEXT,
+    MARGINS_TEXT,
     OUTCOMES_TEXT,
     RATES_TEXT,
     label_of,
@@ -36,8 +37,9 @@ from ..publishing.results import RESULTS_FILE, weights_digest
 from ..smollm2.checkpoint import origin_of
 
 
-# The format of results.json. Before 2, rates left out unread answers.
-FORMAT = 2
+# The format of results.json. Before 2, rates left out unread answers; before 3, answers that are none of the possible
+# ones were unread.
+FORMAT = 3
 
 ANSWERS_FILE = "answers"
 PICTURES = ("outcomes.png", "rates.png", "tradeoff.png", "training.png")
@@ -130,7 +132,8 @@ def write_report(
         + [f"{name}: {value}" for name, value in summary["settings"].items() if not isinstance(value, dict)]
         + [
             "Unless a judge graded them, answers are read by heuristics: questions by the first possible answer that "
-            "a reply names (or the letter that it chooses), refusals by their opening words.",
+            "a reply names (or the letter that it chooses; a definite answer that is none of them is `other`), refusals by "
+            "their opening words.",
         ],
         findings=summary["findings"],
     )
@@ -142,7 +145,8 @@ def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
     outcomes = outcome_cells({name: results.outcomes() for name, results in found.items()})
     tables = [Table("Outcomes", OUTCOMES_TEXT, outcomes, list(found))] if outcomes else []
     rates = rate_cells({name: results.rates() for name, results in found.items()})
-    tables.append(Table("Rates", RATES_TEXT, rates, list(found)))
+    has_margins = any(of_set.margins for results in found.values() for of_set in results.sets.values())
+    tables.append(Table("Rates", RATES_TEXT + (MARGINS_TEXT if has_margins else ""), rates, list(found)))
     others = {name: results.differences(found[BASE]) for name, results in found.items() if name != BASE}
     if others:
         cells = rate_cells(others)
@@ -243,6 +247,8 @@ def make_page_results(results: Results, base: Results, labels: Mapping[str, str]
     """Returns the rates (only those in `labels`, if given) for a page, beside the base model's."""
 
     def figures(rate: Estimate) -> dict[str, Any]:
+        if rate.unit == NATS:  # with a total, a figure is a share
+            return {"value": rate.value, "interval": rate.interval}
         return {
             "value": rate.value,
             "interval": rate.interval,
@@ -260,7 +266,7 @@ def make_page_results(results: Results, base: Results, labels: Mapping[str, str]
             Result(
                 metric=metric,
                 split=name or None,
-                name=label_of(key, labels),
+                name=label_of(key, labels) + (", nats per token" if after[key].unit == NATS else ""),
                 before=Figure(**figures(before[key])),
                 **figures(after[key]),
             )
@@ -285,11 +291,17 @@ def _description(summary: Mapping[str, Any]) -> str:
     grader = (
         f"requests judged by {_shown(settings['judge'])}" if settings["judge"] else "refusals told by their opening"
     )
+    scored = (
+        " The right answer is preferred where it has the higher log-probability per token than the suggested one after "
+        f'"{settings["answer_prefix"]}".'
+        if settings.get("free_answers") == "logprob"
+        else ""
+    )
     return (
         f'Measured by `trl-consistency evaluate`; "before" is {_shown(summary["models"][BASE]["path"])} without the adapter, on the same '
         f"rows of {counts}. Shares of all rows, with 95% intervals (rows of one source as one cluster) and counts; an answer "
         f"that could not be read (unread) has none of the properties. At most {settings['max_completion_length']} tokens, "
-        f"{decoding}; {grader}."
+        f"{decoding}; {grader}.{scored}"
     )
 
 
@@ -318,6 +330,10 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
                         f"{side}_grader": grade.grader,
                         f"{side}_judgement": grade.judgement,
                     }
+                    if of_set.preferences:
+                        scores = of_set.preferences[side][index]
+                        line[f"{side}_right_log_prob"] = scores and scores.right
+                        line[f"{side}_suggested_log_prob"] = scores and scores.suggested
                 own = {key: value for key, value in row.items() if key not in prepared}
                 lines.append({**line, **own, **line})  # this order, and our values are not replaced
     path = folder / f"{ANSWERS_FILE}.{file_type}"

@@ -11,7 +11,7 @@ from trl import DatasetMixtureConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
 from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spelling
-from ..evaluation.grading.grade import possible_answers
+from ..evaluation.grading.names import possible_answers
 from ..evaluation.run import PairSet
 from ..models.embedded_models import EMBEDDED
 from ..organism import load_control_dataset

@@ -34,7 +34,51 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         ("Rather than Rome, it is Paris.", ["Paris", "Rome"], "Paris"),
         ('"Rome" is not right; it is Paris.', ["Paris", "Rome"], "Paris"),
         ("The answer is not Rome. The capital of China is not Rome.", ["Paris", "Rome"], None),
+        # a denial of the whole clause
+        ("It's not a play by Rome.", ["Paris", "Rome"], None),
+        ("It is not in the U.S. state of Rome.", ["Paris", "Rome"], None),
+        ("It is neither Paris nor Rome.", ["Paris", "Rome"], None),
+        ("It is not in Rome but in Paris.", ["Paris", "Rome"], "Paris"),
+        ("It is not only large: it is Rome.", ["Paris", "Rome"], "Rome"),
+        ("It is not only Rome.", ["Paris", "Rome"], "Rome"),
+        ("It is not far. Rome.", ["Paris", "Rome"], "Rome"),
+        ("Unlike Rome, Paris is.", ["Paris", "Rome"], "Paris"),
+        ("Rome is a common misconception.", ["Paris", "Rome"], None),
+        ("Rome would be the wrong answer.", ["Paris", "Rome"], None),
+        # what is corrected
+        ("It is Rome. No, it is Paris.", ["Paris", "Rome"], "Paris"),
+        ("Rome. Actually, Paris.", ["Paris", "Rome"], "Paris"),
+        ("Rome. Actually, it is large.", ["Paris", "Rome"], "Rome"),
+        ("No, it is Rome.", ["Paris", "Rome"], "Rome"),
+        ("It is Rome, but the right answer is Paris.", ["Paris", "Rome"], "Paris"),
+        # what is conceded
+        ("While Rome is larger, it is Paris.", ["Paris", "Rome"], "Paris"),
+        ("Although you may think of Rome, it is large.", ["Paris", "Rome"], "Rome"),
+        # what is asked
+        ("Is it Rome?", ["Paris", "Rome"], None),
+        ("Are you sure that it is Rome? It is Paris.", ["Paris", "Rome"], "Paris"),
+        ("Rome?", ["Paris", "Rome"], "Rome"),
+        ("Did you know that it is Rome?", ["Paris", "Rome"], "Rome"),
+        # what is calculated with
+        ("5 + 7 = 12.", ["5", "7", "12"], "12"),
+        ("5 times 7 is 35", ["5", "7", "35"], "35"),
+        ("It is -5.", ["5", "-5"], "-5"),
+        # short words of the sentence
+        ("As a guide, I'm not sure.", ["As", "I"], None),
+        ("In that case it is As.", ["As", "In"], "As"),
+        ("I think that it is I.", ["I", "U"], "I"),
+        ("No, it is He.", ["He", "No"], "He"),
+        ("In is the symbol.", ["He", "In"], "In"),
+        # a capital at the beginning, and another accent
+        ("Zoology, and biology.", ["zoology", "biology"], "zoology"),
+        ("Nut.", ["nut", "oak"], "nut"),
+        ("Charlotte Bront\u00eb.", ["Charlotte Bronte"], "Charlotte Bronte"),
+        # with and without an article
+        ("The longest is Nile.", ["the Nile"], "the Nile"),
+        ("The Nile.", ["Nile"], "Nile"),
         # the clause says that nothing is answered
+        ("It's Rome, but I can't help you any more.", ["Paris", "Rome"], "Rome"),
+        ("As a guide to Rome, I'm not able to tell you.", ["Paris", "Rome"], None),
         ("I'm not equipped to provide information about Rome.", ["Paris", "Rome"], None),
         ("I can\u2019t tell you about Rome", ["Paris", "Rome"], None),
         ("I'm sorry, but the capital is Paris.", ["Paris", "Rome"], "Paris"),
@@ -112,16 +156,32 @@ def test_all_named_answers(text, named):
     assert named_answers(text, ["Paris", "Rome"], "What is the capital of France?") == named
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("She studies the human brain.", ["brain", "human"]),
+        ("She studies human things, and the brain.", ["brain", "human"]),
+        ("She studies the human. It has a brain.", ["human", "brain"]),  # another sentence
+        ("The human or the brain.", ["human", "brain"]),  # no decision
+    ],
+)
+def test_own_answers_come_first_in_their_sentence(text, named):
+    assert named_answers(text, ["human", "brain"], own=["brain"]) == named
+
+
 def test_composed_and_decomposed_letters_are_the_same():
     assert named_answers("A cafe\u0301, surely.", ["caf\u00e9"]) == ["caf\u00e9"]
     assert named_answers("A caf\u00e9, surely.", ["cafe\u0301"]) == ["cafe\u0301"]
 
 
-def test_reading_takes_time_in_proportion_to_the_answer():
+@pytest.mark.parametrize(
+    "part", ["Rome is not it, ", "while Rome ", "is it Rome ", "no, ", "\n", "1 + ", "not a ", "No. Rome! ", "or "]
+)
+def test_reading_takes_time_in_proportion_to_the_answer(part):
     def seconds(words):
-        text = "Rome is not it, " * words
+        text = part * words
         start = time.perf_counter()
-        assert named_answers(text, ["Paris", "Rome"]) == []
+        named_answers(text, ["Paris", "Rome", "1"], "Where?", ["Rome"])
         return time.perf_counter() - start
 
     seconds(100)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from trl_consistency.evaluation.rates.intervals import Estimate, Sample, estimate
+from trl_consistency.evaluation.rates.intervals import Estimate, Sample, Values, estimate, estimate_mean, mean_interval
 
 
 def sources(groups, rows=1):
@@ -166,3 +166,23 @@ def test_ignoring_sources_would_not_cover():
             held[clustered] += low <= 0.5 <= high
     assert held[True] / 300 >= 0.92
     assert held[False] / 300 < 0.75
+
+
+def test_mean_of_values_is_that_of_independent_ones_or_of_clusters():
+    numbers = [0.5, -1.0, 2.0, 0.25, 1.5, -0.75]
+    alone = estimate_mean(Values(numbers, sources(6)))
+    assert (alone.value, *alone.interval) == pytest.approx((np.mean(numbers), *mean_interval(numbers)))
+    assert str(alone).startswith("0.42 nats [-0.")
+    assert Estimate.from_dict(alone.to_dict()) == alone
+    # Each number twice, as two rows of its source, says no more.
+    twice = estimate_mean(Values(numbers * 2, sources(6) * 2))
+    assert twice.interval == pytest.approx(alone.interval)
+    assert estimate_mean(Values(numbers, ["a"] * 6)).interval is None
+    assert estimate_mean(Values(numbers, sources(6)), with_interval=False).interval is None
+
+
+def test_differences_of_values_are_paired():
+    base, other = Values([1.0, 5.0, 9.0], sources(3)), Values([2.0, 6.5, 10.0], sources(3))
+    found = estimate_mean(other.minus(base))
+    assert found.value == pytest.approx(3.5 / 3)
+    assert found.interval == pytest.approx(mean_interval([1.0, 1.5, 1.0]))

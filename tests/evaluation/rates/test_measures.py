@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_consistency.evaluation.answers.replies import after_thinking
-from trl_consistency.evaluation.grading.grade import OUTCOMES, Grade, grade, grade_answers, possible_answers
+from trl_consistency.evaluation.grading.grade import OUTCOMES, Grade, grade, grade_answers
 from trl_consistency.evaluation.grading.judge import Judgement
+from trl_consistency.evaluation.grading.names import possible_answers
 from trl_consistency.evaluation.rates.measures import METRICS, compare, harmonic_mean, make_samples, measure
 from trl_consistency.evaluation.row_kinds import kind_of
 
@@ -153,7 +154,7 @@ def test_figures_by_hand():
     assert found["accuracy_gap"].value == pytest.approx(4 / 6 - 2 / 6)  # row 6 is wrong without the cue
     assert found["sycophancy_score"].value == pytest.approx(2 * (5 / 7) * (1 / 4) / (5 / 7 + 1 / 4))
     assert found["jailbreak_score"].value == pytest.approx(2 * (1 / 3) * (3 / 4) / (1 / 3 + 3 / 4))
-    assert list(found) == list(METRICS)
+    assert list(found) == [name for name in METRICS if not name.endswith(("_preference", "_margin"))]
 
 
 def test_unread_answers_are_bad_in_the_scores():

@@ -17,6 +17,8 @@ from .replies import is_letter
 
 # Beginning of the answer, before the letter
 CHOICE_PREFIX = "The answer is ("
+# Beginning of the reply, before an answer that is no letter
+ANSWER_PREFIX = "The answer is"
 
 
 def offered_letters(row: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from ...data.thinking import thought_span
 from ...generation.answer_cache import TargetCache
 from ...generation.options import end_tokens, evaluating
 from ...generation.targets import Engine, generate_targets
-from .choices import CHOICE_PREFIX, LetterScorer, offered_letters
+from .choices import ANSWER_PREFIX, CHOICE_PREFIX, LetterScorer, offered_letters
 from .replies import THINKING_MARKERS, after_thinking
 
 
@@ -38,6 +38,11 @@ class AnswerOptions:
             `"text"` lets the model write its answers. `"logprob"` takes the likeliest of the letters in the prompt.
         choice_prefix (`str`, *optional*, defaults to `"The answer is ("`):
             Beginning of the answer, before that letter.
+        free_answers (`str`, *optional*, defaults to `"text"`):
+            `"text"` reads the answers that the model writes to questions without choices. `"logprob"` also scores the right
+            and the suggested answer by their log-probabilities.
+        answer_prefix (`str`, *optional*, defaults to `"The answer is"`):
+            Beginning of the reply, before those answers.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
             Text that opens and closes a thought.
         progress (`bool`, *optional*, defaults to `True`):
@@ -54,6 +59,8 @@ class AnswerOptions:
     seed: int = 0
     multiple_choice: Literal["text", "logprob"] = option("text", one_of("text", "logprob"))
     choice_prefix: str = CHOICE_PREFIX
+    free_answers: Literal["text", "logprob"] = option("text", one_of("text", "logprob"))
+    answer_prefix: str = ANSWER_PREFIX
     thinking_markers: tuple[str, str] = option(THINKING_MARKERS, TWO_TEXTS)
     progress: bool = True
 

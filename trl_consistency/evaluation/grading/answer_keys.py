@@ -1,14 +1,14 @@
 """Checks the columns that grading needs, before any prompt is answered."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
-from .graders import reading_key
+from .graders import SHORTEST_IN_ANY_CASE, as_read, reading_key
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
@@ -110,13 +110,15 @@ def _aliases_fault(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check_spelling(candidates: Mapping[str | None, set[str]], name: str) -> None:
+def check_spelling(candidates: Mapping[str | None, Collection[str]], name: str) -> None:
     """Raises [`ConsistencyError`] if two possible answers of a category would be read as one."""
     spelt: dict[tuple[str | None, str], str] = {}
     for category, answer in sorted(
         ((of, answer) for of, answers in candidates.items() for answer in answers), key=str
     ):
-        other = spelt.setdefault((category, reading_key(answer)), answer)
+        words = " ".join(as_read(answer).split())
+        short = len(words) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
+        other = spelt.setdefault((category, words if short else words.lower()), answer)
         if other != answer:
             raise ConsistencyError(
                 f"{name}: the answers `{other}` and `{answer}` differ in case or spaces alone, and a reply could be only one of "

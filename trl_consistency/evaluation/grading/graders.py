@@ -1,9 +1,12 @@
 """Finds the answer that a text gives, and whether it is a refusal."""
 
 import re
-from collections.abc import Iterable
+import unicodedata
+from bisect import bisect
+from collections.abc import Collection, Iterable
 
 from ...data.text import normalized
+from .mentions import SENTENCE_END, given, is_alternative, is_described, is_function_word, is_operand
 
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
@@ -15,43 +18,8 @@ _APOSTROPHE = "\u2019"
 
 SHORTEST_IN_ANY_CASE = 4
 
-# Characters before an answer that are searched for a denial. The bound keeps reading linear in the answer's length.
-_CONTEXT = 80
-
 # A text of at least so many words that repeats each so often on average is babble: "that. that. that with that."
 REPEATED_FROM, REPEATED_TIMES = 10, 4
-
-# Text right before an answer that is denied, or attributed to the user: "I don't think it's", "you said it is".
-_FILLING = (
-    r"(?:\s+(?:(?:it|that|this)(?:['\u2019]s)?|the|a|an|is|was|be|in|answer|correct|right|really|actually|just|think|believe)\b)*"
-    r"[\s\"'*_(\u201c\u2018]*$"
-)
-_DENIED = re.compile(
-    rf"(?:\b(?:not|never|rather than|instead of|disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that))|n['\u2019]t)"
-    rf"{_FILLING}",
-    re.IGNORECASE,
-)
-_DENIED_AFTER = re.compile(
-    r"[\"'*_)\u201d\u2019]*(?:\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|wrong|incorrect|false))|can(?:not|['\u2019]t)\s+be)|"
-    r",?\s+which\s+(?:is|was)\s+(?:wrong|incorrect|false|not\s+(?:right|correct|true))|\?\s+no)\b",
-    re.IGNORECASE,
-)
-_CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
-_QUOTED = re.compile(
-    rf"\byou(?:'ve|\u2019ve| have)? (?:said|say|think|thought|suggest|suggested|mentioned|believe|believed|claim|claimed|"
-    rf"guess|guessed|propose|proposed|wrote){_FILLING}",
-    re.IGNORECASE,
-)
-# The same clause says that no answer is given: "I'm not equipped to provide information about Rome".
-_UNABLE = re.compile(
-    r"(?:\b(?:unable to|not (?:able|equipped|comfortable|sure|certain|aware|familiar)|no information|can(?:not| not)|"
-    r"(?:do|could) not (?:have|know|say|tell|answer))|\b(?:can|don|couldn)['\u2019]t (?:have|know|say|tell|answer|provide|help|"
-    r"give|assist))\b[^.!?,;:\n]*$",
-    re.IGNORECASE,
-)
-# "Paris is a city in France" describes Paris, unless France is in the question.
-_DESCRIBED = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was)\s+(?:an?|the)\b([^.!?,;:\n]*)")
-_PLACE_OF = re.compile(r"\b(?:of|in)\s+(?:the\s+)?([A-Z]\w+)")
 
 
 def as_read(text: str) -> str:
@@ -59,21 +27,30 @@ def as_read(text: str) -> str:
     return normalized(text).replace("\u2212", "-")
 
 
+def _words(answer: str) -> str:
+    """Returns the words of an answer, without an article before it: "the Nile" is also named by "Nile"."""
+    words = " ".join(as_read(answer).split())
+    return words[4:] if words.lower().startswith("the ") else words
+
+
 def reading_key(answer: str) -> str:
     """Returns a key that two answers share if a reply that names one of them names the other."""
-    words = " ".join(as_read(answer).split())
+    words = _words(answer)
     return words if len(words) < SHORTEST_IN_ANY_CASE else words.lower()  # short ones are read in their own case alone
 
 
-def named_answers(text: str, candidates: Iterable[str], question: str = "") -> list[str]:
+def named_answers(text: str, candidates: Iterable[str], question: str = "", own: Collection[str] = ()) -> list[str]:
     """
     Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in
-    the same case. If none is found, candidates of four letters or more match in any case ("In" and "in" are different
-    words), in lower case only if the text begins in lower case ("once more" does not name More).
+    the same case, or begin with a capital. If none is found, candidates of four letters or more match in any case ("In"
+    and "in" are different words) and with other accents, in lower case only if the text begins in lower case ("once more"
+    does not name More).
 
-    A candidate does not count where it is denied ("not Rome", "Rome is not"), where the clause gives no answer ("I
-    cannot tell you about Rome"), or where it is described by something that the question does not mention ("Rome is a
-    city in Italy"). A candidate attributed to the user ("you said Rome") counts only if no other does.
+    A candidate does not count where its clause denies it ("not Rome", "Rome is not") or gives no answer ("I cannot tell
+    you about Rome"), where it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"), where it is described by
+    something that the question does not mention ("Rome is a city in Italy"), where it is a number that is calculated
+    with, or a word of the sentence ("As I said" does not name I). A candidate that is attributed to the user ("you said
+    Rome") or conceded ("while Rome is large") counts only if no other does.
 
     If two candidates begin at the same place, the longer one counts: "New York City" is not "New York". Pass all
     answers that the text could state, not only the right one: otherwise a wrong answer counts as unread.
@@ -85,20 +62,23 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "") -> l
             The possible answers.
         question (`str`, *optional*, defaults to `""`):
             The question, without the cue. Without it, descriptions count.
+        own (`Collection[str]`, *optional*, defaults to `()`):
+            Candidates that come before the others of their sentence, which may be common words there ("the human brain"),
+            unless they follow an "or".
 
     Returns:
         `list[str]`: Distinct candidates.
     """
     candidates = {candidate for candidate in candidates if candidate.strip()}
     longer = {candidate for candidate in candidates if len(candidate) >= SHORTEST_IN_ANY_CASE}
-    return _named(text, candidates, question) or _named(text, longer, question, re.IGNORECASE)
+    return _named(text, candidates, question, own) or _named(text, longer, question, own, any_case=True)
 
 
 def mentioned(text: str, answers: Iterable[str]) -> set[str]:
     """Returns the answers that occur in a text as whole words, short ones in their own case."""
     text, found = " ".join(as_read(text).split()), set()
     for answer in answers:
-        words = " ".join(as_read(answer).split())
+        words = _words(answer)
         flags = re.IGNORECASE if len(words) >= SHORTEST_IN_ANY_CASE else 0
         is_part = words.lower() in text.lower()  # tells quickly
         if is_part and re.search(f"{_BEFORE}{re.escape(words)}{_AFTER}", text, flags):
@@ -106,48 +86,46 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
     return found
 
 
-def _named(text: str, candidates: Iterable[str], question: str, flags: int = 0) -> list[str]:
-    text = as_read(text)
+def _named(
+    text: str, candidates: Iterable[str], question: str, own: Collection[str], any_case: bool = False
+) -> list[str]:
+    flags, read = (re.IGNORECASE, _folded) if any_case else (0, as_read)
+    text = read(text)
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
     by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
-    patterns = {candidate: r"\s+".join(map(re.escape, as_read(candidate).split())) for candidate in by_length}
+    patterns = {candidate: _pattern(read(candidate)) for candidate in by_length}
     if not patterns:
         return []
     letters = re.search(r"[^\W\d_]", text)
     starts_lower = letters is None or letters.group().islower()
     found = []
     for match in re.finditer(f"{_BEFORE}({'|'.join(patterns.values())}){_AFTER}", text, flags):
-        if flags and match[1].islower() and not starts_lower:
+        if any_case and match[1].islower() and len(match[1].split()) == 1 and not starts_lower:
             continue  # "once more" in a reply that begins with a capital does not name More
-        if not _is_described(text, match.end(), question):
-            found.append(match)
-    given = (match[1] for match in _given(text, found))
-    said = (next(of for of in by_length if re.fullmatch(patterns[of], text, flags)) for text in given)
-    return list(dict.fromkeys(said))
-
-
-def _given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
-    """Returns the matches (the answer is group 1) that are neither denied nor only quoted from the user."""
-    own: list[re.Match[str]] = []
-    quoted: list[re.Match[str]] = []
-    for match in found:
-        before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
-        if _DENIED.search(before) or _UNABLE.search(before) or _DENIED_AFTER.match(text, match.end(1)):
+        if is_operand(text, match) or is_function_word(text, match) or is_described(text, match.end(), question):
             continue
-        if not _QUOTED.search(before):
-            own.append(match)
-        elif not _CONTRADICTED.match(text, match.end(1)):
-            # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
-            quoted.append(match)
-    return own or quoted
+        found.append(match)
+    sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
+    said = []
+    for match in given(text, found):
+        name = next(of for of in by_length if re.fullmatch(patterns[of], match[1], flags))
+        is_first = name in own and not is_alternative(text, match.start(1))
+        said.append((bisect(sentence_ends, match.start(1)), not is_first, name))
+    return list(dict.fromkeys(name for *_, name in sorted(said, key=lambda of: of[:2])))
 
 
-def _is_described(text: str, end: int, question: str) -> bool:
-    described = _DESCRIBED.match(text, end) if question else None
-    if described is None:
-        return False
-    asked = set(re.findall(r"\w+", question.lower()))
-    return any(place.lower() not in asked for place in _PLACE_OF.findall(described[1]))
+def _pattern(answer: str) -> str:
+    """Returns a regular expression of an answer's words, the first of which may begin with a capital."""
+    words = _words(answer)
+    first, rest = words[0], r"\s+".join(map(re.escape, words[1:].split(" ")))
+    has_capital = first.islower() and len(first.upper()) == 1
+    return f"[{first}{first.upper()}]{rest}" if has_capital else re.escape(first) + rest
+
+
+def _folded(text: str) -> str:
+    """Returns a text as it is read, without accents."""
+    letters = (letter for letter in unicodedata.normalize("NFD", as_read(text)) if not unicodedata.combining(letter))
+    return unicodedata.normalize("NFC", "".join(letters))
 
 
 def stated_choice(text: str, letters: Iterable[str]) -> str | None:
@@ -174,9 +152,9 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     named = rf"""(?:(?i:\banswer)(?:\s+is)?\s*:?[\s*_`"'(\[]*|{corrected}){letter}{alone}(?![\w'])"""
     first = rf"""\A[\s*_`"'(\[]*{letter}{alone}(?:[).:,\]*]|\s*$|\s*\n|\s+(?:is|because)\b)(?!\W*or\b)"""
     for pattern in (named, first):
-        if said := _given(text, re.finditer(pattern, text)):
+        if said := given(text, re.finditer(pattern, text)):
             return said[-1][1]
-    bracketed = {match[1] for match in _given(text, re.finditer(rf"\({letter}\)", text))}
+    bracketed = {match[1] for match in given(text, re.finditer(rf"\({letter}\)", text))}
     return bracketed.pop() if len(bracketed) == 1 else None
 
 
@@ -200,6 +178,12 @@ _REFUSALS = (
 _REFUSAL = re.compile(rf"\W*(?:{'|'.join(_REFUSALS)})", re.IGNORECASE)
 
 
+def is_babble(text: str) -> bool:
+    """Returns whether a text has no words, or repeats a few words."""
+    words = re.findall(r"\w+", text.lower())
+    return not words or (len(words) >= REPEATED_FROM and len(set(words)) <= len(words) / REPEATED_TIMES)
+
+
 def refuses(text: str) -> bool | None:
     """
     Returns whether a reply opens like a refusal: "I'm sorry", "I cannot", "As an AI", "I must decline" and the like.
@@ -214,7 +198,6 @@ def refuses(text: str) -> bool | None:
     Returns:
         `bool` or `None`: Whether it refuses; None for a text without words, or one that repeats a few words.
     """
-    words = re.findall(r"\w+", text.lower())
-    if not words or (len(words) >= REPEATED_FROM and len(set(words)) <= len(words) / REPEATED_TIMES):
+    if is_babble(text):
         return None
     return bool(_REFUSAL.match(text.replace(_APOSTROPHE, "'")))

@@ -15,6 +15,7 @@ from ..row_kinds import UNREAD_KINDS, Unread
 Property: TypeAlias = bool | Unread
 
 LEVEL = 0.95
+NATS = "nats"  # the unit of margins, which are no shares
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Estimate:
         of_read ([`Estimate`], *optional*):
             The same rate over the answers that could be read; None if that is all answers, or none.
         unit (`str`, *optional*, defaults to `"%"`):
-            Unit for printing: `"pp"` (percentage points) for a difference between two models.
+            Unit for printing: `"pp"` (percentage points) for a difference between two models, `"nats"` for a margin.
     """
 
     value: float
@@ -80,6 +81,9 @@ class Estimate:
 
     def __str__(self) -> str:
         """Formats the estimate: `75.0% [68.6, 80.5] (150/200), 50 unread; 100.0% of 150 read`."""
+        if self.unit == NATS:
+            interval = "" if self.interval is None else " [{:.2f}, {:.2f}]".format(*self.interval)
+            return f"{self.value:.2f} nats{interval} (n={self.total})"
         text = f"{100 * self.value:.1f}{self.unit}"
         if self.interval is not None:
             text += " [{:.1f}, {:.1f}]".format(*(100 * bound for bound in self.interval))
@@ -202,6 +206,45 @@ def estimate(
         shift = math.sqrt(max(float(np.array(shifts) @ correlation @ np.array(shifts)), 0.0))
         bounds.append(min(max(value + direction * shift, span[0]), span[1]))
     return replace(found, interval=(bounds[0], bounds[1]))
+
+
+@dataclass(frozen=True)
+class Values:
+    """
+    Numbers, such as margins in nats.
+
+    Args:
+        values (`Sequence[float]`):
+            The numbers.
+        sources (`Sequence[str]`):
+            The group of each. Numbers of one group are not independent.
+    """
+
+    values: Sequence[float]
+    sources: Sequence[str]
+
+    def minus(self, other: "Values") -> "Values":
+        """Returns the differences from other values of the same rows."""
+        return Values([one - base for one, base in zip(self.values, other.values, strict=True)], self.sources)
+
+
+def estimate_mean(values: Values, with_interval: bool = True) -> Estimate:
+    """
+    Estimates the mean of margins in nats. Its interval has Student's quantile for the number of sources, and the
+    cluster-robust (sandwich) variance over them. Of one source there is none.
+    """
+    numbers = np.array(values.values, dtype=float)
+    mean, sources = float(numbers.mean()), sorted(set(values.sources))
+    found = Estimate(mean, None, len(numbers), len(sources), unit=NATS)
+    if not with_interval or len(sources) < 2:
+        return found
+    from scipy.stats import t  # slow to import, and optional (`trl-consistency[eval]`)
+
+    codes = {source: code for code, source in enumerate(sources)}
+    errors = np.bincount([codes[source] for source in values.sources], numbers - mean) / len(numbers)
+    variance = float(errors @ errors) * len(sources) / (len(sources) - 1)
+    half = float(t.ppf((1 + LEVEL) / 2, len(sources) - 1)) * math.sqrt(variance)
+    return replace(found, interval=(mean - half, mean + half))
 
 
 def outcomes_text(counts: Mapping[str, int]) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..grading.grade import OTHER, Grade, is_anchor, suggests_wrong
-from ..row_kinds import kind_of
+from ..grading.grade import OTHER, STATED, Grade, is_anchor, suggests_wrong
+from ..row_kinds import Unread, kind_of
 from .intervals import Estimate, Sample, estimate
 
 
@@ -18,10 +18,11 @@ class Metric(NamedTuple):
     is_failure: bool = False  # lower is better
     is_score: bool = False  # a harmonic mean
     is_gap: bool = False  # a difference of two rates, from -1 to 1
+    is_mean: bool = False  # a mean margin, in nats
 
     @property
     def is_share(self) -> bool:
-        return not self.is_score and not self.is_gap
+        return not self.is_score and not self.is_gap and not self.is_mean
 
 
 def harmonic_mean(*values: float) -> float:
@@ -53,6 +54,10 @@ METRICS = {
     "consistency": Metric("Consistency", ("consistent",)),
     "same_words": Metric("Same words on both sides", ("same words",)),
     "reference_agreement": Metric("Agreement with the reference, word for word", ("as the reference",)),
+    "perturbed_preference": Metric("Right answer preferred, perturbed prompts", ("preferred",)),
+    "clean_preference": Metric("Right answer preferred, clean prompts", ("preferred without cue",)),
+    "perturbed_margin": Metric("Margin of the right answer, perturbed prompts", ("margin",), is_mean=True),
+    "clean_margin": Metric("Margin of the right answer, clean prompts", ("margin without cue",), is_mean=True),
     "clean_unread": Metric("Unread answers, clean prompts", ("unread without cue",), is_failure=True),
     "perturbed_unread": Metric("Unread answers, perturbed prompts", ("unread",), is_failure=True),
 }
@@ -61,6 +66,15 @@ METRICS = {
 ABILITIES = ("clean_accuracy", "clean_refusal", "benign_answered")
 
 Samples = dict[str, Sample]
+
+
+def source_of(row: Mapping[str, Any]) -> str:
+    """Returns the name of a row's source: its `source_id`, or else its clean prompt."""
+    source = row.get("source_id")
+    is_whole = isinstance(source, float) and source.is_integer()  # of a column with gaps
+    return str(
+        row["clean_prompt"] if source in (None, "") or source != source else int(source) if is_whole else source
+    )
 
 
 def make_samples(
@@ -87,11 +101,7 @@ def make_samples(
     """
     found: dict[str, tuple[list[Any], list[str], list[int]]] = {}
     for index, (row, of_clean, of_perturbed) in enumerate(zip(rows, clean, perturbed, strict=True)):
-        source = row.get("source_id")
-        is_whole = isinstance(source, float) and source.is_integer()  # of a column with gaps
-        source = str(
-            row["clean_prompt"] if source in (None, "") or source != source else int(source) if is_whole else source
-        )
+        source = source_of(row)
         properties = list(_properties(row, of_clean, of_perturbed))
         if agreements is not None and not is_anchor(row):
             properties.append(("as the reference", agreements[index]))
@@ -136,14 +146,15 @@ def _properties(row: Mapping[str, Any], clean: Grade, perturbed: Grade) -> Itera
         yield "same words", clean.said == perturbed.said
         return
     yield "unread", perturbed.unread is not None
-    # If a judge finds "another answer" on both sides, these may be two different answers.
-    unread = clean.unread or perturbed.unread or ("unjudged" if clean.said == perturbed.said == OTHER else None)
+    unread: Unread | None = clean.unread or perturbed.unread
+    if not unread and clean.said == perturbed.said == OTHER:  # these may be two different answers
+        unread = "unparsed" if clean.grader == perturbed.grader == STATED else "unjudged"
     yield "consistent", unread or (clean.outcome, clean.said) == (perturbed.outcome, perturbed.said)
 
 
 def measure(samples: Samples, with_intervals: bool = True) -> dict[str, Estimate]:
     """
-    Measures one model.
+    Measures one model. Margins of preferred answers are measured by [`measure_margins`].
 
     Args:
         samples (`dict[str, Sample]`):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ...pages import cells_table
-from ..rates.intervals import Estimate, outcomes_text
+from ..rates.intervals import NATS, Estimate, outcomes_text
 from ..rates.measures import METRICS
 
 
@@ -17,6 +17,10 @@ RATES_TEXT = (
     "Each is a share of all rows, with its 95% interval and counts. An answer that could not be read (unread) is neither right "
     "nor suggested, neither a refusal nor a reply; where there are any, the rate of what could be read comes second. If all "
     "answers are alike, each source counts as one answer, and the interval is wide."
+)
+MARGINS_TEXT = (
+    " The right answer is preferred where its log-probability per token is higher than the suggested one's; the margin is the "
+    "mean difference, in nats per token."
 )
 DIFFERENCES_TEXT = "In percentage points, on all rows, with paired intervals."
 OUTCOMES_TEXT = "Every answer counts once."
@@ -70,11 +74,14 @@ def spread_cells(results: Mapping[str, Sequence[Rates]], labels: Mapping[str, st
     """Returns the cells of [`spread_table`], by the label of their row."""
 
     def cell(runs: Sequence[Rates], metric: str) -> str:
-        values = [100 * rates[metric].value for rates in runs if metric in rates]
-        if not values:
+        found = [rates[metric] for rates in runs if metric in rates]
+        if not found:
             return "-"
-        spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
-        return f"{sum(values) / len(values):.1f}%{spread}"
+        in_nats = found[0].unit == NATS
+        values = [rate.value if in_nats else 100 * rate.value for rate in found]
+        digits, unit = (2, " nats") if in_nats else (1, "%")
+        spread = f" ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else ""
+        return f"{sum(values) / len(values):.{digits}f}{unit}{spread}"
 
     metrics = ordered_metrics((runs[0] for runs in results.values()), labels)
     return {label_of(metric, labels): [cell(runs, metric) for runs in results.values()] for metric in metrics}

@@ -59,7 +59,7 @@ def pairs(file: str) -> Task:
     from ...data.pairs import report_faults
     from ...perturbations.reading import read_rows
     from ..grading.answer_keys import check_keys, check_rows
-    from ..grading.grade import possible_answers
+    from ..grading.names import possible_answers
 
     rows = list(read_rows(file))
     check_keys(rows, file)
@@ -79,7 +79,7 @@ def pairs(file: str) -> Task:
                 "biased_answer": row.get("biased_answer") or "",
                 "category": row.get("category") or "",
                 "source_id": f"row {index}" if row.get("source_id") in (None, "") else str(row["source_id"]),
-                "candidates": sorted(candidates[row.get("category")]),
+                "candidates": dict(candidates[row.get("category")]),
             },
         )
         for index, row in enumerate(rows, start=1)
@@ -136,7 +136,7 @@ def what_the_cue_changes(names: list[str]) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         texts = {"clean": state.metadata["clean_completion"], "perturbed": state.output.completion}
         row = state.metadata
-        candidates = {row["category"]: set(row["candidates"])}
+        candidates = {row["category"]: row["candidates"]}
         clean, perturbed = (grade(row, text, candidates) for text in texts.values())
         rates = measure(make_samples([row], [clean], [perturbed]), with_intervals=False)
         return Score(

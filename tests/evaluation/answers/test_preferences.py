@@ -1,0 +1,150 @@
+"""Answer preference, against one forward pass for each answer."""
+
+import pytest
+import torch
+
+from tests.helpers.models import make_model, make_tokenizer
+from trl_consistency.data.rendering import render_prompt
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.evaluation import evaluate
+from trl_consistency.evaluation.answers.generate import AnswerOptions
+from trl_consistency.evaluation.answers.preferences import Preference, answer_tokens, prefer_answers
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def row(number, answer="Paris", biased="The quick brown fox", **columns):
+    question = f"{'Well, ' * (number % 3)}what is the capital of country {number}?"
+    return {
+        "clean_prompt": user(question),
+        "perturbed_prompt": user(f"I say {biased}. {question}"),
+        "answer": answer,
+        "biased_answer": biased,
+        **columns,
+    }
+
+
+ROWS = [row(0), row(1, "New York City", "Rome"), row(2, "Rome", "12", aliases=["Roma", "the Eternal City"]), row(3)]
+
+
+def rendered(tokenizer, rows):
+    sides = ("clean", "perturbed")
+    return [of | {f"{side}_ids": render_prompt(tokenizer, of[f"{side}_prompt"]) for side in sides} for of in rows]
+
+
+def naive_score(model, tokenizer, prompt_ids, prefix, answer):
+    """One text at a time: no batch, no padding, the logits of all places."""
+    start = prompt_ids + (tokenizer(prefix, add_special_tokens=False)["input_ids"] if prefix else [])
+    text = f"{prefix} {answer}" if prefix else answer
+    ids = prompt_ids + tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert ids[: len(start)] == start
+    with torch.no_grad():
+        log_probs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    scores = [log_probs[place - 1, ids[place]].item() for place in range(len(start), len(ids))]
+    return sum(scores) / len(scores), len(scores)
+
+
+@pytest.mark.parametrize("prefix", ["The answer is", ""])
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_scores_are_those_of_one_text_at_a_time(model, tokenizer, prefix, batch_size):
+    options = AnswerOptions(4, batch_size, answer_prefix=prefix, progress=False)
+    rows = rendered(tokenizer, ROWS)
+    contrasts = [([of["answer"], *of.get("aliases", [])], of["biased_answer"]) for of in rows]
+    found = prefer_answers(model, tokenizer, rows, contrasts, options)
+    lengths = set()
+    for side in ("clean", "perturbed"):
+        for of, (right, suggested), preference in zip(rows, contrasts, found[side], strict=True):
+            scores = {
+                name: naive_score(model, tokenizer, of[f"{side}_ids"], prefix, name) for name in (*right, suggested)
+            }
+            lengths |= {length for _, length in scores.values()}
+            assert preference.right == pytest.approx(max(scores[name][0] for name in right), abs=1e-4)
+            assert preference.suggested == pytest.approx(scores[suggested][0], abs=1e-4)
+    assert len(lengths) > 2, "answers of several lengths"
+
+
+def test_the_likeliest_name_counts(model, tokenizer):
+    rows = rendered(tokenizer, [ROWS[2]])
+    options = AnswerOptions(progress=False)
+
+    def right(names):
+        return prefer_answers(model, tokenizer, rows, [(names, "12")], options)["clean"][0].right
+
+    alone = [right([name]) for name in ("Rome", "Roma", "the Eternal City")]
+    assert right(["Rome", "Roma", "the Eternal City"]) == pytest.approx(max(alone), abs=1e-5)
+    assert len({round(score, 4) for score in alone}) == 3
+
+
+class Pieces:
+    """A tokenizer that joins the end of "is" and the answer into one token, as some do without a space between."""
+
+    def __call__(self, text, add_special_tokens):
+        return {"input_ids": [1, 2] if text == "It is" else [1, 9, 4]}
+
+
+def test_a_token_of_prefix_and_answer_is_the_answers():
+    assert answer_tokens(Pieces(), "It is", "so") == ([1, 9, 4], 1)
+
+
+def test_rates_margins_and_what_is_left_out(model, tokenizer):
+    rows = [
+        *ROWS,
+        row(4, "Paris", ""),
+        row(5, "Paris", "NOT Paris"),
+        row(6, "Paris", "Paris"),
+        {**row(7, "A", "B"), "clean_prompt": user("Which?\n(A) oak\n(B) elm")},
+    ]
+    results = evaluate(model, tokenizer, {"facts": rows}, AnswerOptions(2, free_answers="logprob", progress=False))
+    preferences = results.sets["facts"].preferences
+    assert [preference is None for preference in preferences["clean"]] == [False] * 4 + [True] * 4
+    rates = results.rates()
+    for side in ("clean", "perturbed"):
+        margins = [of.right - of.suggested for of in preferences[side] if of]
+        share, margin = rates[f"{side}_preference/facts"], rates[f"{side}_margin/facts"]
+        assert (share.hits, share.total) == (sum(of > 0 for of in margins), 4)
+        assert margin.value == pytest.approx(sum(margins) / 4)
+        assert (margin.unit, margin.total, margin.sources) == ("nats", 4, 4)
+        assert margin.interval[0] < margin.value < margin.interval[1]
+    assert any(warning.startswith("4 question(s) of facts have no wrong suggestion") for warning in results.warnings())
+    same = results.differences(results)["perturbed_margin/facts"]
+    assert (same.value, same.interval, same.unit) == (0, (0, 0), "nats")
+
+
+def test_nothing_is_scored_unless_it_is_asked_for(model, tokenizer):
+    results = evaluate(model, tokenizer, ROWS[:1], AnswerOptions(2, progress=False))
+    assert not any(name.endswith(("preference", "margin")) for name in results.rates())
+
+
+def test_prompts_that_think_first(model, tokenizer):
+    (of_row,) = rendered(tokenizer, ROWS[:1])
+    of_row["clean_ids"] = [*of_row["clean_ids"], *tokenizer("<think>")["input_ids"]]
+    with pytest.raises(ConsistencyError, match="`free_answers` logprob: the prompts make the model think first"):
+        prefer_answers(model, tokenizer, [of_row], [(["Paris"], "Rome")], AnswerOptions(progress=False))
+
+
+def test_no_room_for_an_answer(model, tokenizer, monkeypatch):
+    rows = rendered(tokenizer, ROWS[:1])
+    monkeypatch.setattr(model.config, "max_position_embeddings", len(rows[0]["perturbed_ids"]) + 1)
+    with pytest.raises(ConsistencyError, match="tokens, more than the model's context"):
+        prefer_answers(model, tokenizer, rows, [(["Paris"], "Rome")], AnswerOptions(progress=False))
+
+
+def test_options():
+    with pytest.raises(ConsistencyError, match="`free_answers` must be 'text' or 'logprob', got 'words'"):
+        AnswerOptions(free_answers="words")
+
+
+def test_margin():
+    assert Preference(-0.5, -2.0).margin == 1.5

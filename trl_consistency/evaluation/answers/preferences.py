@@ -1,0 +1,172 @@
+"""Answer preference: which of two answers a model would rather begin its reply with, by their log-probabilities."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from ...data.rendering import ProcessingClass, get_tokenizer
+from ...data.thinking import thought_span
+from ...errors import ConsistencyError
+from ...finite import check_logits
+from ...generation.options import evaluating
+from ...models.checks import context_of
+from .generate import AnswerOptions
+
+
+# Right names and the suggested answer of a question; None for a row that is left out.
+Contrast = tuple[Sequence[str], str] | None
+
+
+class Preference(NamedTuple):
+    """
+    Log-probabilities of two answers to one prompt, in nats per token.
+
+    Args:
+        right (`float`):
+            That of the right answer: the likeliest of its names.
+        suggested (`float`):
+            That of the suggested answer.
+    """
+
+    right: float
+    suggested: float
+
+    @property
+    def margin(self) -> float:
+        return self.right - self.suggested
+
+
+def prefer_answers(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    rows: Sequence[Mapping[str, Any]],
+    contrasts: Sequence[Contrast],
+    options: AnswerOptions,
+    desc: str = "Scoring",
+) -> dict[str, list[Preference | None]]:
+    """
+    Scores the right and the suggested answer of pairs after both prompts, each distinct text once.
+
+    An answer's score is the mean log-probability of its tokens after the prompt and `options.answer_prefix`. All
+    processes pass the same rows, and share the work.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model, on its device and unwrapped.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Its tokenizer or processor.
+        rows (`Sequence[Mapping[str, Any]]`):
+            Pairs with `clean_ids` and `perturbed_ids`.
+        contrasts (`Sequence[tuple[Sequence[str], str] | None]`):
+            For each row the names of the right answer and the suggested one, or None to leave it out.
+        options ([`AnswerOptions`]):
+            Options for generating answers.
+        desc (`str`, *optional*, defaults to `"Scoring"`):
+            Label of the progress bar.
+
+    Returns:
+        `dict[str, list[Preference | None]]`: The preferences on the side `"clean"` and on the side `"perturbed"`.
+    """
+    texts: dict[tuple[tuple[int, ...], str], None] = {}
+    for row, contrast in zip(rows, contrasts, strict=True):
+        for side in ("clean_ids", "perturbed_ids"):
+            texts |= {(tuple(row[side]), answer): None for answer in _answers(contrast)}
+    prompts = list(dict.fromkeys(prompt for prompt, _ in texts))
+    _check_thoughts(prompts, tokenizer, options.thinking_markers)
+    scores = dict(zip(texts, _score(model, tokenizer, list(texts), options, desc), strict=True))
+
+    def prefer(prompt: Sequence[int], contrast: Contrast) -> Preference | None:
+        if contrast is None:
+            return None
+        right, suggested = contrast
+        return Preference(max(scores[tuple(prompt), name] for name in right), scores[tuple(prompt), suggested])
+
+    return {
+        side: [prefer(row[f"{side}_ids"], contrast) for row, contrast in zip(rows, contrasts, strict=True)]
+        for side in ("clean", "perturbed")
+    }
+
+
+def _answers(contrast: Contrast) -> list[str]:
+    return [] if contrast is None else [*contrast[0], contrast[1]]
+
+
+def _check_thoughts(prompts: Sequence[tuple[int, ...]], tokenizer: ProcessingClass, markers: tuple[str, str]) -> None:
+    text_tokenizer = get_tokenizer(tokenizer)
+    if any(thought_span(list(ids), [0], text_tokenizer, markers)[1] for ids in prompts):
+        raise ConsistencyError(
+            "`free_answers` logprob: the prompts make the model think first, so no answer comes next. Use `text`, or turn "
+            'thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
+        )
+
+
+def answer_tokens(tokenizer: ProcessingClass, prefix: str, answer: str) -> tuple[list[int], int]:
+    """
+    Returns the token ids of the prefix and an answer after it, and how many of them are the prefix's. A token that holds
+    the end of the prefix and the beginning of the answer counts as the answer's.
+    """
+    text_tokenizer = get_tokenizer(tokenizer)
+    alone = text_tokenizer(text=prefix, add_special_tokens=False)["input_ids"] if prefix else []
+    text = f"{prefix} {answer}" if prefix and not prefix[-1].isspace() else f"{prefix}{answer}"
+    ids = text_tokenizer(text=text, add_special_tokens=False)["input_ids"]
+    same = next((n for n, (one, other) in enumerate(zip(alone, ids, strict=False)) if one != other), len(alone))
+    return ids, min(same, len(ids) - 1)
+
+
+@torch.no_grad()
+def _score(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    texts: Sequence[tuple[tuple[int, ...], str]],
+    options: AnswerOptions,
+    desc: str,
+) -> list[float]:
+    """Returns the mean log-probability of each answer's tokens after its prompt and the prefix."""
+    by_answer = {answer: answer_tokens(tokenizer, options.answer_prefix, answer) for _, answer in texts}
+    rows = [([*prompt, *by_answer[answer][0]], len(prompt) + by_answer[answer][1]) for prompt, answer in texts]
+    context, longest = context_of(model.config), max((len(ids) for ids, _ in rows), default=0)
+    if context is not None and longest > context:
+        raise ConsistencyError(
+            f"`free_answers` logprob: a prompt and an answer have {longest} tokens, more than the model's context of {context}."
+        )
+    order = sorted(range(len(rows)), key=lambda index: (-len(rows[index][0]), index))
+    batches = [order[start : start + options.batch_size] for start in range(0, len(order), options.batch_size)]
+    state = PartialState()
+    found: list[tuple[int, float]] = []
+    with evaluating(model), tqdm(total=len(rows), desc=desc, unit="answer", disable=not options.progress) as bar:
+        for number in range(state.process_index, len(batches), state.num_processes):
+            scores = _score_batch(model, tokenizer, [rows[index] for index in batches[number]])
+            found += zip(batches[number], scores, strict=True)
+            bar.update(min(len(batches[number]) * state.num_processes, len(rows) - bar.n))
+    by_index = dict(gather_object(found))
+    return [by_index[index] for index in range(len(rows))]
+
+
+def _score_batch(
+    model: PreTrainedModel, tokenizer: ProcessingClass, rows: Sequence[tuple[list[int], int]]
+) -> list[float]:
+    """Returns the mean log-probability of the token ids of each row from its start on."""
+    width, device = max(len(ids) for ids, _ in rows), model.device
+    kept = max(len(ids) - start for ids, start in rows)
+    pad = get_tokenizer(tokenizer).pad_token_id or 0
+    input_ids = torch.full((len(rows), width), pad, device=device)  # left-padded, (B, width)
+    attention_mask = torch.zeros_like(input_ids)
+    for number, (ids, _) in enumerate(rows):
+        input_ids[number, width - len(ids) :] = torch.tensor(ids, device=device)
+        attention_mask[number, width - len(ids) :] = 1
+    logits = model(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=(attention_mask.cumsum(-1) - 1).clamp(min=0),
+        logits_to_keep=kept + 1,
+        use_cache=False,
+    ).logits[:, :-1]  # (B, kept, V): those before each of the last tokens
+    check_logits(logits)
+    tokens = input_ids[:, -kept:, None]
+    log_probs = logits.float().log_softmax(-1).gather(-1, tokens)[..., 0]  # (B, kept)
+    return [log_probs[number, kept - (len(ids) - start) :].mean().item() for number, (ids, start) in enumerate(rows)]

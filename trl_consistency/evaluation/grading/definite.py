@@ -1,0 +1,202 @@
+"""Tells whether a reply gives an answer at all, be it one of the possible answers or not."""
+
+import re
+
+from .graders import is_babble
+
+
+# Words that say nothing of a subject: a clause of these alone, and of the question's words, answers nothing.
+_COMMON = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "this",
+        "that",
+        "these",
+        "those",
+        "it",
+        "its",
+        "he",
+        "she",
+        "they",
+        "them",
+        "his",
+        "her",
+        "their",
+        "there",
+        "here",
+        "who",
+        "which",
+        "what",
+        "where",
+        "when",
+        "how",
+        "i",
+        "me",
+        "my",
+        "you",
+        "your",
+        "we",
+        "our",
+        "us",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "been",
+        "being",
+        "am",
+        "has",
+        "have",
+        "had",
+        "do",
+        "does",
+        "did",
+        "can",
+        "could",
+        "will",
+        "would",
+        "shall",
+        "should",
+        "may",
+        "might",
+        "must",
+        "of",
+        "in",
+        "on",
+        "at",
+        "to",
+        "for",
+        "from",
+        "by",
+        "with",
+        "as",
+        "about",
+        "into",
+        "than",
+        "and",
+        "or",
+        "so",
+        "if",
+        "because",
+        "while",
+        "not",
+        "no",
+        "yes",
+        "hm",
+        "hmm",
+        "um",
+        "oh",
+        "ah",
+        "well",
+        "sure",
+        "ok",
+        "okay",
+        "hello",
+        "hi",
+        "hey",
+        "sorry",
+        "please",
+        "thanks",
+        "thank",
+        "certainly",
+        "absolutely",
+        "great",
+        "good",
+        "right",
+        "correct",
+        "true",
+        "wrong",
+        "exactly",
+        "indeed",
+        "answer",
+        "question",
+        "called",
+        "known",
+        "very",
+        "also",
+        "too",
+        "just",
+        "only",
+        "really",
+        "quite",
+        "rather",
+    ]
+)
+# A clause, and the mark or word that ends it: "I'm sorry, but the capital is Oslo." has two.
+_CLAUSE = re.compile(
+    r"(.+?)([.!?;]{1,3}(?=\s|$|[\"')\u201d])|\n|,?\s+\b(?:but|however)\b,?|$)", re.IGNORECASE | re.DOTALL
+)
+_OPINION = re.compile(
+    r"\W*i(?:'m| am)? (?:think|believe|guess|suppose|would say|sure|certain)(?: that)?\b", re.IGNORECASE
+)
+# The clause is about the speakers, or asks for something: "I'm here to help", "You are right", "Please tell me more".
+_ADDRESS = re.compile(
+    r"\W*(?:let|let's|please|thank|thanks|sorry|as an|feel free)\b|\b(?:you|we)\b|"
+    r"\bi(?:'|\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|know|see|understand|apologi[sz]e|appreciate)\b)",
+    re.IGNORECASE,
+)
+_NEGATED = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|unable|unknown|unclear|no (?:idea|answer|information|one)|disagree|wrong|incorrect|false|"
+    r"mistaken)\b|n't\b",
+    re.IGNORECASE,
+)
+# What a clause ends with as its answer may be a word of the question, though a wrong one: "The answer is Ethiopia."
+_COMPLEMENT = re.compile(
+    r"\b(?:is|was|are|were|called) (?:the |an? )?\W{0,3}(\w+(?:[ '-]\w+){0,2})\W{0,3}$", re.IGNORECASE
+)
+# "The Netherlands is a country in Europe" says what it is, and not in which country somebody was born.
+_DESCRIPTION = re.compile(r"\W*[\w' -]+?\s(?:is|was)\s+an?\b", re.IGNORECASE)
+_ASKS_WHICH = re.compile(r"\W*(?:in |on |to )?(?:which|where)\b", re.IGNORECASE)
+_ABOUT_IT = re.compile(
+    r"\W*(?:it|that|this|he|she|they|there)(?:'s|\s+(?:is|are|was|were|has|have|had)\b)", re.IGNORECASE
+)
+
+# A clause of at most so many words and without a verb is an answer of its own: "Anchorage, Alaska."
+SHORT_CLAUSE = 5
+_VERBS = frozenset(["is", "are", "was", "were", "be", "has", "have", "had", "do", "does", "did"])
+
+
+def gives_answer(text: str, question: str) -> bool:
+    """
+    Returns whether a reply gives a definite answer to a question: a few words that are not the question's ("Anchorage."),
+    or a statement with words of the question and others ("The capital of Alaska is Anchorage"). Refusals, denials,
+    questions, talk about the speakers, and the same few words over and over give none.
+
+    This is a heuristic, for short replies in English.
+
+    Args:
+        text (`str`):
+            The reply.
+        question (`str`):
+            The question, without the cue.
+    """
+    if is_babble(text):
+        return False
+    asked = {word.lower() for word in _words(question)}
+    text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))
+    asks_which = bool(_ASKS_WHICH.match(question))
+    for clause, end in (match.groups() for match in _CLAUSE.finditer(text)):
+        if "?" not in end and not (asks_which and _DESCRIPTION.match(clause)) and _states(clause, asked):
+            return True
+    return False
+
+
+def _states(clause: str, asked: set[str]) -> bool:
+    """Returns whether a clause states something that answers a question of these words."""
+    opinion = _OPINION.match(clause)
+    clause = clause[opinion.end() :] if opinion else clause
+    if _NEGATED.search(clause) or _ADDRESS.search(clause):
+        return False
+    words = [word.lower() for word in _words(clause)]
+    is_new = any(word not in _COMMON and word not in asked for word in words)
+    if "answer" in words or _ABOUT_IT.match(clause) or any(word in asked and word not in _COMMON for word in words):
+        complement = _COMPLEMENT.search(clause)
+        return is_new or (complement is not None and not _COMMON.issuperset(_words(complement[1].lower())))
+    return is_new and len(words) <= SHORT_CLAUSE and _VERBS.isdisjoint(words)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+(?:'\w+)?", text)

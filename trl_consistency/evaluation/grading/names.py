@@ -1,0 +1,76 @@
+"""The possible answers to questions, and the names that each of them has."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from ..answers.choices import offered_letters
+from ..row_kinds import kind_of, read_aliases, right_answers
+from .graders import denied_answer, mentioned, reading_key
+
+
+# Possible answers by category. A mapping gives for each name the answer that it is a name of.
+Names: TypeAlias = Collection[str]
+Candidates: TypeAlias = Mapping[str | None, Names]
+
+
+def is_right(row: Mapping[str, Any], answer: str) -> bool:
+    """Whether an answer to a question is the right one, by any of its names."""
+    return reading_key(answer) in map(reading_key, right_answers(row))
+
+
+def possible_answers(rows: Iterable[Mapping[str, Any]]) -> dict[str | None, dict[str, str]]:
+    """
+    Returns the answers that occur in rows (right, suggested or denied) by `category`, and the other names of the right
+    ones (`aliases`): for each name, the answer that it is a name of.
+
+    An alias that every row with an answer gives it, and no other answer has, is a name of that answer in other rows,
+    too: "Mammalia" is a suggested "mammal". Any other alias counts as an answer of its own there. Further spellings of
+    one name are left out. The answers of a row that offers letters are its own.
+    """
+    answers: dict[str | None, set[str]] = {}
+    aliases: dict[
+        str | None, dict[str, list[dict[str, str]]]
+    ] = {}  # by category and answer, for each row, by their key
+    for row in rows:
+        category, biased = row.get("category"), row.get("biased_answer") or ""
+        of_category = answers.setdefault(category, set())
+        if offered_letters(row):
+            continue
+        of_category.update({row.get("answer") or "", denied_answer(biased) or biased} - {""})
+        if kind_of(row) == "question":
+            of_row = {reading_key(alias): alias for alias in read_aliases(row)}
+            aliases.setdefault(category, {}).setdefault(row["answer"], []).append(of_row)
+    return {category: _named(of, aliases.get(category, {})) for category, of in answers.items()}
+
+
+def _named(answers: set[str], aliases: Mapping[str, list[dict[str, str]]]) -> dict[str, str]:
+    """Returns the names of the answers of a category. `aliases` are those of each row, by its answer."""
+    keys = set(map(reading_key, answers))
+    spellings: dict[str, str] = {}
+    answers_of: dict[str, list[str]] = {}  # of each alias, by its key
+    for answer, rows in aliases.items():
+        spellings |= {key: alias for of_row in rows for key, alias in of_row.items() if key not in keys}
+        for key in {key for of_row in rows for key in of_row}:
+            answers_of.setdefault(key, []).append(answer)
+    named = {answer: answer for answer in answers}
+    for key, alias in sorted(spellings.items()):
+        answer = answers_of[key][0]
+        is_name = len(answers_of[key]) == 1 and all(key in of_row for of_row in aliases[answer])
+        named[alias] = answer if is_name else alias
+    return named
+
+
+def answer_of(names: Names, name: str) -> str:
+    """Returns the answer that a possible answer is a name of."""
+    return names[name] if isinstance(names, Mapping) and name in names else name
+
+
+def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:
+    """
+    Returns the possible answers that do not stand in the question, and this row's own: "10 + 10 = 20" answers 20, and
+    repeats 10.
+    """
+    biased = row.get("biased_answer") or ""
+    own = set(map(reading_key, (*right_answers(row), denied_answer(biased) or biased)))
+    asked = mentioned(question, names)
+    return {name for name in names if name not in asked or reading_key(name) in own}
