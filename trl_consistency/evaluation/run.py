@@ -377,10 +377,7 @@ def evaluate(
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
     sides = answer_pairs(model, tokenizer, rows, options, cache, desc)
-    preferences: Mapping[str, list[Preference | None]] = {}
-    if options.free_answers == "logprob":
-        contrasts = list(map(contrast_of, rows))
-        preferences = prefer_answers(model, tokenizer, rows, contrasts, options, desc.replace("Answering", "Scoring"))
+    preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0
     for name, of_set in sets.items():
         end = start + len(of_set.rows)
@@ -391,6 +388,16 @@ def evaluate(
         found[name] = replace(ungraded, grades=_grades(ungraded, judge, judge_questions, options.thinking_markers))
         start = end
     return Results(found)
+
+
+def _preferences(
+    model: PreTrainedModel, tokenizer: ProcessingClass, rows: list[dict[str, Any]], options: AnswerOptions, desc: str
+) -> dict[str, list[Preference | None]]:
+    """Returns the preferences of each side, or nothing if none are wanted."""
+    if options.free_answers != "logprob":
+        return {}
+    contrasts = list(map(contrast_of, rows))
+    return prefer_answers(model, tokenizer, rows, contrasts, options, desc.replace("Answering", "Scoring"))
 
 
 def _pairs(results: Results) -> dict[str, PairSet]:
