@@ -19,20 +19,24 @@ from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
-from .grading.grade import OTHER, OUTCOMES, STATED, Grade, check_judge, grade_answers, is_anchor
+from .grading.grade import OUTCOMES, Grade, check_judge, grade_answers, is_anchor, unnamed_answers
 from .grading.judge import Judge
 from .grading.names import Candidates, possible_answers
 from .rates.intervals import Estimate, Values
 from .rates.measures import METRICS, Samples, compare, make_samples, measure
-from .rates.preferences import compare_margins, contrast_of, measure_margins, preference_margins, preference_samples
+from .rates.preferences import (
+    compare_margins,
+    contrast_of,
+    left_out_questions,
+    measure_margins,
+    preference_margins,
+    preference_samples,
+)
 from .row_kinds import kind_of
 
 
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
 SIDES = ("clean", "perturbed")
-
-# Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
-MOSTLY_UNNAMED = 0.5
 
 # Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a
 # fall of an ability, a rise of a failure.
@@ -142,27 +146,6 @@ class SetResults:
     def margins(self) -> dict[str, Values]:
         """The margins of right answers over suggested ones."""
         return preference_margins(self.pairs.rows, self.preferences)
-
-    def not_scored(self) -> int:
-        """Counts the questions that were left out when answers were scored."""
-        of_side = self.preferences.get("clean", [])
-        return sum(
-            preference is None and kind_of(row) == "question"
-            for row, preference in zip(self.pairs.rows, of_side, strict=bool(of_side))
-        )
-
-    def unnamed(self, side: str, where: str) -> list[str]:
-        """Returns a warning if most of the free answers that rules read on a side name none of the possible answers."""
-        rows = zip(self.pairs.rows, self.grades[side], strict=True)
-        grades = [grade for row, grade in rows if grade.grader == STATED and (side == "clean" or not is_anchor(row))]
-        others = sum(grade.said == OTHER for grade in grades)
-        unread = sum(grade.unread == "unparsed" for grade in grades)
-        if others + unread <= MOSTLY_UNNAMED * len(grades):
-            return []
-        return [
-            f"{others + unread} of {len(grades)} answer(s) to questions name none of the possible answers ({where}: {others} "
-            f"give another answer, {unread} unread). Look at the answers: is the key in their language, as they spell it?"
-        ]
 
     def outcomes(self) -> dict[str, dict[str, dict[str, int]]]:
         """
@@ -294,11 +277,7 @@ class Results:
                     f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
                     "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
                 )
-            if left_out := of_set.not_scored():
-                found.append(
-                    f"{left_out} question(s){f' of {name}' if name else ''} have no wrong suggestion, or offer letters: their "
-                    "answers were not scored, and `preference` and `margin` leave them out."
-                )
+            found += left_out_questions(of_set.pairs.rows, of_set.preferences, name)
         for name, of_set in self.sets.items():
             for kind, sides in of_set.outcomes().items():
                 for side, counts in sides.items():
@@ -306,7 +285,10 @@ class Results:
                     if counts["unread"] == sum(counts.values()):
                         found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
                     elif kind == "question":
-                        found += of_set.unnamed(side, where)
+                        rows = zip(of_set.pairs.rows, of_set.grades[side], strict=True)
+                        found += unnamed_answers(
+                            [grade for row, grade in rows if side == "clean" or not is_anchor(row)], where
+                        )
         return found
 
     def judged(
@@ -395,10 +377,7 @@ def evaluate(
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
     sides = answer_pairs(model, tokenizer, rows, options, cache, desc)
-    preferences: Mapping[str, list[Preference | None]] = {}
-    if options.free_answers == "logprob":
-        contrasts = list(map(contrast_of, rows))
-        preferences = prefer_answers(model, tokenizer, rows, contrasts, options, desc.replace("Answering", "Scoring"))
+    preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0
     for name, of_set in sets.items():
         end = start + len(of_set.rows)
@@ -409,6 +388,16 @@ def evaluate(
         found[name] = replace(ungraded, grades=_grades(ungraded, judge, judge_questions, options.thinking_markers))
         start = end
     return Results(found)
+
+
+def _preferences(
+    model: PreTrainedModel, tokenizer: ProcessingClass, rows: list[dict[str, Any]], options: AnswerOptions, desc: str
+) -> dict[str, list[Preference | None]]:
+    """Returns the preferences of each side, or nothing if none are wanted."""
+    if options.free_answers != "logprob":
+        return {}
+    contrasts = list(map(contrast_of, rows))
+    return prefer_answers(model, tokenizer, rows, contrasts, options, desc.replace("Answering", "Scoring"))
 
 
 def _pairs(results: Results) -> dict[str, PairSet]:

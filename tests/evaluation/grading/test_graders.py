@@ -66,6 +66,7 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         # short words of the sentence
         ("As a guide, I'm not sure.", ["As", "I"], None),
         ("In that case it is As.", ["As", "In"], "As"),
+        ("In Latin it is As.", ["As", "In"], "As"),
         ("I think that it is I.", ["I", "U"], "I"),
         ("No, it is He.", ["He", "No"], "He"),
         ("In is the symbol.", ["He", "In"], "In"),

@@ -25,6 +25,9 @@ OUTCOMES: dict[str, tuple[Outcome, ...]] = {
 STATED = "stated answer"  # the grader of free answers
 OTHER = "another answer"  # neither right nor suggested, and none of the possible answers: also a judge's OTHER
 
+# Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
+MOSTLY_UNNAMED = 0.5
+
 
 class Grade(NamedTuple):
     """
@@ -165,6 +168,19 @@ def grade_answers(
     for index, judgement in zip(asked, judgements, strict=True):
         grades[index] = _judged(rows[index], judgement, judge.name)
     return grades
+
+
+def unnamed_answers(grades: Sequence[Grade], where: str) -> list[str]:
+    """Returns a warning if most of the free answers that rules read on a side name none of the possible answers."""
+    stated = [grade for grade in grades if grade.grader == STATED]
+    others = sum(grade.said == OTHER for grade in stated)
+    unread = sum(grade.unread == "unparsed" for grade in stated)
+    if others + unread <= MOSTLY_UNNAMED * len(stated):
+        return []
+    return [
+        f"{others + unread} of {len(stated)} answer(s) to questions name none of the possible answers ({where}: {others} give "
+        f"another answer, {unread} unread). Look at the answers: is the key in their language, as they spell it?"
+    ]
 
 
 def check_judge(judge: Judge | None, judge_questions: bool) -> None:

@@ -64,7 +64,9 @@ _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
 _OPERATOR_BEFORE = re.compile(r"\d\s*(?:[+*\u00d7\u00f7/]|(?:times|plus|minus|divided by)\b)\s*$")
 _OPERATOR_AFTER = re.compile(r"\s*(?:[+*\u00d7\u00f7/-]|(?:times|plus|minus|divided by)\b)\s*\d")
 _FUNCTION_WORD = re.compile(r"A|As|Am|An|At|Be|By|Do|He|I|If|In|Is|It|Me|My|No|Of|On|Or|So|To|Up|Us|We", re.IGNORECASE)
-_GOES_ON = re.compile(r"['\u2019]\w|\s+(?!(?:is|was|and|or|because|which)\b)[a-z]|(?<=\bNo),")
+_GOES_ON = re.compile(
+    r"['\u2019]\w|\s+(?!(?:is|was|and|or|because|which)\b)[a-z]|(?<=\bNo),|(?<=\b(?:In|At|By|On|Of|To))\s+[A-Z]"
+)
 # The full stop of "U.S. state" ends no sentence.
 SENTENCE_END = re.compile(r"[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
 _ALTERNATIVE = re.compile(r"\bor\s+(?:(?:in|the|an?)\s+)*[\"'*(\u201c]*$", re.IGNORECASE)

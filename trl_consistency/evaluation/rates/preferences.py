@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..answers.choices import offered_letters
 from ..answers.preferences import Contrast, Preference
 from ..grading.grade import is_anchor, suggests_wrong
-from ..grading.names import denied_answer, offered_letters, right_answers
-from ..row_kinds import kind_of
+from ..grading.graders import denied_answer
+from ..row_kinds import kind_of, right_answers
 from .intervals import Estimate, Sample, Values, estimate_mean
 from .measures import METRICS, Samples, source_of
 
@@ -22,6 +23,17 @@ def contrast_of(row: Mapping[str, Any]) -> Contrast:
     if kind_of(row) != "question" or offered_letters(row) or not suggests_wrong(row):
         return None
     return None if denied_answer(row["biased_answer"]) else (right_answers(row), row["biased_answer"])
+
+
+def left_out_questions(rows: Sequence[Mapping[str, Any]], preferences: Preferences, name: str) -> list[str]:
+    """Returns a warning if questions were left out when answers were scored."""
+    scored = zip(rows, preferences["clean"], strict=True) if preferences else ()
+    if not (count := sum(preference is None and kind_of(row) == "question" for row, preference in scored)):
+        return []
+    return [
+        f"{count} question(s){f' of {name}' if name else ''} have no wrong suggestion, or offer letters: their answers were not "
+        "scored, and `preference` and `margin` leave them out."
+    ]
 
 
 def preference_samples(rows: Sequence[Mapping[str, Any]], preferences: Preferences) -> Samples:
