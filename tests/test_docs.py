@@ -22,6 +22,7 @@ from tests.helpers.publishing import save_adapter
 from trl_consistency.cli import main as cli
 from trl_consistency.data.lint import FINDINGS
 from trl_consistency.evaluation.rates.measures import METRICS
+from trl_consistency.models.embedded_models import EMBEDDED
 from trl_consistency.perturbations import PERTURBATIONS
 from trl_consistency.publishing import read_results
 
@@ -240,6 +241,9 @@ def test_table_of_perturbations_has_no_other():
 
 
 TRAINING_COMMANDS = [command for command in COMMANDS if command not in OF_THEIR_OWN]
+for number, command in enumerate(TRAINING_COMMANDS):
+    if "smollm2" in command.values[0] and "quickstart" not in command.values[0]:
+        TRAINING_COMMANDS[number] = pytest.param(*command.values, id=command.id, marks=pytest.mark.real)
 IN_TWO_PROCESSES = [command for command in TRAINING_COMMANDS if "multi_cpu" in command.values[0]]
 for repeated in IN_TWO_PROCESSES[1:]:  # one launch is enough for the default tests
     TRAINING_COMMANDS[TRAINING_COMMANDS.index(repeated)] = pytest.param(
@@ -259,7 +263,7 @@ def few_rows(monkeypatch):
     def few(load):
         return lambda: DatasetDict({name: rows.select(range(0, len(rows), 10)) for name, rows in load().items()})
 
-    monkeypatch.setattr(loading, "load_organism_datasets", few(loading.load_organism_datasets))
+    monkeypatch.setitem(loading.EMBEDDED_PAIRS, EMBEDDED, few(loading.EMBEDDED_PAIRS[EMBEDDED]))
 
 
 @pytest.mark.parametrize("line", TRAINING_COMMANDS)
@@ -267,7 +271,12 @@ def test_commands(line, tmp_path, monkeypatch, organism_dir, few_rows):
     words = shlex.split(line)
     if words[0] == "make":  # this very run is `make test`, and the quickstart has a test of its own
         plan = subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        assert {"quickstart": "trl-consistency quickstart", "test": "-m pytest"}[words[1]] in plan
+        runs = {
+            "quickstart": "trl-consistency quickstart",
+            "real": "trl-consistency quickstart --model_name_or_path embedded:smollm2",
+            "test": "-m pytest",
+        }
+        assert runs[words[1]] in plan
         return
     made = "adapter_model.safetensors"
     if "--targets_file" in words:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ..evaluation import Estimate, Results
     from ..evaluation.side_effects import SideEffects
 
-# Number of perturbed prompts of each kind (questions, harmful and benign requests) whose answers the report shows.
-EXAMPLES_OF_A_KIND = 2
-
 
 class Measured(NamedTuple):
     """What was measured of one model: answers to pairs, and replies to everyday prompts if the subject has them."""
@@ -62,7 +59,7 @@ def write_report(
             tables,
             _pictures(subject, results, histories, unfinished, " First seed." if several > 1 else ""),
             _examples(subject, results),
-            "Answers to perturbed prompts, none of which were trained on.",
+            "Answers to perturbed prompts, none of which were trained on, and the outcome that each counts as.",
             [f"{name}: recipes/{recipe}.yaml" for name, recipe in _recipes(subject, names).items()],
             findings=findings,
         )
@@ -161,7 +158,7 @@ def _figures(found: Mapping[str, Sequence[Measured]], findings: Sequence[str]) -
 
 
 def _examples(subject: Subject, results: "Mapping[str, list[Results]]") -> list[tuple[str, dict[str, str]]]:
-    """Returns a few perturbed prompts of each kind, and what each model answered."""
+    """Returns a few perturbed prompts of each kind, and what each model answered, with the outcome."""
     of_set = {name: runs[0].sets[subject.examples_from] for name, runs in results.items()}
     rows = of_set["before"].pairs.rows
     by_kind: dict[str, list[int]] = {}
@@ -169,14 +166,17 @@ def _examples(subject: Subject, results: "Mapping[str, list[Results]]") -> list[
         by_kind.setdefault(kind_of(row), []).append(index)
     # Advances by one more row each time: otherwise the same wording could recur.
     places = [
-        indices[number * (len(indices) // EXAMPLES_OF_A_KIND) + number]
+        indices[number * (len(indices) // subject.examples) + number]
         for indices in by_kind.values()
-        for number in range(EXAMPLES_OF_A_KIND)
+        for number in range(subject.examples)
     ]
     return [
         (
             rows[place]["perturbed_prompt"][-1]["content"],
-            {name: found.answers["perturbed"][place].text for name, found in of_set.items()},
+            {
+                name: f"{found.answers['perturbed'][place].text} → {found.grades['perturbed'][place].outcome}"
+                for name, found in of_set.items()
+            },
         )
         for place in places
     ]

@@ -35,6 +35,8 @@ class Subject:
             Returns the questions that the model can answer, as rows for `trl-consistency pairs`.
         examples_from (`str`):
             The set from which the report shows answers.
+        examples (`int`, *optional*, defaults to `2`):
+            Number of perturbed prompts of each kind (questions, harmful and benign requests) with answers in the report.
         more_recipes (`Mapping[str, str]`, *optional*):
             Recipes that run only with several seeds.
         max_new_tokens (`int`, *optional*, defaults to `32`):
@@ -57,6 +59,7 @@ class Subject:
     load_sets: "Callable[[], dict[str, PairSet]]"
     load_questions: Callable[[], list[dict[str, Any]]]
     examples_from: str
+    examples: int = 2
     more_recipes: Mapping[str, str] = field(default_factory=dict)
     max_new_tokens: int = 32
     batch_size: int = 64
@@ -170,7 +173,8 @@ SMOLLM2 = Subject(
     load_sets=_smollm2_sets,
     load_questions=_smollm2_questions,
     examples_from="test",
-    everyday_tokens=96,
+    examples=10,
+    everyday_tokens=192,
     shares_targets=True,
 )
 

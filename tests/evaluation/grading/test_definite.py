@@ -95,9 +95,12 @@ def test_two_of_them_may_differ():
 @pytest.mark.parametrize("text", ["Rome is nice ", "is  ", ". ", "\n", "but ", "It is not it, ", "i "])
 def test_reading_takes_time_in_proportion_to_the_answer(text):
     def seconds(words):
-        start = time.perf_counter()
-        gives_answer(text * words + "x x", "What is the capital of Alaska?")
-        return time.perf_counter() - start
+        taken = []
+        for _ in range(3):  # the fastest: other processes slow the machine down
+            start = time.process_time()
+            gives_answer(text * words + "x x", "What is the capital of Alaska?")
+            taken.append(time.process_time() - start)
+        return min(taken)
 
     seconds(100)
     assert seconds(8_000) < 25 * max(seconds(1_000), 1e-3), "eight times the words, and not 64 times the time"

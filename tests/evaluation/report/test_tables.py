@@ -5,7 +5,7 @@ import sys
 from tests.helpers.results import RESULTS, rate
 from trl_consistency.evaluation import Estimate, markdown_table, spread_table
 from trl_consistency.evaluation.report.tables import outcome_cells, rate_cells, spread_cells
-from trl_consistency.scripts.quickstart import LABELS
+from trl_consistency.scripts.quickstart_subjects import ORGANISM
 
 
 def rows_of(table):
@@ -27,11 +27,11 @@ def test_markdown_table():
 
 def test_rows_come_in_the_order_of_the_labels():
     """Whatever the order of measuring; what has no label comes last, in the order in which it was found."""
-    metrics = ["mine", *reversed(LABELS), "yours"]
+    metrics = ["mine", *reversed(ORGANISM.labels), "yours"]
     first, second = {metric: rate(1, 2) for metric in metrics[:-1]}, {metric: rate(1, 2) for metric in metrics[1:]}
-    expected = [*LABELS.values(), "mine", "yours"]
-    assert list(rate_cells({"a": first, "b": second}, LABELS)) == expected
-    assert list(spread_cells({"a": [first], "b": [second]}, LABELS)) == expected
+    expected = [*ORGANISM.labels.values(), "mine", "yours"]
+    assert list(rate_cells({"a": first, "b": second}, ORGANISM.labels)) == expected
+    assert list(spread_cells({"a": [first], "b": [second]}, ORGANISM.labels)) == expected
 
 
 def test_differences_are_in_points():
