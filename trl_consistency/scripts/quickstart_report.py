@@ -166,9 +166,9 @@ def _examples(subject: Subject, results: "Mapping[str, list[Results]]") -> list[
         by_kind.setdefault(kind_of(row), []).append(index)
     # Advances by one more row each time: otherwise the same wording could recur.
     places = [
-        indices[number * (len(indices) // subject.examples) + number]
+        indices[number * (len(indices) // subject.examples + 1) % len(indices)]
         for indices in by_kind.values()
-        for number in range(subject.examples)
+        for number in range(min(subject.examples, len(indices)))
     ]
     return [
         (
