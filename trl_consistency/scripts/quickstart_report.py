@@ -64,7 +64,7 @@ def write_report(
             findings=findings,
         )
         page, text = report.write(unfinished)
-        write_text(unfinished / "results.json", json.dumps(_figures(found, findings), indent=2) + "\n")
+        write_text(unfinished / "results.json", json.dumps(_figures(found, results, findings), indent=2) + "\n")
     print()
     for table in tables:
         print(terminal_table(list(table.models or names), table.cells))
@@ -143,18 +143,21 @@ def _side_effect_cells(found: Mapping[str, Sequence[Measured]]) -> dict[str, lis
     return {label: [cell(name, key, form, factor) for name in found] for key, (label, form, factor) in labels.items()}
 
 
-def _figures(found: Mapping[str, Sequence[Measured]], findings: Sequence[str]) -> dict[str, Any]:
-    models = {}
-    for name, runs in found.items():
-        models[name] = [
-            {
-                "outcomes": run.results.outcomes(),
-                "rates": {key: rate.to_dict() for key, rate in run.results.rates().items()},
-                **({"side_effects": run.side_effects.to_dict()} if run.side_effects else {}),
-            }
-            for run in runs
-        ]
-    return {"format": FORMAT, "models": models, "findings": list(findings)}
+def _figures(
+    found: Mapping[str, Sequence[Measured]], results: "Mapping[str, list[Results]]", findings: Sequence[str]
+) -> dict[str, Any]:
+    def of_run(run: Measured) -> dict[str, Any]:
+        rates = {key: rate.to_dict() for key, rate in run.results.rates().items()}
+        effects = {"side_effects": run.side_effects.to_dict()} if run.side_effects else {}
+        return {"outcomes": run.results.outcomes(), "rates": rates, **effects}
+
+    differences = {
+        name: {key: of.to_dict() for key, of in mean_differences(results["before"][0], runs).items()}
+        for name, runs in results.items()
+        if name != "before"
+    }
+    models = {name: [of_run(run) for run in runs] for name, runs in found.items()}
+    return {"format": FORMAT, "models": models, "differences": differences, "findings": list(findings)}
 
 
 def _examples(subject: Subject, results: "Mapping[str, list[Results]]") -> list[tuple[str, dict[str, str]]]:
