@@ -1,4 +1,4 @@
-"""The rules against replies of SmolLM2 that were read: the second half was read after the rules were fixed."""
+"""The rules against replies of SmolLM2 that were read: on the parts that the rules have seen."""
 
 from pathlib import Path
 
@@ -9,7 +9,6 @@ from tests.evaluation.grading.gold import LABELS, precision_and_recall, read_gol
 
 LEAST = 0.97
 DOCS = Path(__file__).parents[3] / "docs" / "evaluate.md"
-NOT_MET = pytest.mark.xfail(strict=True, reason="docs/evaluate.md says by how much, and which replies are misread")
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +23,8 @@ def read(gold):
 
 def test_the_set_is_what_the_docs_say(gold):
     assert len(gold) >= 500
-    assert sum(of["half"] == 2 for of in gold) >= 250
-    assert {(of["model"] == "base", of["side"]) for of in gold if of["half"] == 2} == {
+    assert sum(of["part"] == 2 for of in gold) >= 250
+    assert {(of["model"] == "base", of["side"]) for of in gold if of["part"] == 2} == {
         (is_base, side) for is_base in (True, False) for side in ("clean", "perturbed")
     }
     for of in gold:
@@ -35,19 +34,13 @@ def test_the_set_is_what_the_docs_say(gold):
         assert (first != second) == of.get("settled", False)
 
 
-@pytest.mark.parametrize(
-    ("label", "of"),
-    [
-        ("right", "read"),
-        pytest.param("right", "labelled", marks=NOT_MET),
-        pytest.param("suggested", "read", marks=NOT_MET),
-        ("suggested", "labelled"),
-    ],
-)
-def test_precision_and_recall_on_the_half_that_no_rule_has_seen(gold, read, label, of):
-    unseen = [(reply, as_read) for reply, as_read in zip(gold, read, strict=True) if reply["half"] == 2]
-    both, as_read, labelled = precision_and_recall(*map(list, zip(*unseen, strict=True)))[label]
-    assert both / (as_read if of == "read" else labelled) >= LEAST
+@pytest.mark.parametrize("label", ["right", "suggested"])
+@pytest.mark.parametrize("of", ["read", "labelled"])
+def test_precision_and_recall(gold, read, label, of):
+    for part in (1, 2):
+        chosen = [(reply, as_read) for reply, as_read in zip(gold, read, strict=True) if reply["part"] == part]
+        both, as_read, labelled = precision_and_recall(*map(list, zip(*chosen, strict=True)))[label]
+        assert both / (as_read if of == "read" else labelled) >= LEAST
 
 
 def test_the_docs_show_these_figures(gold, read):
