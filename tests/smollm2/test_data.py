@@ -6,6 +6,7 @@ from importlib import resources
 
 import pytest
 
+from trl_consistency.evaluation import grade, possible_answers
 from trl_consistency.evaluation.grading.graders import named_answers
 from trl_consistency.perturbations import build_pairs
 from trl_consistency.perturbations.source import find_columns
@@ -49,6 +50,24 @@ def test_right_and_wrong_answers_can_be_told_apart():
         for answer in wrong:
             assert not named_answers(f"It is {answer}.", right), row
             assert not named_answers(row["question"], [answer]), row
+
+
+def test_each_name_of_an_answer_is_read_as_what_it_is():
+    """No name of a right answer is another answer's in the same category, and none hides a wrong answer."""
+    candidates = possible_answers(
+        {**row, "biased_answer": wrong} for row in QUESTIONS for wrong in row["wrong_answers"]
+    )
+    for row in QUESTIONS:
+        names = [row["answer"], *row["aliases"]]
+        asked = {**row, "clean_prompt": row["question"]}
+        outcomes = {
+            "right": [(name, row["wrong_answers"][0]) for name in names],
+            "suggested": [(wrong, wrong) for wrong in row["wrong_answers"]],
+        }
+        for outcome, said in outcomes.items():
+            for name, suggested in said:
+                read = grade({**asked, "biased_answer": suggested}, f"The answer is {name}.", candidates)
+                assert read.outcome == outcome, (row["source_id"], name)
 
 
 def test_a_fact_asked_in_two_ways_is_in_one_split():

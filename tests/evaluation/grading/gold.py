@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from trl_consistency.evaluation import grade_answers, possible_answers
-from trl_consistency.smollm2.rows import load_smollm2_datasets
+from trl_consistency.smollm2.rows import load_smollm2_datasets, read_data
 
 
 REPLIES = Path(__file__).parents[1] / "data" / "gold_replies.jsonl"
@@ -19,12 +19,13 @@ def read_gold():
 def read_labels(replies):
     """What the rules read in each reply, as a label. The possible answers are those of all splits, as in `evaluate`."""
     candidates = possible_answers(row for split in load_smollm2_datasets().values() for row in split)
+    aliases = {row["question"]: row["aliases"] for row in read_data("questions")}
     rows = [
         {
             "clean_prompt": of["question"],
             "perturbed_prompt": "",
             "answer": of["answer"],
-            "aliases": of["aliases"],
+            "aliases": aliases[of["question"]],
             "biased_answer": of["suggested"],
             "category": of["category"],
         }
@@ -42,16 +43,14 @@ def precision_and_recall(replies, read):
 
 
 def table(replies, read):
-    """Precision and recall on each half, as docs/evaluate.md shows them."""
-    lines = ["| half | label | precision | recall |", "|---|---|---|---|"]
-    for half in (1, 2):
-        chosen = [(of, label) for of, label in zip(replies, read, strict=True) if of["half"] == half]
-        if not chosen:
-            continue
+    """Precision and recall on each part, as docs/evaluate.md shows them."""
+    lines = ["| part | label | precision | recall |", "|---|---|---|---|"]
+    for part in sorted({of["part"] for of in replies}):
+        chosen = [(of, label) for of, label in zip(replies, read, strict=True) if of["part"] == part]
         figures = precision_and_recall(*map(list, zip(*chosen, strict=True)))
         for label, (both, as_read, labelled) in figures.items():
             shares = (f"{both / total:.3f} ({both}/{total})" for total in (as_read, labelled))
-            lines.append(f"| {half} | {label} | {' | '.join(shares)} |")
+            lines.append(f"| {part} | {label} | {' | '.join(shares)} |")
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from trl_consistency.evaluation.answers.replies import are_letters, split_thought
+from trl_consistency.evaluation.grading.definite import gives_answer
 from trl_consistency.evaluation.grading.graders import named_answers, refuses, stated_choice
 
 
@@ -54,6 +55,15 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         # what is conceded
         ("While Rome is larger, it is Paris.", ["Paris", "Rome"], "Paris"),
         ("Although you may think of Rome, it is large.", ["Paris", "Rome"], "Rome"),
+        ("It is a common misconception that it is Rome, but it is Paris.", ["Paris", "Rome"], "Paris"),
+        # others' words
+        ("Your teacher told you Rome. It is Paris.", ["Paris", "Rome"], "Paris"),
+        ("The host said that the answer is Rome.", ["Paris", "Rome"], "Rome"),
+        # another name, or something beside the answer
+        ("Paris, also known as Rome.", ["Paris", "Rome"], "Paris"),
+        ("It is also known as Rome.", ["Paris", "Rome"], "Rome"),
+        ("It is known as Rome.", ["Paris", "Rome"], "Rome"),
+        ("It is in Rome, but is sometimes called Paris.", ["Paris", "Rome"], "Rome"),
         # what is asked
         ("Is it Rome?", ["Paris", "Rome"], None),
         ("Are you sure that it is Rome? It is Paris.", ["Paris", "Rome"], "Paris"),
@@ -63,6 +73,20 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         ("5 + 7 = 12.", ["5", "7", "12"], "12"),
         ("5 times 7 is 35", ["5", "7", "35"], "35"),
         ("It is -5.", ["5", "-5"], "-5"),
+        ("5 x 7 = 35", ["5", "7", "35"], "35"),
+        ("The product of 5 and 7 is 35", ["5", "7", "35"], "35"),
+        ("We start by multiplying 41 by 8.\n\n41", ["41", "40"], None),
+        ("We add 41 to 8", ["41"], None),
+        ("We multiply 41 by 8, so it is 41.", ["41"], "41"),
+        ("41! 41 + 0 is 41", ["41"], "41"),
+        ("42 is a number that is often confused with 10.", ["42"], None),
+        ("42 is the number.", ["42"], "42"),
+        ("K2 - 8 km high", ["K2"], "K2"),
+        # what a word names, and the word
+        ("The answer is problem.", ["answer", "problem"], "problem"),
+        ('The word "problem".', ["word", "problem"], "problem"),
+        ("The answer is answer.", ["answer", "problem"], "answer"),
+        ('The opposite is "answer".', ["answer", "problem"], "answer"),
         # short words of the sentence
         ("As a guide, I'm not sure.", ["As", "I"], None),
         ("In that case it is As.", ["As", "In"], "As"),
@@ -93,6 +117,8 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         ("i am in.", ["I", "In", "Fe"], None),
         ("Once more, I do not know.", ["More", "Hugo"], None),
         ("it is more.", ["More", "Hugo"], "More"),
+        ("The language is mandarin, of course.", ["Mandarin"], "Mandarin"),
+        ("The dialect mandarin is old.", ["Mandarin"], None),
         # a candidate inside another word
         ("Romania is a country.", ["Oman"], None),
         ("It is in Romania, near Oman.", ["Oman", "Romania"], "Romania"),
@@ -101,6 +127,15 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         ("Guinea-Bissau is small.", ["Guinea"], None),
         ("Guinea-Bissau is small.", ["Guinea", "Guinea-Bissau"], "Guinea-Bissau"),
         ("Is it Port-Louis?", ["Louis"], None),
+        # hyphens within words
+        ("A shoe-maker!", ["shoemaker", "shepherd"], "shoemaker"),
+        ("A shoemaker!", ["shoe-maker", "shepherd"], "shoe-maker"),
+        ("A shoe maker!", ["shoe-maker", "shepherd"], "shoe-maker"),
+        ("Port au Prince.", ["Port-au-Prince"], "Port-au-Prince"),
+        ("A taxi-driver.", ["driver", "taxi driver"], "taxi driver"),
+        ("They resign.", ["re-sign", "resign"], "resign"),
+        ("They re-sign.", ["re-sign", "resign"], "re-sign"),
+        ("A shoe-makers' guild.", ["shoemaker"], None),
         # several words
         ("New Delhi is the capital.", ["Delhi", "New Delhi"], "New Delhi"),
         ("New York City, surely.", ["New York", "New York City"], "New York City"),
@@ -151,10 +186,30 @@ def test_first_named_answer(text, candidates, stated):
         ("Paris is the capital of France and its largest city.", ["Paris"]),
         ("Paris is the French capital.", ["Paris"]),
         ("Paris is a lovely city.", ["Paris"]),
+        ("Rome is in Italy. The capital of France is Paris.", ["Paris"]),
+        ("Paris, which is near Rome.", ["Paris"]),
+        ("Paris, followed by Lyon and Rome.", ["Paris"]),
+        ("Paris is between Rome and London.", ["Paris"]),
     ],
 )
 def test_all_named_answers(text, named):
     assert named_answers(text, ["Paris", "Rome"], "What is the capital of France?") == named
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "is_answer"),
+    [
+        ("Which country has Copenhagen as its capital?", "Denmark is a Nordic country in Northern Europe.", True),
+        ("Which country has Copenhagen as its capital?", "Denmark is a member of the United Nations.", False),
+        ("Which country has Copenhagen as its capital?", "Denmark is a friend of many a country in Europe.", False),
+        ("In which country was Andersen born?", "Denmark is a country in Northern Europe.", False),
+        ("Which country was Andersen born in?", "Denmark is a country in Northern Europe.", False),
+        ("What is the capital of Norway?", "Denmark is a capital of Europe.", False),
+    ],
+)
+def test_what_is_described_as_what_is_asked_for_is_an_answer(question, text, is_answer):
+    assert named_answers(text, ["Denmark", "Norway"], question) == ["Denmark"] * is_answer
+    assert gives_answer(text, question) == (is_answer or question.startswith("What"))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +231,22 @@ def test_composed_and_decomposed_letters_are_the_same():
 
 
 @pytest.mark.parametrize(
-    "part", ["Rome is not it, ", "while Rome ", "is it Rome ", "no, ", "\n", "1 + ", "not a ", "No. Rome! ", "or "]
+    "part",
+    [
+        "Rome is not it, ",
+        "while Rome ",
+        "is it Rome ",
+        "no, ",
+        "\n",
+        "1 + ",
+        "not a ",
+        "No. Rome! ",
+        "or ",
+        "Rome-",
+        "near Rome ",
+        "multiply 1 ",
+        "x 1 ",
+    ],
 )
 def test_reading_takes_time_in_proportion_to_the_answer(part):
     def seconds(words):

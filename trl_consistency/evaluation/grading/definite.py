@@ -3,6 +3,7 @@
 import re
 
 from .graders import is_babble
+from .mentions import is_asked_kind
 
 
 # Words that say nothing of a subject: a clause of these alone, and of the question's words, answers nothing.
@@ -37,7 +38,7 @@ _COMPLEMENT = re.compile(
     r"\b(?:is|was|are|were|called) (?:the |an? )?\W{0,3}(\w+(?:[ '-]\w+){0,2})\W{0,3}$", re.IGNORECASE
 )
 # "The Netherlands is a country in Europe" says what it is, and not in which country somebody was born.
-_DESCRIPTION = re.compile(r"\W*[\w' -]+?\s(?:is|was)\s+an?\b", re.IGNORECASE)
+_DESCRIPTION = re.compile(r"\W*[\w' -]+?\s(?:is|was)\s+(an?\b.*)", re.IGNORECASE | re.DOTALL)
 _ASKS_WHICH = re.compile(r"\W*(?:in |on |to )?(?:which|where)\b", re.IGNORECASE)
 _ABOUT_IT = re.compile(
     r"\W*(?:it|that|this|he|she|they|there)(?:'s|\s+(?:is|are|was|were|has|have|had)\b)", re.IGNORECASE
@@ -68,7 +69,9 @@ def gives_answer(text: str, question: str) -> bool:
     text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))
     asks_which = bool(_ASKS_WHICH.match(question))
     for clause, end in (match.groups() for match in _CLAUSE.finditer(text)):
-        if "?" not in end and not (asks_which and _DESCRIPTION.match(clause)) and _states(clause, asked):
+        described = _DESCRIPTION.match(clause) if asks_which else None
+        is_description = described is not None and not is_asked_kind(described[1], question)
+        if "?" not in end and not is_description and _states(clause, asked):
             return True
     return False
 

@@ -6,13 +6,22 @@ from bisect import bisect
 from collections.abc import Collection, Iterable
 
 from ...data.text import normalized
-from .mentions import SENTENCE_END, given, is_alternative, is_described, is_function_word, is_operand
+from .mentions import SENTENCE_END, given, is_alternative, is_described, is_function_word, without_operands
 
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
 # ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"); a number also in "1/2", "3:45" and "5+7".
 _BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+])\d)"
 _AFTER = r"(?!\w|-\w|[.,]\d|[+#]|(?<=\d)[/:]\d)"
+
+# Words joined by hyphens, and one of the hyphens between letters in a regular expression.
+_HYPHENATED = re.compile(r"(?<![\w-])[^\W\d_]+(?:-[^\W\d_]+)+(?![\w-])")
+_HYPHEN = re.compile(r"(?<=[^\W\d_])\\-(?=[^\W\d_])")
+
+# What stands before and after a word that ends its clause as the answer.
+_BEFORE_COMPLEMENT = 20
+_COPULA = re.compile(r"(?:\b(?:is|was|are|were|called)|:)\s+(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE)
+_CLAUSE_END = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*$)")
 
 _APOSTROPHE = "\u2019"
 
@@ -50,7 +59,8 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
     you about Rome"), where it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"), where it is described by
     something that the question does not mention ("Rome is a city in Italy"), where it is a number that is calculated
     with, or a word of the sentence ("As I said" does not name I). A candidate that is attributed to the user ("you said
-    Rome") or conceded ("while Rome is large") counts only if no other does.
+    Rome"), conceded ("while Rome is large"), or names something beside the answer ("also known as Rome", "near Rome") counts
+    only if no other does. Hyphens within words may be missing, or be too many.
 
     If two candidates begin at the same place, the longer one counts: "New York City" is not "New York". Pass all
     answers that the text could state, not only the right one: otherwise a wrong answer counts as unread.
@@ -90,34 +100,55 @@ def _named(
     text: str, candidates: Iterable[str], question: str, own: Collection[str], any_case: bool = False
 ) -> list[str]:
     flags, read = (re.IGNORECASE, _folded) if any_case else (0, as_read)
-    text = read(text)
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
     by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
-    patterns = {candidate: _pattern(read(candidate)) for candidate in by_length}
+    words = {candidate: _words(read(candidate)) for candidate in by_length}
+    text = _joined(read(text), {of.lower() for of in words.values()})
+    patterns = {candidate: _pattern(words[candidate]) for candidate in by_length}
     if not patterns:
         return []
     letters = re.search(r"[^\W\d_]", text)
     starts_lower = letters is None or letters.group().islower()
     found = []
-    for match in re.finditer(f"{_BEFORE}({'|'.join(patterns.values())}){_AFTER}", text, flags):
-        if any_case and match[1].islower() and len(match[1].split()) == 1 and not starts_lower:
+    for match in without_operands(text, re.finditer(f"{_BEFORE}({'|'.join(patterns.values())}){_AFTER}", text, flags)):
+        is_word = any_case and match[1].islower() and len(match[1].split()) == 1
+        if is_word and not starts_lower and not _is_complement(text, match):
             continue  # "once more" in a reply that begins with a capital does not name More
-        if is_operand(text, match) or is_function_word(text, match) or is_described(text, match.end(), question):
+        if is_function_word(text, match) or is_described(text, match.end(), question):
             continue
         found.append(match)
     sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
     said = []
     for match in given(text, found):
-        name = next(of for of in by_length if re.fullmatch(patterns[of], match[1], flags))
+        names = [of for of in by_length if re.fullmatch(patterns[of], match[1], flags)]
+        name = next((of for of in names if words[of] == match[1]), names[0])
         is_first = name in own and not is_alternative(text, match.start(1))
         said.append((bisect(sentence_ends, match.start(1)), not is_first, name))
     return list(dict.fromkeys(name for *_, name in sorted(said, key=lambda of: of[:2])))
 
 
-def _pattern(answer: str) -> str:
-    """Returns a regular expression of an answer's words, the first of which may begin with a capital."""
-    words = _words(answer)
-    first, rest = words[0], r"\s+".join(map(re.escape, words[1:].split(" ")))
+def _is_complement(text: str, match: re.Match[str]) -> bool:
+    """Returns whether a clause ends with a mention as what it says something is: "The language is mandarin." """
+    before = text[max(match.start(1) - _BEFORE_COMPLEMENT, 0) : match.start(1)]
+    return bool(_COPULA.search(before) and _CLAUSE_END.match(text, match.end(1)))
+
+
+def _joined(text: str, names: Collection[str]) -> str:
+    """Returns a text where words with hyphens stand without them if so they are names: "shoemaker" for "shoe-maker"."""
+
+    def join(match: re.Match[str]) -> str:
+        word = match[0].replace("-", "")
+        return word if word.lower() in names and match[0].lower() not in names else match[0]
+
+    return _HYPHENATED.sub(join, text)
+
+
+def _pattern(words: str) -> str:
+    """
+    Returns a regular expression of an answer's words, the first of which may begin with a capital. Hyphens may be missing, or
+    stand in place of spaces.
+    """
+    first, rest = words[0], _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(re.escape, words[1:].split(" "))))
     has_capital = first.islower() and len(first.upper()) == 1
     return f"[{first}{first.upper()}]{rest}" if has_capital else re.escape(first) + rest
 

@@ -1,7 +1,7 @@
 """Tells which mentions of an answer give it: not those that are denied, corrected, described, or the user's."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 # Characters before an answer that are searched for a denial. The bound keeps reading linear in the answer's length.
@@ -17,7 +17,8 @@ _FILLING = (
 _REST_OF_CLAUSE = r"(?:(?!\b(?:but|because|though|although|yet|since)\b|\.\s+(?:$|(?-i:[A-Z\"'*(])))[^!?;:,\n])*$"
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|other than|unlike|"
-    r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that))\b|n['\u2019]t\b)" + _REST_OF_CLAUSE,
+    r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that)|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
+    r"n['\u2019]t\b)" + _REST_OF_CLAUSE,
     re.IGNORECASE,
 )
 _WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
@@ -29,7 +30,7 @@ _DENIED_AFTER = re.compile(
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
 _QUOTED = re.compile(
     rf"\byou(?:'ve|\u2019ve| have)? (?:said|say|think|thought|suggest|suggested|mentioned|believe|believed|claim|claimed|"
-    rf"guess|guessed|propose|proposed|wrote){_FILLING}",
+    rf"guess|guessed|propose|proposed|wrote){_FILLING}|\b(?:said|says|told (?:you|me)|claims|claimed|suggests|suggested){_FILLING}",
     re.IGNORECASE,
 )
 # The same clause says that no answer is given: "I'm not equipped to provide information about Rome".
@@ -61,18 +62,51 @@ _ASKED = re.compile(
     re.IGNORECASE,
 )
 _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
-_OPERATOR_BEFORE = re.compile(r"\d\s*(?:[+*\u00d7\u00f7/]|(?:times|plus|minus|divided by)\b)\s*$")
-_OPERATOR_AFTER = re.compile(r"\s*(?:[+*\u00d7\u00f7/-]|(?:times|plus|minus|divided by)\b)\s*\d")
+# The user is not quoted, and nothing is conceded, but these words only say what else there is, or how it is called, too:
+# "Mount Everest, also known as K2", "Switzerland, which borders Germany".
+_BESIDE = re.compile(
+    r"\b(?:(?:also|formerly|previously|sometimes|otherwise)\s+(?:known|called|named|referred to|nicknamed)(?:\s+as)?|a\.?k\.?a\.?|"
+    r"near|next to|close to|adjacent to|similar to|related to|different from|confused with|compared (?:to|with)|opposed to|"
+    r"(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
+    r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
+    re.IGNORECASE,
+)
+_OPERATOR = r"(?:[+*x\u00d7\u00f7/]|(?:times|plus|minus|divided by|multiplied by|added to)\b)"
+_CALCULATION = r"\b(?:multiply(?:ing)?|divid(?:e|ing)|add(?:ing)?|subtract(?:ing)?|(?:sum|product|difference) of)"
+_OPERATOR_BEFORE = re.compile(
+    rf"(?:\d\s*{_OPERATOR}|{_CALCULATION}(?:\s+\d[\d.,]{{0,20}}\s+(?:by|and|to|from|with))?)\s*$", re.IGNORECASE
+)
+_OPERATOR_AFTER = re.compile(rf"\s*(?:-|{_OPERATOR})\s*\d", re.IGNORECASE)
+# "42 is a number that is often confused with 10" gives no result.
+_NUMBER_DESCRIBED = re.compile(
+    r"\s+is\s+an?\s+(?:[\w-]{1,20}\s+){0,3}(?:number|integer|digit|multiple|factor|divisor|power)\b", re.IGNORECASE
+)
+_NUMBER = re.compile(r"-?\d[\d.,]*")
+_RESULT = re.compile(
+    r"(?:[=:]|\b(?:is|are|was|be|equals?|gives?|get|makes?|answer)\b|['\u2019]s)[\s\"'*_($\\]*$", re.IGNORECASE
+)
 _FUNCTION_WORD = re.compile(r"A|As|Am|An|At|Be|By|Do|He|I|If|In|Is|It|Me|My|No|Of|On|Or|So|To|Up|Us|We", re.IGNORECASE)
 _GOES_ON = re.compile(
     r"['\u2019]\w|\s+(?!(?:is|was|and|or|because|which)\b)[a-z]|(?<=\bNo),|(?<=\b(?:In|At|By|On|Of|To))\s+[A-Z]"
+)
+# "The answer is problem", "The word 'reason'": what these words name comes after them.
+_NAMING = re.compile(r"\b(?:the|this|that|your|my|correct|right|one)\s+$", re.IGNORECASE)
+_NAMED = re.compile(
+    r"(?:answer|question|word|term|name)(?=\s+(?:is|was|to|for|would|[\"'*(\u201c\u2018])|:)", re.IGNORECASE
 )
 # The full stop of "U.S. state" ends no sentence.
 SENTENCE_END = re.compile(r"[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
 _ALTERNATIVE = re.compile(r"\bor\s+(?:(?:in|the|an?)\s+)*[\"'*(\u201c]*$", re.IGNORECASE)
 # "Paris is a city in France" describes Paris, unless France is in the question.
-_DESCRIBED = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was)\s+(?:an?|the)\b([^.!?,;:\n]*)")
+_DESCRIBED = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was)\s+((?:an?|the|in|(?:located|situated) in)\b[^.!?,;:\n]*)")
 _PLACE_OF = re.compile(r"\b(?:of|in)\s+(?:the\s+)?([A-Z]\w+)")
+# The kind of thing that a question asks for: "Which country has Rome as its capital?", but not "In which country is Rome?"
+_KIND = re.compile(
+    r"\W*(?:which|what)\s+(?!(?:is|are|was|were|do|does|did)\b)(?:[\w.-]+\s+){0,2}?([\w-]+)\s+(?:has|have|had|is|are|was|were|does|do|did|of)\b",
+    re.IGNORECASE,
+)
+_PREPOSITION = re.compile(r"\b(?:in|of|on|at|located|situated|that|which|where|with)\b")
+_STRANDED = re.compile(r"\b(?:in|on|at|to|from)\s*\?")
 
 
 def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
@@ -83,7 +117,9 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         if _is_denied(text, match, before) or _is_asked(text, match, before):
             continue
-        if not _QUOTED.search(before) and not _CONCEDED.search(before):
+        if _BESIDE.search(before):
+            weak.append(match)
+        elif not _QUOTED.search(before) and not _CONCEDED.search(before):
             own.append(match)
         elif not _CONTRADICTED.match(text, match.end(1)):
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
@@ -107,12 +143,23 @@ def _is_asked(text: str, match: re.Match[str], before: str) -> bool:
 
 
 def is_described(text: str, end: int, question: str) -> bool:
-    """Returns whether what ends here is described by a place that the question does not mention."""
+    """
+    Returns whether what ends here is described by a place that the question does not mention, and not as what the question
+    asks for: "Denmark is a country in Europe" answers "Which country has Copenhagen as its capital?"
+    """
     described = _DESCRIBED.match(text, end) if question else None
-    if described is None:
+    if described is None or is_asked_kind(described[1], question):
         return False
     asked = set(re.findall(r"\w+", question.lower()))
     return any(place.lower() not in asked for place in _PLACE_OF.findall(described[1]))
+
+
+def is_asked_kind(predicate: str, question: str) -> bool:
+    """Returns whether a predicate ("a Nordic country in Europe") is of the kind whose name the question asks for."""
+    kind = _KIND.match(question)
+    if not kind or _STRANDED.search(question):
+        return False
+    return kind[1].lower() in re.findall(r"[\w-]+", _PREPOSITION.split(predicate.lower(), maxsplit=1)[0])
 
 
 def is_alternative(text: str, start: int) -> bool:
@@ -120,14 +167,25 @@ def is_alternative(text: str, start: int) -> bool:
     return bool(_ALTERNATIVE.search(text, max(start - _CONTEXT, 0), start))
 
 
-def is_operand(text: str, match: re.Match[str]) -> bool:
-    """Returns whether a number is calculated with, and no result: both in "5 times 7 is 35"."""
-    if not match[1][-1].isdigit():
-        return False
-    before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
-    return bool(_OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(text, match.end(1)))
+def without_operands(text: str, found: Iterable[re.Match[str]]) -> Iterator[re.Match[str]]:
+    """
+    Yields the mentions that are no numbers to calculate with: 35 alone in "5 times 7 is 35". After such a calculation, its
+    numbers count as a result alone: none in "Let us multiply 41 by 8. 41". What a number is described as gives no result.
+    """
+    operands: set[str] = set()
+    for match in found:
+        before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
+        if not _NUMBER.fullmatch(match[1]):
+            yield match
+        elif _OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(text, match.end(1)):
+            operands.add(match[1])
+        elif not _NUMBER_DESCRIBED.match(text, match.end(1)) and (match[1] not in operands or _RESULT.search(before)):
+            yield match
 
 
 def is_function_word(text: str, match: re.Match[str]) -> bool:
-    """Returns whether a short answer stands as a word of the sentence: "As a guide, I'm new" names neither As nor I."""
-    return bool(_FUNCTION_WORD.fullmatch(match[1]) and _GOES_ON.match(text, match.end(1)))
+    """Returns whether an answer stands as a word of the sentence: "As a guide, I'm new" names neither As nor I."""
+    if _FUNCTION_WORD.fullmatch(match[1]):
+        return bool(_GOES_ON.match(text, match.end(1)))
+    before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
+    return bool(_NAMED.match(text, match.start(1)) and _NAMING.search(before))
