@@ -92,7 +92,9 @@ def test_two_of_them_may_differ():
     assert (found.hits, found.unread) == (0, {"unparsed": 1})
 
 
-@pytest.mark.parametrize("text", ["Rome is nice ", "is  ", ". ", "\n", "but ", "It is not it, ", "i "])
+@pytest.mark.parametrize(
+    "text", ["Rome is nice ", "is  ", ". ", "\n", "but ", "It is not it, ", "i ", "The a of Rome is Rome"]
+)
 def test_reading_takes_time_in_proportion_to_the_answer(text):
     def seconds(words):
         taken = []

@@ -225,6 +225,53 @@ def test_own_answers_come_first_in_their_sentence(text, named):
     assert named_answers(text, ["human", "brain"], own=["brain"]) == named
 
 
+@pytest.mark.parametrize(
+    ("question", "text", "is_answer"),
+    [
+        ("In which state is the city of Shreveport?", "The capital city of Kentucky is Louisville, Kentucky.", False),
+        ("In which state is Shreveport?", "The capital of the U.S. state of Kentucky is Frankfort.", False),
+        ("In which state is Shreveport?", "The mayor of Kentucky is **Smith**", False),
+        ("In which state is Shreveport?", "Sure. The capital of Kentucky was Frankfort.", False),
+        # the property that is asked for
+        ("Which state has Augusta as its capital?", "The capital of Kentucky is Frankfort.", True),
+        # the subject or what is said of it has a name of the question
+        ("Which state has Frankfort as its capital?", "The capital of Kentucky is Frankfort.", True),
+        ("In which state is Shreveport?", "The state of Kentucky is Shreveport's.", True),
+        ("In which state is Shreveport?", "The city of Shreveport in Kentucky is Foo.", True),
+        # something is said of it that is no name
+        ("In which state is Shreveport?", "The state of Kentucky is home to it.", True),
+        ("In which state is Shreveport?", "The state of Kentucky is America's home of it.", True),
+        # the name is said of something
+        ("In which state is Shreveport?", "The state of the city is Kentucky.", True),
+        ("In which state is Shreveport?", "The state is Kentucky.", True),
+        # elsewhere, too
+        ("In which state is Shreveport?", "The capital of Kentucky is Frankfort. It is in Kentucky.", True),
+    ],
+)
+def test_a_sentence_about_something_else_gives_no_answer(question, text, is_answer):
+    assert named_answers(text, ["Kentucky", "Louisiana"], question) == ["Kentucky"] * is_answer
+    assert gives_answer(text, question) == is_answer
+
+
+@pytest.mark.parametrize(
+    ("text", "is_answer"),
+    [
+        ("The Andes mountain range is a mountain range in South America.", False),
+        ("The Andes range is in Peru.", False),
+        ("The Andes range is in Peru, and stretches from the Andes to the Andes.", False),
+        ("The Andes range is in Peru, but in Switzerland most of the Andes is.", True),
+        ("The Andes range is in Peru. I speak of the Andes.", True),
+        ("The Andes range is in Peru, and it is the Andes.", True),
+        ("The Andes mountain range is a mountain range in Switzerland.", True),
+        ("The Andes mountain range is a long range.", True),
+        ("The Andes that is in Peru.", True),  # no words of the question
+    ],
+)
+def test_what_repeats_the_kind_that_is_asked_for_may_be_described(text, is_answer):
+    question = "What is the mountain range in Switzerland?"
+    assert named_answers(text, ["the Andes", "the Alps"], question) == ["the Andes"] * is_answer
+
+
 def test_composed_and_decomposed_letters_are_the_same():
     assert named_answers("A cafe\u0301, surely.", ["caf\u00e9"]) == ["caf\u00e9"]
     assert named_answers("A caf\u00e9, surely.", ["cafe\u0301"]) == ["cafe\u0301"]
@@ -246,6 +293,10 @@ def test_composed_and_decomposed_letters_are_the_same():
         "near Rome ",
         "multiply 1 ",
         "x 1 ",
+        "The a a a ",
+        ". The a of Rome ",
+        ". The a of Rome is Rome",
+        "Rome where ",
     ],
 )
 def test_reading_takes_time_in_proportion_to_the_answer(part):

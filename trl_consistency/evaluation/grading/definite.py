@@ -3,7 +3,7 @@
 import re
 
 from .graders import is_babble
-from .mentions import is_asked_kind
+from .mentions import ASKS_WHICH, is_asked_kind, other_subjects
 
 
 # Words that say nothing of a subject: a clause of these alone, and of the question's words, answers nothing.
@@ -39,7 +39,6 @@ _COMPLEMENT = re.compile(
 )
 # "The Netherlands is a country in Europe" says what it is, and not in which country somebody was born.
 _DESCRIPTION = re.compile(r"\W*[\w' -]+?\s(?:is|was)\s+(an?\b.*)", re.IGNORECASE | re.DOTALL)
-_ASKS_WHICH = re.compile(r"\W*(?:in |on |to )?(?:which|where)\b", re.IGNORECASE)
 _ABOUT_IT = re.compile(
     r"\W*(?:it|that|this|he|she|they|there)(?:'s|\s+(?:is|are|was|were|has|have|had)\b)", re.IGNORECASE
 )
@@ -67,11 +66,14 @@ def gives_answer(text: str, question: str) -> bool:
         return False
     asked = {word.lower() for word in _words(question)}
     text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))
-    asks_which = bool(_ASKS_WHICH.match(question))
-    for clause, end in (match.groups() for match in _CLAUSE.finditer(text)):
+    asks_which = bool(ASKS_WHICH.match(question))
+    others = other_subjects(text, question)
+    for match in _CLAUSE.finditer(text):
+        clause, end = match.groups()
         described = _DESCRIPTION.match(clause) if asks_which else None
         is_description = described is not None and not is_asked_kind(described[1], question)
-        if "?" not in end and not is_description and _states(clause, asked):
+        is_other = not others.isdisjoint(range(*match.span(1)))
+        if "?" not in end and not is_description and not is_other and _states(clause, asked):
             return True
     return False
 

@@ -6,7 +6,16 @@ from bisect import bisect
 from collections.abc import Collection, Iterable
 
 from ...data.text import normalized
-from .mentions import SENTENCE_END, given, is_alternative, is_described, is_function_word, without_operands
+from .mentions import (
+    SENTENCE_END,
+    continues_description,
+    given,
+    is_alternative,
+    is_described,
+    is_function_word,
+    other_subjects,
+    without_operands,
+)
 
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
@@ -57,8 +66,8 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
 
     A candidate does not count where its clause denies it ("not Rome", "Rome is not") or gives no answer ("I cannot tell
     you about Rome"), where it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"), where it is described by
-    something that the question does not mention ("Rome is a city in Italy"), where it is a number that is calculated
-    with, or a word of the sentence ("As I said" does not name I). A candidate that is attributed to the user ("you said
+    something that the question does not mention ("Rome is a city in Italy", "The mayor of Rome is Smith"), where it is
+    a number that is calculated with, or a word of the sentence ("As I said" does not name I). A candidate that is attributed to the user ("you said
     Rome"), conceded ("while Rome is large"), or names something beside the answer ("also known as Rome", "near Rome") counts
     only if no other does. Hyphens within words may be missing, or be too many.
 
@@ -109,12 +118,18 @@ def _named(
         return []
     letters = re.search(r"[^\W\d_]", text)
     starts_lower = letters is None or letters.group().islower()
-    found = []
+    others = other_subjects(text, read(question))
+    found, described = [], ("", 0)  # what was last described, and where that was
     for match in without_operands(text, re.finditer(f"{_BEFORE}({'|'.join(patterns.values())}){_AFTER}", text, flags)):
         is_word = any_case and match[1].islower() and len(match[1].split()) == 1
         if is_word and not starts_lower and not _is_complement(text, match):
             continue  # "once more" in a reply that begins with a capital does not name More
-        if is_function_word(text, match) or is_described(text, match.end(), question):
+        if is_function_word(text, match) or match.start(1) in others:
+            continue
+        name, end = described
+        goes_on = match[1] == name and continues_description(text, end, match.start(1), question)
+        if goes_on or is_described(text, match.end(), question):
+            described = (match[1], match.end())
             continue
         found.append(match)
     sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]

@@ -97,9 +97,22 @@ _NAMED = re.compile(
 # The full stop of "U.S. state" ends no sentence.
 SENTENCE_END = re.compile(r"[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
 _ALTERNATIVE = re.compile(r"\bor\s+(?:(?:in|the|an?)\s+)*[\"'*(\u201c]*$", re.IGNORECASE)
-# "Paris is a city in France" describes Paris, unless France is in the question.
-_DESCRIBED = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was)\s+((?:an?|the|in|(?:located|situated) in)\b[^.!?,;:\n]*)")
+# "Paris is a city in France" describes Paris, unless France is in the question. Words before the verb are group 1.
+_DESCRIBED = re.compile(
+    r"[\"'*_)\u201d\u2019]*((?:\s+[a-z]{1,20}){0,3}?)\s+(?:is|was)\s+((?:an?|the|in|(?:located|situated) in)\b[^.!?,;:\n]*)"
+)
 _PLACE_OF = re.compile(r"\b(?:of|in)\s+(?:the\s+)?([A-Z]\w+)")
+# ... and what goes on in "The Andes are in Peru, and stretch from the Andes" is part of it.
+_GOES_ON_WITH = re.compile(r"\b(?:of|from|to|through|across|along|between)\s+(?:the\s+)?[\"'*_(]{0,2}$")
+# "The capital of Kentucky is Frankfort": a property (group 1) of something (group 2), a name (group 3), and what follows it.
+_PROPERTY = re.compile(
+    r"(?:^|\n|[.!?]\s{1,3})[\"'*(]{0,2}The\s+((?:[a-z][\w-]{0,20}\s+){1,4})(?:of|in)\s+"
+    r"((?:(?!\b(?:is|was|are|were|has|had)\b|\.\s+[A-Z])[^!?;:,\n]){1,60})\b(?:is|was)\s+"
+    r"[\"'*_(]{0,3}((?:[A-Z][\w'-]{0,30}\s?){1,4})(?<!\s)((?:,\s[A-Z][\w'-]{0,30})?)[\"'*_)]{0,3}(?=[.,;!\n]|\s*$)"
+)
+_NAME = re.compile(r"\b[A-Z]\w+")
+_KIND_OF_NAME = re.compile(r"\b(\w+)\s+of\s+(?:the\s+)?[A-Z]")
+ASKS_WHICH = re.compile(r"\W*(?:in |on |to )?(?:which|where)\b", re.IGNORECASE)
 # The kind of thing that a question asks for: "Which country has Rome as its capital?", but not "In which country is Rome?"
 _KIND = re.compile(
     r"\W*(?:which|what)\s+(?!(?:is|are|was|were|do|does|did)\b)(?:[\w.-]+\s+){0,2}?([\w-]+)\s+(?:has|have|had|is|are|was|were|does|do|did|of)\b",
@@ -148,10 +161,41 @@ def is_described(text: str, end: int, question: str) -> bool:
     asks for: "Denmark is a country in Europe" answers "Which country has Copenhagen as its capital?"
     """
     described = _DESCRIBED.match(text, end) if question else None
-    if described is None or is_asked_kind(described[1], question):
+    if described is None or is_asked_kind(described[2], question):
         return False
     asked = set(re.findall(r"\w+", question.lower()))
-    return any(place.lower() not in asked for place in _PLACE_OF.findall(described[1]))
+    if not asked.issuperset(described[1].split()):  # "The Andes mountain range is": only words of the question
+        return False
+    return any(place.lower() not in asked for place in _PLACE_OF.findall(described[2]))
+
+
+def continues_description(text: str, start: int, end: int, question: str) -> bool:
+    """
+    Returns whether the description that starts here goes on with the mention that starts at the end: "stretching from the
+    Andes". A name of the question, or the end of the sentence, ends it.
+    """
+    if not _GOES_ON_WITH.search(text, max(start, end - _CONTEXT), end) or SENTENCE_END.search(text, start, end):
+        return False
+    return set(_NAME.findall(question)).isdisjoint(_NAME.findall(text, start, end))
+
+
+def other_subjects(text: str, question: str) -> set[int]:
+    """
+    Returns the positions where a text names what it tells another property of than the question asks for, if the question
+    has none of the names: "The capital of Kentucky is Frankfort" does not answer in which state the city of Shreveport is.
+    """
+    if not ASKS_WHICH.match(question):
+        return set()
+    # "the city of Shreveport" asks for no city
+    words = set(re.findall(r"\w+", question.lower()))
+    asked = words.difference(word.lower() for word in _KIND_OF_NAME.findall(question))
+    positions: set[int] = set()
+    for match in _PROPERTY.finditer(text):
+        names = _NAME.findall(match[2])
+        is_asked = not asked.isdisjoint(match[1].lower().split())
+        if names and not is_asked and words.isdisjoint(name.lower() for name in (*names, *_NAME.findall(match[3]))):
+            positions.update(range(*match.span(2)), range(*match.span(4)))
+    return positions
 
 
 def is_asked_kind(predicate: str, question: str) -> bool:
