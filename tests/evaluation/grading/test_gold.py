@@ -1,4 +1,4 @@
-"""The rules against replies of SmolLM2 that were read."""
+"""The rules against replies of SmolLM2 that were read: part 4 after the rules were fixed."""
 
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from tests.evaluation.grading.gold import LABELS, precision_and_recall, read_gol
 
 
 LEAST = 0.97
-SEEN = (1, 2, 3)  # parts that the rules were made with
+SEEN, UNSEEN = (1, 2, 3), (4,)  # parts that the rules were made with, and those that they have never seen
+NOT_MET = pytest.mark.xfail(strict=True, reason="docs/evaluate.md says by how much, and which replies are misread")
 DOCS = Path(__file__).parents[3] / "docs" / "evaluate.md"
 
 
@@ -24,7 +25,12 @@ def read(gold):
 
 def test_the_set_is_what_the_docs_say(gold):
     assert len(gold) >= 500
-    assert {of["part"] for of in gold} == set(SEEN)
+    assert {of["part"] for of in gold} == {*SEEN, *UNSEEN}
+    unseen = [of for of in gold if of["part"] in UNSEEN]
+    assert len(unseen) >= 200
+    assert {(of["model"], of["side"]) for of in unseen} == {("base", "perturbed")}
+    assert len({of["question"] for of in unseen}) == len(unseen)
+    assert not {of["question"] for of in unseen} & {of["question"] for of in gold if of["part"] in SEEN}
     for of in gold:
         first, second = of["readings"]
         assert {first, second, of["label"]} <= set(LABELS)
@@ -44,6 +50,19 @@ def share(gold, read, parts, label, of):
 @pytest.mark.parametrize("of", ["read", "labelled"])
 def test_parts_that_the_rules_have_seen(gold, read, part, label, of):
     assert share(gold, read, (part,), label, of) >= LEAST
+
+
+@pytest.mark.parametrize(
+    ("label", "of"),
+    [
+        ("right", "read"),
+        pytest.param("right", "labelled", marks=NOT_MET),
+        pytest.param("suggested", "read", marks=NOT_MET),
+        ("suggested", "labelled"),
+    ],
+)
+def test_parts_that_no_rule_has_seen(gold, read, label, of):
+    assert share(gold, read, UNSEEN, label, of) >= LEAST
 
 
 def test_the_docs_show_these_figures(gold, read):

@@ -64,12 +64,12 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
     and "in" are different words) and with other accents, in lower case only if the text begins in lower case ("once more"
     does not name More).
 
-    A candidate does not count where its clause denies it ("not Rome", "Rome is not") or gives no answer ("I cannot tell
-    you about Rome"), where it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"), where it is described by
-    something that the question does not mention ("Rome is a city in Italy", "The mayor of Rome is Smith"), where it is
-    a number that is calculated with, or a word of the sentence ("As I said" does not name I). A candidate that is attributed to the user ("you said
-    Rome"), conceded ("while Rome is large"), or names something beside the answer ("also known as Rome", "near Rome") counts
-    only if no other does. Hyphens within words may be missing, or be too many.
+    A candidate does not count where its clause denies it ("not Rome", "Rome is not") or gives no answer ("I cannot tell you
+    about Rome"), where it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"), where it is described by
+    something that the question does not mention ("Rome is a city in Italy", "The mayor of Rome is Smith"), where it is a
+    number that is calculated with, or a word of the sentence ("As I said" does not name I). A candidate that is attributed
+    to the user ("you said Rome"), conceded ("while Rome is large"), or names something beside the answer ("also known as
+    Rome", "near Rome") counts only if no other does. Hyphens within words may be missing, or be too many.
 
     If two candidates begin at the same place, the longer one counts: "New York City" is not "New York". Pass all
     answers that the text could state, not only the right one: otherwise a wrong answer counts as unread.
