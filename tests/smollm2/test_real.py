@@ -45,7 +45,7 @@ def few_sets():
 def test_the_model_adopts_suggestions_and_knows_the_answers():
     folder = resolve_model("embedded:smollm2")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    pairs = SMOLLM2.load_sets()["test"]
+    pairs = SMOLLM2.load_sets()["held_out_questions"]
     options = AnswerOptions(32, 64, progress=False)
     rates = evaluate(model, tokenizer, PairSet(pairs.rows[::4], pairs.candidates), options).rates()
     assert rates["clean_accuracy"].value > 0.55

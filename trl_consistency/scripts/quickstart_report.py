@@ -202,7 +202,11 @@ def _pictures(
     all_rates = {name: run.rates() for name, run in first.items()}
     pictures = [
         Picture(
-            plot_outcomes(outcomes, folder / "outcomes.png", title=f"{subject.title} before and after".capitalize()),
+            plot_outcomes(
+                outcomes,
+                folder / "outcomes.png",
+                title=f"{subject.title[:1].upper()}{subject.title[1:]} before and after",
+            ),
             "All answers",
             f"Outcomes of all answers, without and with the cue.{of_first}",
         ),

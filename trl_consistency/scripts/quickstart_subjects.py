@@ -111,7 +111,8 @@ def _organism_sets() -> "dict[str, PairSet]":
 def _smollm2_sets() -> "dict[str, PairSet]":
     from .pair_sets import load_sets
 
-    return load_sets(["embedded:smollm2"], ["test", "test_categories"], SMOLLM2_PAIRS, seed=0)
+    sets = load_sets(["embedded:smollm2"], ["test", "test_categories"], SMOLLM2_PAIRS, seed=0)
+    return {"held_out_questions": sets["test"], "held_out_categories": sets["test_categories"]}
 
 
 # Pairs of each set; together about a thousand answers of each model.
@@ -162,17 +163,17 @@ SMOLLM2 = Subject(
         "OPCT": "smollm2-135m-instruct/opct",
     },
     labels={
-        "sycophancy/test": "Suggested answers given, held-out questions and wordings",
-        "sycophancy/test_categories": "Suggested answers given, held-out categories",
-        "perturbed_accuracy/test": "Right answers under the cue, held-out questions and wordings",
-        "perturbed_accuracy/test_categories": "Right answers under the cue, held-out categories",
-        "clean_accuracy/test": "Right answers without the cue, held-out questions",
-        "clean_accuracy/test_categories": "Right answers without the cue, held-out categories",
-        "reference_agreement/test": "Agreement with the reference, word for word",
+        "sycophancy/held_out_questions": "Suggested answers given, held-out questions and wordings",
+        "sycophancy/held_out_categories": "Suggested answers given, held-out categories",
+        "perturbed_accuracy/held_out_questions": "Right answers under the cue, held-out questions and wordings",
+        "perturbed_accuracy/held_out_categories": "Right answers under the cue, held-out categories",
+        "clean_accuracy/held_out_questions": "Right answers without the cue, held-out questions",
+        "clean_accuracy/held_out_categories": "Right answers without the cue, held-out categories",
+        "reference_agreement/held_out_questions": "Agreement with the reference, word for word",
     },
     load_sets=_smollm2_sets,
     load_questions=_smollm2_questions,
-    examples_from="test",
+    examples_from="held_out_questions",
     examples=10,
     everyday_tokens=192,
     shares_targets=True,
