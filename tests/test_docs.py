@@ -22,7 +22,6 @@ from tests.helpers.publishing import save_adapter
 from trl_consistency.cli import main as cli
 from trl_consistency.data.lint import FINDINGS
 from trl_consistency.evaluation.rates.measures import METRICS
-from trl_consistency.models.embedded_models import EMBEDDED
 from trl_consistency.perturbations import PERTURBATIONS
 from trl_consistency.publishing import read_results
 
@@ -257,13 +256,14 @@ BY_LAUNCH = [command.values[0] for command in TRAINING_COMMANDS if command.value
 
 @pytest.fixture
 def few_rows(monkeypatch):
-    """Every tenth row of the organism's pairs: two steps train on no more."""
+    """Every tenth row of the embedded pairs: two steps train on no more."""
     from trl_consistency.scripts import loading
 
     def few(load):
         return lambda: DatasetDict({name: rows.select(range(0, len(rows), 10)) for name, rows in load().items()})
 
-    monkeypatch.setitem(loading.EMBEDDED_PAIRS, EMBEDDED, few(loading.EMBEDDED_PAIRS[EMBEDDED]))
+    for name, load in [*loading.EMBEDDED_PAIRS.items()]:
+        monkeypatch.setitem(loading.EMBEDDED_PAIRS, name, few(load))
 
 
 @pytest.mark.parametrize("line", TRAINING_COMMANDS)

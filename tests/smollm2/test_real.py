@@ -23,7 +23,7 @@ RECIPES = sorted((recipes_dir() / "smollm2-135m-instruct").glob("*.yaml"))
 # One step on a few rows.
 SHORT = {
     "max_steps": 1,
-    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 1,
     "target_batch_size": 8,
     "max_completion_length": 8,
     "save_strategy": "no",
