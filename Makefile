@@ -40,7 +40,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) outputs quickstart real
+	rm -rf $(VENV) outputs quickstart
 
 # Torch first and on its own: a later resolution then takes the build that is there instead of a larger one.
 $(VENV)/.installed-torch: .ci/constraints.txt

@@ -181,6 +181,8 @@ def test_questions_file(tmp_path, capsys):
     assert len({row["source_id"] for row in rows}) == len(rows) > 100
     assert find_columns(rows[0]).unread(rows[0]) == []
     assert all(row["answer"] not in row["wrong_answers"] for row in rows)
+    with pytest.raises(SystemExit, match=r"`questions_file` .*questions\.jsonl exists"):
+        cli(["quickstart", "--questions_file", str(tmp_path / "questions.jsonl")])
     with pytest.raises(SystemExit, match=r"`questions_file` `no/such/folder\.jsonl` cannot be written"):
         cli(["quickstart", "--questions_file", "no/such/folder.jsonl"])
 

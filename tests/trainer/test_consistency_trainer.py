@@ -220,6 +220,17 @@ def test_targets_that_do_not_end_are_reported(tmp_path, caplog):
     assert "of 8 targets reached `max_completion_length=1` without an end-of-turn token" in caplog.text
 
 
+def test_empty_targets_are_counted(tmp_path, monkeypatch, caplog):
+    """As those of a chat model that reads text: it ends its turn at once."""
+
+    def answers(model, prompts, config, *args, **kwargs):
+        return [[config.eos_token_id[0]], *([5] for _ in prompts[1:])]
+
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", answers)
+    make_trainer(tmp_path, make_pairs(completion=False), max_steps=1).train()
+    assert "1 of 8 targets are empty" in caplog.text
+
+
 def test_evaluation_after_training_uses_the_reference(tmp_path):
     """With a new adapter the reference is the model without it; the adapter is made large so that it would show."""
     model = make_model()

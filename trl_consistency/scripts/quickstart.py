@@ -84,6 +84,8 @@ def write_questions(path: Path, subject: Subject = ORGANISM) -> int:
     Writes the questions of fact that a model can answer, each with wrong answers, as JSON Lines. Returns their number.
     """
     check_file(path, "questions_file")
+    if path.exists():
+        raise ConsistencyError(f"`questions_file` {path} exists, and would be overwritten. Name another file.")
     questions = subject.load_questions()
     with whole_file(path, option="questions_file") as file:
         for question in questions:
@@ -171,8 +173,8 @@ def _train_all(subject: Subject, output_dir: Path, runs: Sequence[Run], before: 
                     show(_title(each), trained[each].command)
         except BrokenProcessPool:
             raise ConsistencyError(
-                "A training process was killed, as the system does when memory runs out. The logs are "
-                f"{output_dir}/*.log. Free memory, and start again."
+                "A training process was killed, as the system does when memory runs out, or could not start. What it said is "
+                f"in {output_dir}/*.log, or above. Start again when the cause is gone: finished trainings are kept."
             ) from None
         except BaseException:
             pool.shutdown(cancel_futures=True)

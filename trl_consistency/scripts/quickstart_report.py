@@ -101,7 +101,8 @@ def _tables(
         tables.append(
             Table(
                 "Side effects",
-                "Replies to everyday prompts, and plain text: neither is like what was trained on. "
+                "Replies to 30 everyday prompts, and 20 plain texts, none like what was trained on: a few replies more or less "
+                "may be chance. "
                 f"Replies have at most {subject.everyday_tokens} tokens.{over}",
                 _side_effect_cells(found),
             )

@@ -141,6 +141,12 @@ class TargetMaker:
                 f"{truncated} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
                 "without an end-of-turn token; they are used as they are. Raise it to avoid this."
             )
+        empty = sum(all(token in config.eos_token_id for token in ids) for ids in completions)
+        if empty:
+            logger.warning(
+                f"{empty} of {len(completions)} targets are empty: the model ends its turn at once. A chat model does so "
+                "where prompts are text, which is not put into its chat template: give chat messages then."
+            )
         if not self.args.keep_thinking:
             opening, closing = self.args.thinking_markers
             completions = [empty_thought(ids, self.trainer._tokenizer, (opening, closing)) for ids in completions]
