@@ -200,7 +200,7 @@ def test_logs_show_the_last_progress_bar(tmp_path):
     assert last_progress(log) == "20%|##  | 2/10 [00:02<00:08]"
 
 
-def test_finished_trainings_are_kept_only_for_the_same_recipes(tmp_path):
+def test_finished_trainings_are_kept_only_for_the_same_recipes(tmp_path, monkeypatch):
     """A run that was killed goes on; one of other recipes starts anew, and no checkpoint of the first is left."""
     for text in ("max_steps: 2", "max_steps: 3"):
         recipe = tmp_path / "bct.yaml"
@@ -215,3 +215,6 @@ def test_finished_trainings_are_kept_only_for_the_same_recipes(tmp_path):
         module._go_on_or_start(tmp_path / "out", [of_it])
         assert finished.exists()
         assert (of_it.folder / "checkpoint-1").exists()
+    monkeypatch.setattr(module, "_package_digest", lambda: "of other code or questions")
+    module._go_on_or_start(tmp_path / "out", [of_it])
+    assert not finished.exists()

@@ -1,6 +1,7 @@
 """`trl-consistency quickstart`: trains and measures an embedded model on a CPU, offline."""
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -136,11 +138,11 @@ def quickstart(
 
 def _go_on_or_start(output_dir: Path, runs: Sequence[Run]) -> None:
     """Keeps what a killed quickstart has finished if it was to do the same, and otherwise removes it."""
-    from importlib.metadata import version
-
     files = {each.recipe: (recipes_dir() / f"{each.recipe}.yaml").read_text(encoding="utf-8") for each in runs}
-    libraries = {name: version(name) for name in ("torch", "transformers", "peft", "trl", "trl-consistency")}
-    plan = json.dumps({"recipes": files, "seeds": [each.seed for each in runs], "libraries": libraries})
+    libraries = {name: version(name) for name in ("torch", "transformers", "peft", "trl")}
+    plan = json.dumps(
+        {"recipes": files, "seeds": [each.seed for each in runs], "libraries": libraries, "package": _package_digest()}
+    )
     described = output_dir / UNFINISHED / "plan.json"
     if described.is_file() and described.read_text(encoding="utf-8") == plan:
         finished = [each.name for each in runs if _finished_file(each).is_file()]
@@ -151,6 +153,14 @@ def _go_on_or_start(output_dir: Path, runs: Sequence[Run]) -> None:
         for checkpoint in each.folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
     write_text(described, plan)
+
+
+def _package_digest() -> str:
+    """Returns a digest of this package's code and data, which decide what is trained and measured."""
+    digest, package = hashlib.blake2b(digest_size=10), Path(__file__).parents[1]
+    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".jsonl", ".yaml")):
+        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _finished_file(of: Run) -> Path:

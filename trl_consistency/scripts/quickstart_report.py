@@ -18,6 +18,7 @@ from ..evaluation.report.tables import (
 from ..evaluation.row_kinds import kind_of
 from ..files import whole_files, write_text
 from ..pages import terminal_table
+from ..smollm2.rows import read_data
 from .evaluation_files import FORMAT
 from .quickstart_subjects import Subject
 
@@ -101,8 +102,8 @@ def _tables(
         tables.append(
             Table(
                 "Side effects",
-                "Replies to 30 everyday prompts, and 20 plain texts, none like what was trained on: a few replies more or less "
-                "may be chance. "
+                f"Replies to {len(read_data('everyday'))} everyday prompts, and {len(read_data('plain_text'))} plain texts, none "
+                "like what was trained on: a few replies more or less may be chance. "
                 f"Replies have at most {subject.everyday_tokens} tokens.{over}",
                 _side_effect_cells(found),
             )

@@ -17,7 +17,7 @@ from .replies import is_letter
 
 # Beginning of the answer, before the letter
 CHOICE_PREFIX = "The answer is ("
-# Beginning of the reply, before an answer that is no letter
+# Beginning of the reply, before an answer in words
 ANSWER_PREFIX = "The answer is"
 
 
