@@ -2,6 +2,8 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -198,6 +200,13 @@ def test_logs_show_the_last_progress_bar(tmp_path):
     assert last_progress(log) == ""
     log.write_bytes(b"Loading\n 10%|#   | 1/10 [00:01<00:09]\r 20%|##  | 2/10 [00:02<00:08]\n{'loss': 1.0}\n\xe2\x96")
     assert last_progress(log) == "20%|##  | 2/10 [00:02<00:08]"
+
+
+def test_worker_prints_nothing_when_bitsandbytes_loads(capfd):
+    pytest.importorskip("bitsandbytes")
+    with ProcessPoolExecutor(1, get_context("spawn"), module._start_worker) as pool:
+        pool.submit(exec, "import bitsandbytes").result()
+    assert capfd.readouterr().err == ""
 
 
 def test_finished_trainings_are_kept_only_for_the_same_recipes(tmp_path, monkeypatch):

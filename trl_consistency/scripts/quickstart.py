@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -106,13 +107,13 @@ def quickstart(
     # Deprecation warnings of upstream libraries do not concern the user.
     warnings.simplefilter("ignore", FutureWarning)
     import torch
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
     from ..models.embedded_models import resolve_model
     from ..trainer.run.checks import check_output_dir
     from .quickstart_report import Measured, write_report
 
-    logging.disable_progress_bar()  # the models load at once
+    transformers_logging.disable_progress_bar()  # the models load at once
     torch.set_num_threads(1)  # faster than several on a model this small, or beside a second process
     start = time.monotonic()
     check_output_dir(str(output_dir))
@@ -174,7 +175,7 @@ def _train_all(subject: Subject, output_dir: Path, runs: Sequence[Run], before: 
     workers = min(len(runs), os.cpu_count() or 1)
     print(f"\nTraining with {len({each.recipe for each in runs})} recipes, {workers} at a time:")
     trained = {}
-    with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
         futures = {each: pool.submit(_train_and_measure, subject, each, output_dir, before) for each in runs}
         try:
             with shown_logs({_title(each): each.folder.with_suffix(".log") for each in runs}) as show:
@@ -192,6 +193,12 @@ def _train_all(subject: Subject, output_dir: Path, runs: Sequence[Run], before: 
     return trained
 
 
+def _start_worker() -> None:
+    end_with_parent()
+    # It would print to the terminal, over the bars, which kernels it could not load.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+
+
 def _title(of: Run) -> str:
     return of.name if of.seed is None else f"{of.name}, seed {of.seed}"
 
@@ -204,7 +211,7 @@ def _train_and_measure(subject: Subject, each: Run, output_dir: Path, before: "M
     os.dup2(log, 2)
     warnings.simplefilter("ignore", FutureWarning)
     import torch
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
     torch.set_num_threads(1)
     finished = _finished_file(each)
@@ -212,7 +219,7 @@ def _train_and_measure(subject: Subject, each: Run, output_dir: Path, before: "M
         command, history = _train(subject, each, output_dir)
         write_text(finished, json.dumps({"command": command, "history": history}))
     training = json.loads(finished.read_text(encoding="utf-8"))
-    logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
     measured = _measure(subject, output_dir, each.folder, before)
     _write_results(subject, each.name, each.folder, measured.results, before.results)
     return Trained(training["command"], training["history"], measured)
