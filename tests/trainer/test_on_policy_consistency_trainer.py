@@ -543,7 +543,14 @@ def test_every_epoch_has_an_order_of_its_own(tmp_path):
     assert all(len(set(first[start : start + 4])) == 1 for start in range(0, len(first), 4))
 
 
-@pytest.mark.parametrize("options", [{}, {"loss_type": "policy_gradient", "num_iterations": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"loss_type": "policy_gradient", "num_iterations": 2},
+        {"max_completion_length": 32, "completion_length_schedule": [4, 32]},
+    ],
+)
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path, options):
     """An epoch has four steps, or eight: within the first and the second, and at the end of one."""
     options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, **options}

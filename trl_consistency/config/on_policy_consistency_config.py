@@ -82,6 +82,16 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             Rollouts per prompt in evaluation. `None` uses `num_generations`.
         temperature (`float`, *optional*, defaults to `1.0`):
             Sampling temperature, above 0.
+        completion_length_schedule (`list[int]`, *optional*):
+            Longest rollout in tokens while training goes on, if it is to grow. The first tokens of a rollout teach
+            most, and short rollouts cost less.
+
+            - `[start, end, steps]`: it grows linearly from `start` to `end` over the first `steps` optimizer steps.
+            - `[start, end]`: it grows by itself. It doubles when the divergence at the tokens of its last quarter has
+              fallen to half of the divergence that the tokens of its first quarter had in the first batch.
+
+            `end` is at most `max_completion_length`, up to which evaluations sample. A rollout that ends at a shorter
+            length is not truncated in the sense of `mask_truncated_completions`.
         steps_per_generation (`int`, *optional*):
             Number of micro-batches in a batch of rollouts, a multiple of `gradient_accumulation_steps`. The default,
             `gradient_accumulation_steps`, makes one optimizer step per batch of rollouts.
@@ -128,6 +138,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
     temperature: float = option(
         1.0, at_least(LOWEST_TEMPERATURE, " (greedy rollouts of a prompt would all be the same)")
     )
+    completion_length_schedule: list[int] | None = option(None)
     steps_per_generation: int | None = option(None, at_least(1).or_none())
     num_iterations: int = option(1, at_least(1))
     share_prefix: bool = option(True)
@@ -140,6 +151,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         if self.steps_per_generation is None:
             self.steps_per_generation = int(self.gradient_accumulation_steps)
         self._check_batches()
+        self._check_schedule()
         self._refuse_inherited()
         self._check_vllm()
         if self.loss_type == "policy_gradient":
@@ -172,6 +184,17 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                 f"`per_device_train_batch_size` ({self.per_device_train_batch_size}) times `steps_per_generation` "
                 f"({steps}) makes {rollouts} rollouts on each process, which do not divide into groups of "
                 f"`num_generations` ({self.num_generations}). Batches count completions: choose a multiple."
+            )
+
+    def _check_schedule(self) -> None:
+        given, longest = self.completion_length_schedule, cast(int, self.max_completion_length)
+        if given is None:
+            return
+        is_list = isinstance(given, list) and len(given) in (2, 3)
+        if not is_list or not 1 <= given[0] <= given[1] <= longest or any(steps < 1 for steps in given[2:]):
+            raise ConsistencyError(
+                "`completion_length_schedule` must be [start, end] or [start, end, steps], with 1 <= start <= end <= "
+                f"`max_completion_length` ({longest}) and at least one step, got {given!r}."
             )
 
     def _check_policy_gradient(self) -> None:

@@ -124,11 +124,16 @@ def padded(name: str, rows: list[list[int]], side: str, pad_token_id: int, multi
     }
 
 
-def loss_mask(rollouts: Rollouts, args: OnPolicyConsistencyConfig, tokenizer: Any, ends: list[int]) -> Tensor:
-    """Returns the mask of the compared tokens, (B, T)."""
+def loss_mask(
+    rollouts: Rollouts, args: OnPolicyConsistencyConfig, tokenizer: Any, ends: list[int], longest: int
+) -> Tensor:
+    """
+    Returns the mask of the compared tokens, (B, T). The rollouts had at most `longest` tokens, fewer than
+    `max_completion_length` under a `completion_length_schedule`, which truncates none.
+    """
     mask = rollouts["completion_mask"].clone()
     lengths = mask.sum(1)
-    if args.mask_truncated_completions:
+    if args.mask_truncated_completions and longest >= cast(int, args.max_completion_length):
         mask[is_truncated(rollouts, ends)] = 0
     if not args.train_on_thinking:
         opening, closing = args.thinking_markers

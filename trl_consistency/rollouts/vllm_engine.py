@@ -75,12 +75,15 @@ class RolloutEngine:
         if args.vllm_mode == "server" and args.vllm_importance_sampling_correction and accelerator.is_main_process:
             _check_server(self._generation.vllm_client)
 
-    def __call__(self, prompts: list[list[int]], step: int) -> tuple[list[list[int]], list[list[float]] | None]:
+    def __call__(
+        self, prompts: list[list[int]], step: int, max_tokens: int
+    ) -> tuple[list[list[int]], list[list[float]] | None]:
         """
-        Returns token ids of a rollout for each prompt (token ids, repeated for several rollouts) and, if requested,
-        each token's log-probability under the engine (NaN where it returns none). A new `step`, the number of
-        optimizer steps so far, sends the weights to the engine.
+        Returns token ids of a rollout of at most `max_tokens` for each prompt (token ids, repeated for several
+        rollouts) and, if requested, each token's log-probability under the engine (NaN where it returns none). A new
+        `step`, the number of optimizer steps so far, sends the weights to the engine.
         """
+        self._generation.max_completion_length = max_tokens
         if step != self._synced_step:
             self._generation.sync_weights()
             self._synced_step = step

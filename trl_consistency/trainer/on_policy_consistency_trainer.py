@@ -25,6 +25,7 @@ from ..models.sharding import is_sharded
 from ..passes.load_balancing import router_coefficient
 from ..passes.reference import GivenReference, Reference, StartReference, check_separate, load_reference_model
 from ..rollouts.data import RolloutSampler, check_batches, loss_mask, padded, repeated, repeated_stream
+from ..rollouts.horizon import Horizon
 from ..rollouts.loss import RolloutLoss, Rollouts
 from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, drop_empty_lengths, length_metrics
 from ..rollouts.table import RolloutTable
@@ -172,6 +173,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         self.rollout_loss = RolloutLoss(
             args, reference, not is_sharded(self.accelerator), balances_routers=self.router_aux_loss_coef != 0
         )
+        self.horizon = Horizon(args, self.accelerator)
+        if self.horizon.grows_by_itself:
+            self.add_callback(self.horizon)
         self.rollout_engine: RolloutEngine | None = None
         if args.use_vllm:
             self.rollout_engine = RolloutEngine(
@@ -260,6 +264,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return self._buffered_inputs[self._step % steps]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Rollouts:
+        self._longest = self._next_length()
         rollouts = super()._generate_and_score_completions([{"prompt": row["perturbed_ids"]} for row in inputs])
         del rollouts["num_items_in_batch"]  # counted before the loss mask
         drop_empty_lengths(self._metrics["train" if self.model.training else "eval"])
@@ -271,7 +276,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         is_anchor = [row["clean_ids"] == row["perturbed_ids"] for row in inputs]
         rollouts["is_anchor"] = torch.tensor(is_anchor, device=self.accelerator.device)
         rollouts |= self._padded("clean", [row["clean_ids"] for row in inputs], "left")
-        rollouts["loss_mask"] = loss_mask(rollouts, self.args, self._tokenizer, self._ends)
+        rollouts["loss_mask"] = loss_mask(rollouts, self.args, self._tokenizer, self._ends, self._longest)
         with self.compute_loss_context_manager():
             answers = self.clean_answers(self.accelerator.unwrap_model(self.model), inputs)
         rollouts["equals_answer"] = self.clean_answers.compare(answers, rollouts)
@@ -288,8 +293,11 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
         if self.rollout_engine is not None:
-            completion_ids, self._engine_log_probs = self.rollout_engine(prompt_ids, self.state.global_step)
+            completion_ids, self._engine_log_probs = self.rollout_engine(
+                prompt_ids, self.state.global_step, self._longest
+            )
             return completion_ids
+        self.generation_config.max_new_tokens = self._longest
         with (
             evaluating(self.model),  # the policy is sampled without dropout
             mixed_precision(self.accelerator),
@@ -298,6 +306,14 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             explained_sampling("the student"),
         ):
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+
+    def _next_length(self) -> int:
+        """Returns the longest rollout of the next batch."""
+        if not self.model.training or self.args.completion_length_schedule is None:
+            return self.args.max_completion_length
+        length = self.horizon(self.state.global_step)
+        self._metrics["train"]["completions/horizon"].append(length)
+        return length
 
     def _split(self, rollouts: Rollouts) -> list[Rollouts]:
         """Returns micro-batches, each with its optimizer step's number of compared tokens on all processes."""
@@ -325,6 +341,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     ) -> Any:
         watched = self._watch(inputs)
         losses = self._compare(model, inputs)
+        self.horizon.add(self.rollout_loss.divergence, inputs)
         self._meter.add(losses | watched, inputs["is_anchor"])
         # DDP averages the gradients over the processes.
         scale = self.accelerator.num_processes / inputs["num_items_in_batch"].clamp(min=1)

@@ -189,6 +189,8 @@ def rollout_facts(trainer: Any) -> dict[str, str]:
         f"{args.num_generations} a prompt (temperature {args.temperature:g}{options}, at most "
         f"{args.max_completion_length} tokens{', by vLLM' if args.use_vllm else ''})"
     )
+    if args.completion_length_schedule is not None:
+        facts["Growing length of rollouts"] = " ".join(map(str, args.completion_length_schedule))
     masked = {
         "truncated rollouts": args.mask_truncated_completions,
         "thoughts": not args.train_on_thinking,

@@ -39,6 +39,7 @@ OPTIONS = (
 # Compared only if the run generates its targets or rollouts.
 GENERATION = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "max_completion_length"),
+    *("completion_length_schedule",),
     *("use_vllm", "thinking_markers", "keep_thinking", "target_batch_size"),
 )
 
