@@ -8,17 +8,24 @@ from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GPT2Config,
     GPTNeoXConfig,
     GptOssConfig,
+    GraniteMoeHybridConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
+    NemotronHConfig,
+    Olmo3Config,
     Phi3Config,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Config,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 
@@ -78,9 +85,41 @@ CONFIGS = {
     "gpt2": lambda: GPT2Config(**SHAPE, n_inner=48, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
     "qwen3_moe": lambda: Qwen3MoeConfig(**SHAPE, **EXPERTS, head_dim=8),
     "gpt_oss": lambda: GptOssConfig(**SHAPE, **LOCAL_AND_GLOBAL, num_local_experts=4, num_experts_per_tok=2),
+    "olmo3": lambda: Olmo3Config(**SHAPE, **{k: v for k, v in LOCAL_AND_GLOBAL.items() if k != "head_dim"}),
+    "gemma4": lambda: Gemma4TextConfig(
+        **SHAPE, **LOCAL_AND_GLOBAL, global_head_dim=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=128
+    ),
     "gemma3_with_vision": gemma3_with_vision,
     "qwen2_5_vl": qwen2_5_vl,
 }
+
+
+GATED_DELTA_NET = {
+    "head_dim": 8,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+
+
+# With layers that carry a state from token to token: Gated DeltaNet, short convolutions, Mamba-2
+HYBRIDS = {
+    "qwen3_5": lambda: Qwen3_5TextConfig(**SHAPE, **GATED_DELTA_NET),
+    "qwen3_next": lambda: Qwen3NextConfig(
+        **SHAPE, **GATED_DELTA_NET, **EXPERTS, shared_expert_intermediate_size=16, decoder_sparse_step=1
+    ),
+    "lfm2": lambda: Lfm2Config(**SHAPE, layer_types=["conv", "full_attention", "conv", "conv"]),
+    "granitemoehybrid": lambda: GraniteMoeHybridConfig(
+        **SHAPE, layer_types=["mamba", "attention", "mamba", "mamba"], num_local_experts=0, shared_intermediate_size=48,
+        mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8, mamba_n_groups=1, mamba_chunk_size=8,
+    ),
+    "nemotron_h": lambda: NemotronHConfig(
+        **{k: v for k, v in SHAPE.items() if k != "num_hidden_layers"}, layers_block_type=["mamba", "attention", "mlp", "mamba"],
+        head_dim=8, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8, n_groups=1, chunk_size=8,
+    ),
+}  # fmt: skip
 
 
 MULTIMODAL = {
@@ -89,12 +128,16 @@ MULTIMODAL = {
 }
 
 
+# Standard deviations of weights where 0.2 magnifies rounding
+SMALLER = {"gemma4": 0.1, "qwen3_5": 0.1}
+
+
 WITHOUT_MLP = ("qwen3_moe", "gpt_oss")
 
 
 def make(kind, attention="eager"):
     torch.manual_seed(0)
-    config = CONFIGS[kind]()
+    config = {**CONFIGS, **HYBRIDS}[kind]()
     if kind in MULTIMODAL:
         model = MULTIMODAL[kind]._from_config(config, attn_implementation=attention)
     else:
@@ -102,12 +145,15 @@ def make(kind, attention="eager"):
     # Larger weights than a fresh model's, so that wrong positions, windows and blocks make a difference.
     for name, parameter in model.named_parameters():
         if "norm" not in name:
-            torch.nn.init.normal_(parameter, std=0.2)
+            torch.nn.init.normal_(parameter, std=SMALLER.get(kind, 0.2))
     return model.eval()
 
 
 def add_lora(model):
-    peft_model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    # PEFT refuses `out_proj`, which fused kernels of Mamba read past the adapter.
+    is_mamba = model.config.model_type == "nemotron_h"
+    targets = ["q_proj", "v_proj", "in_proj", "up_proj"] if is_mamba else "all-linear"
+    peft_model = get_peft_model(model, LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM"))
     for name, parameter in peft_model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.2)

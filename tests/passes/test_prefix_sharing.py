@@ -7,7 +7,7 @@ import torch
 from peft import PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, GenerationConfig, MptConfig
 
-from tests.helpers.architectures import CONFIGS, SHAPE, add_lora, make
+from tests.helpers.architectures import CONFIGS, HYBRIDS, SHAPE, add_lora, make
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.passes import prefix_strategies as prefix_roads
 from trl_consistency.passes.capture import find_blocks
@@ -24,6 +24,7 @@ CASES = [
     for attention in ("eager", "sdpa")
     if attention == "eager" or kind not in EAGER_ONLY
 ]
+OF_HYBRIDS = [(kind, "sdpa") for kind in HYBRIDS]
 # (prompt, tokens of the completion): groups of 3, 1 and 2, mixed, prompts of 9, 6 and 2 tokens
 ROWS = ((0, 7), (1, 5), (0, 3), (2, 6), (0, 1), (2, 4))
 PROMPTS = (9, 6, 2)
@@ -103,6 +104,27 @@ def test_roads_equal_rows(kind, attention):
         assert states.hidden.shape == (*batch[2].shape, SHAPE["hidden_size"])
         assert states.hidden.isfinite().all()
         assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_states_of_recurrent_layers_are_handed_on(kind):
+    """Through the state at a prompt's end, gradients reach the prompt from all of its completions."""
+    model, batch = add_lora(make(kind, "sdpa")), make_batch()
+    expected = loss_and_grads(row_by_row(model, *batch), model)
+    for strategy in ("cache", "plain"):
+        sharing = sharing_by(strategy)
+        states = sharing(model, *batch)
+        assert states.strategy == strategy
+        assert list(sharing.refused) == ["packed"]
+        assert "would carry one completion's state into the next" in sharing.refused["packed"]
+        assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+    model.train()
+    model.enable_input_require_grads()
+    model.get_base_model().gradient_checkpointing_enable()
+    states = PrefixSharing()(model, *batch)
+    assert states.strategy == "plain"
+    assert states.reason.startswith("gradient checkpointing drops the key/value cache; ")
+    assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -272,12 +294,12 @@ def test_attention_without_a_tree_mask(llama, monkeypatch):
     assert states.reason.endswith("`sdpa` attention does not accept a tree mask")
 
 
-def test_no_keys_and_values():
+def test_recurrent_layers_that_do_not_go_on_from_a_state():
     config = FalconMambaConfig(vocab_size=128, hidden_size=16, num_hidden_layers=2, state_size=4)
     model, batch = AutoModelForCausalLM.from_config(config).eval(), make_batch()
     states = PrefixSharing()(model, *batch)
     assert states.strategy == "plain"
-    assert states.reason == "`FalconMambaModel` has layers that are not plain attention over keys and values"
+    assert states.reason.startswith("`FalconMambaModel` does not run on the cache strategy (RuntimeError")
     torch.testing.assert_close(states.hidden[batch[3].bool()], row_by_row(model, *batch), rtol=1e-4, atol=2e-5)
 
 
@@ -336,7 +358,7 @@ def greedy(model, prompt_ids, prompt_mask, **options):
     return model.generate(input_ids=prompt_ids, attention_mask=prompt_mask, generation_config=config)
 
 
-@pytest.mark.parametrize(("kind", "attention"), CASES)
+@pytest.mark.parametrize(("kind", "attention"), CASES + OF_HYBRIDS)
 def test_generation_continues_from_shared_prompts(kind, attention):
     model = add_lora(make(kind, attention)).eval()
     prompt_ids, prompt_mask, *_ = make_batch(extra=0)

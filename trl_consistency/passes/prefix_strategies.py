@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from .capture import Blocks, needed_mask
 from .load_balancing import Routing, joined, routing_of
 from .packing import Batch, Packing
+from .prompt_cache import ATTENTION, RECURRENT, cached_kinds, make_prompt_cache
 
 
 # Attention implementations that take a mask [B, 1, T, T]
@@ -36,8 +36,8 @@ def run_plain(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Ten
 def run_prompts(
     backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, options: dict[str, Any]
 ) -> tuple[DynamicCache, Any]:
-    """Returns keys and values of all prompt tokens but the last, and the backbone's output."""
-    cache = DynamicCache(config=backbone.config)
+    """Returns keys, values and states of all prompt tokens but the last, and the backbone's output."""
+    cache = make_prompt_cache(backbone.config)
     output = backbone(
         input_ids=prompt_ids[:, :-1],
         attention_mask=prompt_mask[:, :-1],
@@ -131,9 +131,9 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     """Returns the strategies that fail or give other states than the plain strategy, with reasons."""
     backbone: Any = blocks.backbone
     name, attention = type(backbone).__name__, backbone.config._attn_implementation
-    kinds = {type(layer) for layer in DynamicCache(config=backbone.config).layers}
-    if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
-        reason = f"`{name}` has layers that are not plain attention over keys and values"
+    kinds = cached_kinds(backbone.config)
+    if not kinds <= {*ATTENTION, *RECURRENT}:
+        reason = f"`{name}` caches {', '.join(sorted(kind.__name__ for kind in kinds - {*ATTENTION, *RECURRENT}))}"
         return {"cache": reason, "packed": reason}
 
     device = next(backbone.parameters()).device
@@ -147,10 +147,12 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     prompt_ids = (81 + columns[:16]).expand(4, -1)
     batch = Batch.of(prompt_ids % vocabulary, prompt_mask, completion_ids % vocabulary, completion_mask)
     refused: dict[str, str] = {}
+    if kinds & RECURRENT.keys():
+        refused["packed"] = f"`{name}` has recurrent layers, which would carry one completion's state into the next"
     with torch.no_grad(), _dropout_off(backbone):
         expected = run_plain(backbone, batch, {})[0][completion_mask.bool()].float()
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
-        for strategy in ("cache", "packed"):
+        for strategy in {"cache", "packed"} - refused.keys():
             if strategy == "packed" and attention not in TAKES_MASK:
                 refused[strategy] = f"`{attention}` attention does not accept a tree mask"
                 continue
