@@ -7,6 +7,7 @@ from ..exports import lazy_names
 
 if TYPE_CHECKING:
     from .answers.generate import Answer, AnswerOptions, answer_pairs, generate_answers
+    from .capability import CapabilityResult, measure_capability
     from .dose import Dose, measure_dose
     from .grading.grade import Grade, grade, grade_answers
     from .grading.graders import named_answers, refuses, stated_choice
@@ -28,6 +29,7 @@ __all__ = [
     "SUITES",
     "Answer",
     "AnswerOptions",
+    "CapabilityResult",
     "Dose",
     "EndpointJudge",
     "Estimate",
@@ -52,6 +54,7 @@ __all__ = [
     "make_samples",
     "markdown_table",
     "measure",
+    "measure_capability",
     "measure_dose",
     "named_answers",
     "plot_outcomes",
