@@ -7,6 +7,7 @@ from ..exports import lazy_names
 
 if TYPE_CHECKING:
     from .answers.generate import Answer, AnswerOptions, answer_pairs, generate_answers
+    from .capability import CapabilityResult, measure_capability
     from .distance import PairDistance, measure_distances
     from .dose import Dose, measure_dose
     from .grading.grade import Grade, grade, grade_answers
@@ -29,6 +30,7 @@ __all__ = [
     "SUITES",
     "Answer",
     "AnswerOptions",
+    "CapabilityResult",
     "Dose",
     "EndpointJudge",
     "Estimate",
@@ -54,6 +56,7 @@ __all__ = [
     "make_samples",
     "markdown_table",
     "measure",
+    "measure_capability",
     "measure_distances",
     "measure_dose",
     "named_answers",
