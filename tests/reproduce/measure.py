@@ -17,12 +17,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.reproduce.cells import ROOT, digest, letters_of
 from tests.reproduce.plan import Job, Plan
-from tests.reproduce.sets import Loaded, load, number_sources
+from tests.reproduce.sets import VERDICT, Loaded, load, number_sources
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import AnswerOptions, evaluate, measure_distances
 from trl_consistency.evaluation.answers.generate import generate_ids
 from trl_consistency.evaluation.answers.preferences import prefer_answers
+from trl_consistency.evaluation.capability import check_harness, measure_capability
+from trl_consistency.evaluation.capability_data import CapabilityData, read_capability
 from trl_consistency.evaluation.run import PairSet
 from trl_consistency.evaluation.side_effects import measure_side_effects
 from trl_consistency.files import write_text
@@ -86,8 +88,8 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
     capability = {}
     if system:
         left_out.append("capability: the model is the one before training, and the system message is not part of it")
-    elif (of_data := _read_capability(plan, data_dir, left_out)) is not None:
-        for name, data in of_data.items():
+    else:
+        for name, data in _read_capability(plan, data_dir, left_out).items():
             key = data.sets[name].digest
             capability[name] = parts.get(f"capability-{name}", key, lambda of=data: _capability(plan, models, of))
     return {
@@ -97,7 +99,7 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
         "sets": sets,
         "side_effects": parts.get("side_effects", "", lambda: _side_effects(plan, models, system)),
         "distance": {"digest": hundred.digest, "sources": numbers[hundred.plan.name], **distance},
-        "capability": {name: of for name, of in capability.items() if of},
+        "capability": capability,
         "measuring": parts.seconds,
     }
 
@@ -170,8 +172,7 @@ def _letters(plan: Plan, models: Models, of_set: Loaded, system: str) -> dict[st
 
 
 def _preference(plan: Plan, models: Models, of_set: Loaded, system: str) -> dict[str, Any]:
-    # A verdict on a text is the reply itself.
-    judged = {"answer_prefix": ""} if of_set.plan.source == "feedback" else {}
+    judged = {"answer_prefix": VERDICT} if of_set.plan.source == "feedback" else {}
     options = AnswerOptions(plan.tokens, plan.batch_size, free_answers="logprob", **judged)
     rows = _with_system(of_set.pairs, system).rendered(models.tokenizer).rows
     found = prefer_answers(models.model, models.tokenizer, rows, of_set.contrasts, options, of_set.plan.name)
@@ -212,34 +213,27 @@ def _rounded(value: float | None) -> float | int | None:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def _read_capability(plan: Plan, data_dir: Path, left_out: list[str]) -> dict[str, Any] | None:
-    """Returns the items of each file of the plan; says in `left_out` what is not there."""
-    try:
-        from trl_consistency.evaluation.capability import check_harness
-        from trl_consistency.evaluation.capability_data import read_capability
-    except ImportError:
-        left_out.append("capability: this version of the package does not measure it")
-        return None
+def _read_capability(plan: Plan, data_dir: Path, left_out: list[str]) -> dict[str, CapabilityData]:
+    """Returns the items of each file of the plan; says in `left_out` which cannot be measured."""
     if not data_dir.is_dir():
         left_out.append("capability: there is no data folder")
-        return None
+        return {}
     data, found = read_capability(data_dir), {}
     for name, items in plan.capability.items():
         if name not in data.sets:
             left_out.append(f"capability, {name}: there is no such file in the data folder")
             continue
-        found[name] = replace(data, sets={name: data.sets[name].sample(items, 0)})
+        of_file = replace(data, sets={name: data.sets[name].sample(items, 0)})
         try:
-            check_harness(found[name])
+            check_harness(of_file)
         except ConsistencyError as error:
             left_out.append(f"capability, {name}: {error}")
-            del found[name]
+        else:
+            found[name] = of_file
     return found
 
 
-def _capability(plan: Plan, models: Models, data: Any) -> dict[str, Any]:
-    from trl_consistency.evaluation.capability import measure_capability
-
+def _capability(plan: Plan, models: Models, data: CapabilityData) -> dict[str, Any]:
     (result,) = measure_capability(
         models.model, models.tokenizer, data, batch_size=plan.batch_size, progress=True, cache=models.cache
     ).values()

@@ -24,8 +24,8 @@ from trl_consistency.smollm2.rows import PERTURBATION, load_smollm2_datasets, re
 SMOLLM2, SPLITS = "embedded:smollm2", ("test", "test_categories")
 SEED = 0  # of everything that is drawn here
 
-# How a text is judged, after the prompt: the contrast of the two is the verdict.
-GOOD, BAD = "Yes", "No"
+# How a reply that judges a text begins, and the two verdicts.
+VERDICT, GOOD, BAD = "I think it is", "good", "bad"
 LIKING = 5  # of the ten wordings of `feedback` for training, those in which the user likes the text come first
 
 
