@@ -7,6 +7,7 @@ from ..exports import lazy_names
 
 if TYPE_CHECKING:
     from .answers.generate import Answer, AnswerOptions, answer_pairs, generate_answers
+    from .conversion import Conversion, convert_pairs
     from .dose import Dose, measure_dose
     from .grading.grade import Grade, grade, grade_answers
     from .grading.graders import named_answers, refuses, stated_choice
@@ -28,6 +29,7 @@ __all__ = [
     "SUITES",
     "Answer",
     "AnswerOptions",
+    "Conversion",
     "Dose",
     "EndpointJudge",
     "Estimate",
@@ -44,6 +46,7 @@ __all__ = [
     "answer_pairs",
     "compare",
     "compare_suites",
+    "convert_pairs",
     "estimate",
     "evaluate",
     "generate_answers",
