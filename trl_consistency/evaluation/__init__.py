@@ -8,6 +8,7 @@ from ..exports import lazy_names
 if TYPE_CHECKING:
     from .answers.generate import Answer, AnswerOptions, answer_pairs, generate_answers
     from .capability import CapabilityResult, measure_capability
+    from .conversion import Conversion, convert_pairs
     from .distance import PairDistance, measure_distances
     from .dose import Dose, measure_dose
     from .grading.grade import Grade, grade, grade_answers
@@ -31,6 +32,7 @@ __all__ = [
     "Answer",
     "AnswerOptions",
     "CapabilityResult",
+    "Conversion",
     "Dose",
     "EndpointJudge",
     "Estimate",
@@ -48,6 +50,7 @@ __all__ = [
     "answer_pairs",
     "compare",
     "compare_suites",
+    "convert_pairs",
     "estimate",
     "evaluate",
     "generate_answers",
