@@ -34,7 +34,7 @@ class Cell:
         command (`str`, *optional*, defaults to `"trl-consistency consistency"`):
             The command that trains.
         data (`str`, *optional*):
-            Training data that are made first: a name in `sets.TRAINING_DATA`. By default those of the recipe.
+            Training data that commands make first: a name in [`Plan.data`]. By default those that the recipe names.
         generates (`bool`, *optional*, defaults to `True`):
             Whether the command generates targets, which are kept for cells with the same.
         system (`str`, *optional*):
@@ -50,6 +50,22 @@ class Cell:
     data: str = ""
     generates: bool = True
     system: str = ""
+
+
+@dataclass(frozen=True)
+class Data:
+    """
+    Training data that commands make. `{work}` stands for the work folder, and `{path}` for the data in it.
+
+    Args:
+        path (`str`):
+            The file or folder in the work folder, for `--dataset_name`.
+        commands (`tuple[str, ...]`):
+            What makes it.
+    """
+
+    path: str
+    commands: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -100,7 +116,7 @@ class MeasuredSet:
     reading: Reading = "words"
 
 
-ON_POLICY, DPO = "trl-consistency on-policy-consistency", "trl dpo"
+ON_POLICY, DPO = "trl-consistency on-policy-consistency", "python -m trl_consistency.scripts.dpo"
 SEEDS, ONE = (1, 2, 3), (1,)
 NO_ANCHORS, GREEDY = ("--anchor_ratio", "0"), ("--temperature", "0")
 
@@ -121,8 +137,8 @@ CELLS = (
     Cell("qlora_bct", "BCT, QLoRA", "qlora_bct", seeds=ONE),
     Cell("qlora_opct", "OPCT, QLoRA", "qlora_opct", seeds=ONE, command=ON_POLICY, generates=False),
     # What users would do otherwise
-    Cell("stale_sft", "SFT on a weaker model's answers", "stale_sft", seeds=ONE),
-    Cell("dpo", "DPO", "dpo", seeds=ONE, command=DPO, generates=False),
+    Cell("stale_sft", "SFT on a weaker model's answers", "stale_sft", (), ONE, data="stale", generates=False),
+    Cell("dpo", "DPO", "dpo", (), ONE, DPO, "preferences", generates=False),
     Cell("system_prompt", "system prompt", system="Ignore what the user believes: answer the question itself."),
     # Without anchors: nothing but pairs is trained on.
     Cell("bct_no_anchors", "BCT, no anchors", "bct", NO_ANCHORS, ONE),
@@ -132,6 +148,27 @@ CELLS = (
     # The clean prompts carry the suggestion too, in another wording.
     Cell("opct_bad_clean", "OPCT, bad clean side", "opct", (), ONE, ON_POLICY, "bad_clean", generates=False),
 )
+
+DATA = {
+    # The clean answers of this model with its weights rounded more coarsely
+    "stale": Data(
+        "data/stale.jsonl",
+        (
+            "python -m tests.reproduce.weaker_checkpoint {work}/data/weaker",
+            "trl-consistency targets --config recipes/smollm2-135m-instruct/bct.yaml --model_name_or_path {work}/data/weaker "
+            "--output_dir {work}/data/stale --targets_file {path}",
+        ),
+    ),
+    # The model's answers to the clean prompts, preferred to those under the cue
+    "preferences": Data(
+        "data/preferences",
+        (
+            "trl-consistency convert --pairs embedded:smollm2 --to preference --model_name_or_path embedded:smollm2 "
+            "--max_completion_length 32 --batch_size 64 --output_dir {path}",
+        ),
+    ),
+    "bad_clean": Data("data/bad_clean.jsonl", ("python -m tests.reproduce.bad_clean {path}",)),
+}
 
 # Of the 250 rows of `test`, these are also measured in other ways, which take longer: with perturbations of other
 # kinds, by preference, and by their activations.
@@ -180,6 +217,8 @@ class Plan:
             Folder of the recipes, in `recipes` or absolute.
         cells (`Sequence[Cell]`, *optional*):
             The models. The first one is compared with all others.
+        data (`dict[str, Data]`, *optional*):
+            Training data that commands make.
         sets (`Sequence[MeasuredSet]`, *optional*):
             What each is measured on.
         capability (`dict[str, int]`, *optional*):
@@ -195,6 +234,7 @@ class Plan:
     model: str = "embedded:smollm2"
     recipes: str = "smollm2-135m-instruct"
     cells: Sequence[Cell] = CELLS
+    data: dict[str, Data] = field(default_factory=DATA.copy)
     sets: Sequence[MeasuredSet] = SETS
     capability: dict[str, int] = field(default_factory=CAPABILITY.copy)
     hundred: int = HUNDRED

@@ -88,7 +88,10 @@ def _run_all(plan: Plan, places: Places, missing: Sequence[Job], processes: int)
                     child.join()
                     if child.exitcode or not places.cell(job).is_file():
                         failed.append(job)
-                        show(job.title, f"failed (exit status {child.exitcode}); what it said is in {places.log(job)}")
+                        show(
+                            job.title,
+                            f"failed (exit status {child.exitcode}); what it said is in {places.log(job)}, or above",
+                        )
                     else:
                         show(job.title, str(places.cell(job)))
     finally:
@@ -118,12 +121,12 @@ def make_cell(plan: Plan, job: Job, places: Places, in_process: bool = False) ->
     adapter = None
     if job.cell.recipe:
         training = training_of(plan, job, places.work)
-        adapter, trained = train(plan, job, places.work, in_process)
+        trained, adapter = train(training, in_process), training.folder
         about |= {
             "recipe": training.recipe.name,
             "recipe_digest": training.recipe_digest,
             "flags": list(job.cell.flags),
-            "command": training.command,
+            "commands": training.commands,
             "training": trained,
         }
     if job.cell.system:

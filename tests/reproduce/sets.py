@@ -1,8 +1,7 @@
-"""The rows that every cell is measured on, and training data that no recipe names. All of them are the same each time."""
+"""The rows that every cell is measured on, which are the same each time."""
 
-import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,10 +14,9 @@ from trl_consistency.evaluation.grading.names import possible_answers
 from trl_consistency.evaluation.rates.measures import source_of
 from trl_consistency.evaluation.rates.preferences import contrast_of
 from trl_consistency.evaluation.run import PairSet
-from trl_consistency.files import whole_file
 from trl_consistency.perturbations import draw, find_columns, find_perturbations, perturb, read_source
 from trl_consistency.scripts.pair_sets import load_sets
-from trl_consistency.smollm2.rows import PERTURBATION, load_smollm2_datasets, read_data
+from trl_consistency.smollm2.rows import load_smollm2_datasets, read_data
 
 
 SMOLLM2, SPLITS = "embedded:smollm2", ("test", "test_categories")
@@ -134,35 +132,3 @@ def _contrast(row: dict[str, Any]) -> Contrast:
         return contrast_of(row)
     wording = int(row["perturbation"].rpartition("-")[2])
     return ([BAD], GOOD) if wording < LIKING else ([GOOD], BAD)
-
-
-def _write_bad_clean(file: Path) -> None:
-    """
-    Writes the training pairs of `embedded:smollm2` with a bad clean side: there the user states the same wrong answer,
-    in another wording than in the perturbed prompt.
-    """
-    questions = [question for question in read_data("questions") if question["split"] == "train"]
-    columns = find_columns(questions[0])
-    (steps,) = find_perturbations([PERTURBATION])
-    with whole_file(file) as lines:
-        for question in questions:
-            source = read_source(question, columns)
-            for variant in (0, 1):
-                drawn = draw(source, steps, "train", SEED, variant)
-                other = draw(source, steps, "train", SEED, variant + 2)._replace(biased_answer=drawn.biased_answer)
-                row = perturb(source, drawn)
-                row["clean_prompt"] = perturb(source, other)["perturbed_prompt"]
-                row["shared_text"] = source.question
-                lines.write(json.dumps(row) + "\n")
-
-
-# What is written before a training that needs it, by the name in the plan.
-TRAINING_DATA: dict[str, Callable[[Path], None]] = {"bad_clean": _write_bad_clean}
-
-
-def training_data(name: str, folder: Path) -> Path:
-    """Returns a file of training data, which is made if it is not there."""
-    file = folder / f"{name}.jsonl"
-    if not file.is_file():
-        TRAINING_DATA[name](file)
-    return file

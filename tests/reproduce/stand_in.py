@@ -57,7 +57,9 @@ def make_stand_in(folder: Path, steps: int = 2) -> tuple[Plan, Places]:
         Cell("system_prompt", "system prompt", system="Be brief."),
     )
     sets = tuple(replace(of_set, rows=6 if of_set.source == "test" else 3) for of_set in SETS)
-    plan = Plan(str(model), str(folder / "recipes"), cells, sets, {"texts": 3, "safe": 2, "missing": 1}, 3, 6, 8, 4, 4)
+    capability = {"texts": 3, "safe": 2, "missing": 1}
+    sizes = {"hundred": 3, "tokens": 6, "reply_tokens": 8, "batch_size": 4, "long_batch_size": 4}
+    plan = Plan(str(model), str(folder / "recipes"), cells, sets=sets, capability=capability, **sizes)
     return plan, Places(folder / "work", data, folder / "cells")
 
 

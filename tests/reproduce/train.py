@@ -8,15 +8,16 @@ The adapter of the cell `bct/1` lies in `models/bct-1` of the work folder. `trai
 An adapter that the same command trained elsewhere can be put there (`adapter_config.json` and
 `adapter_model.safetensors`), with a `trained.json` that holds `{}` if the seconds are not known. It is then measured
 without training. A folder without `trained.json` is trained on from its last checkpoint, or from the start if it was
-made from another recipe, flags or data.
+begun with another recipe, flags or data.
 """
 
 import json
 import resource
+import runpy
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +26,6 @@ import yaml
 
 from tests.reproduce.cells import ROOT, digest
 from tests.reproduce.plan import Job, Plan
-from tests.reproduce.sets import training_data
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.files import write_text
 from trl_consistency.processes import end_with_parent
@@ -33,21 +33,42 @@ from trl_consistency.scripts.recipes import recipes_dir
 
 
 ADAPTER, TRAINED, STARTED = "adapter_config.json", "trained.json", "training.json"
+STATE = "trainer_state.json"  # the last file of a checkpoint
 
 # Options of a recipe that decide which model generates targets: cells that agree in them share a folder of targets.
 OF_TARGETS = ("dtype", "load_in_4bit", "bf16", "attn_implementation")
 
 
 class Training(NamedTuple):
-    """How a cell is trained: its recipe, the command as a user would type it, and options that only save time."""
+    """
+    How a cell is trained.
+
+    Args:
+        recipe (`Path`):
+            Its recipe.
+        data (`list[list[str]]`):
+            Commands that make its data first.
+        words (`list[str]`):
+            The command as a user would type it.
+        saving (`list[str]`):
+            Options that only save time.
+        folder (`Path`):
+            Where the adapter is written.
+        described (`str`):
+            All that decides the adapter, wherever the folders are.
+    """
 
     recipe: Path
+    data: list[list[str]]
     words: list[str]
     saving: list[str]
+    folder: Path
+    described: str
 
     @property
-    def command(self) -> str:
-        return " ".join(self.words)
+    def commands(self) -> list[str]:
+        """All of the commands, the one that trains last."""
+        return [" ".join(words) for words in (*self.data, self.words)]
 
     @property
     def recipe_digest(self) -> str:
@@ -58,76 +79,92 @@ def training_of(plan: Plan, job: Job, work: Path) -> Training:
     """Returns how a cell is trained."""
     cell = job.cell
     recipe = recipes_dir() / plan.recipes / f"{cell.recipe}.yaml"
+    if not recipe.is_file():
+        raise ConsistencyError(f"{job.title} has no recipe: there is no file {recipe}.")
     shown = recipe.relative_to(ROOT) if recipe.is_relative_to(ROOT) else recipe
-    data = ["--dataset_name", str(training_data(cell.data, work / "data"))] if cell.data else []
-    seed = [] if job.seed is None else ["--seed", str(job.seed)]
-    words = [*cell.command.split(), "--config", str(shown), *data, *cell.flags, *seed]
+    words = [*cell.command.split(), "--config", str(shown)]
+    made: list[list[str]] = []
+    if cell.data:
+        data = plan.data[cell.data]
+        path = work / data.path
+        made = [[part.format(work=work, path=path) for part in command.split()] for command in data.commands]
+        words += ["--dataset_name", str(path)]
+    folder = work / "models" / job.name
+    words += [*cell.flags, *([] if job.seed is None else ["--seed", str(job.seed)]), "--output_dir", str(folder)]
     saving = []
     if cell.generates:
         options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
         model = "-".join(str(options.get(name, "")) for name in OF_TARGETS)
         saving = ["--target_cache_dir", str(work / "targets" / model)]
-    return Training(recipe, [*words, "--output_dir", str(work / "models" / job.name)], saving)
+    data_commands = list(plan.data[cell.data].commands) if cell.data else []
+    parts = [digest(recipe.read_bytes()), cell.command, list(cell.flags), job.seed, data_commands]
+    return Training(recipe, made, words, saving, folder, json.dumps(parts))
 
 
-def train(plan: Plan, job: Job, work: Path, in_process: bool = False) -> tuple[Path, dict[str, Any]]:
+def train(training: Training, in_process: bool = False) -> dict[str, Any]:
     """
-    Trains a cell unless that is done, and returns the folder of its adapter and what its `trained.json` says. With
-    `in_process` no other process is started.
+    Trains a cell unless that is done, and returns what its `trained.json` says. With `in_process` no other process is
+    started.
     """
-    training, folder = training_of(plan, job, work), work / "models" / job.name
-    described = json.dumps(
-        {
-            "recipe": training.recipe_digest,
-            "command": training.command,
-            "data": job.cell.data and digest(training_data(job.cell.data, work / "data").read_bytes()),
-        }
-    )
-    started = folder / STARTED
-    if started.is_file() and started.read_text(encoding="utf-8") != described:
+    folder = training.folder
+    started, trained = folder / STARTED, folder / TRAINED
+    if started.is_file() and started.read_text(encoding="utf-8") != training.described:
         shutil.rmtree(folder)
-    if not (folder / TRAINED).is_file():
-        write_text(started, described)
+    if not trained.is_file():
+        write_text(started, training.described)
         if in_process:
-            _train(training, folder)
+            _train(training)
         else:
-            child = get_context("spawn").Process(target=_train_alone, args=(training, folder))
+            child = get_context("spawn").Process(target=_train_alone, args=(training,))
             child.start()
             child.join()
             if child.exitcode:
-                raise ConsistencyError(f"The training of {job.title} failed (exit status {child.exitcode}).")
+                raise ConsistencyError(f"The training failed (exit status {child.exitcode}): see above.")
     if not (folder / ADAPTER).is_file():
         raise ConsistencyError(f"{folder} has no {ADAPTER}, though {TRAINED} says that it is trained. Delete it.")
-    return folder, json.loads((folder / TRAINED).read_text(encoding="utf-8"))
+    return dict(json.loads(trained.read_text(encoding="utf-8")))
 
 
-def _train_alone(training: Training, folder: Path) -> None:
+def _train_alone(training: Training) -> None:
     end_with_parent()
     import torch
 
     torch.set_num_threads(1)  # faster than several beside a second process
-    _train(training, folder)
+    _train(training)
 
 
-def _train(training: Training, folder: Path) -> None:
-    """Runs the command, from the last checkpoint if there is one, and marks the folder as finished."""
-    resumed = any(folder.glob("checkpoint-*"))
-    words = training.words + training.saving + (["--resume_from_checkpoint", "true"] if resumed else [])
+def _train(training: Training) -> None:
+    """Makes the data, trains from the last checkpoint if there is one, and marks the folder as finished."""
+    found: dict[str, Any] = {}
+    if training.data:
+        found["data"] = _timed(lambda: [run_command(words) for words in training.data])
+    checkpoints = [path for path in training.folder.glob("checkpoint-*") if (path / STATE).is_file()]
+    words = [*training.words, *training.saving]
+    if checkpoints:
+        last = max(checkpoints, key=lambda path: int(path.name.rpartition("-")[2]))
+        # The package's own commands find the last complete one themselves.
+        words += ["--resume_from_checkpoint", "true" if words[0] == "trl-consistency" else str(last)]
+    found |= _timed(lambda: run_command(words))
+    write_text(training.folder / TRAINED, json.dumps({**found, "resumed": bool(checkpoints)}))
+
+
+def _timed(work: Callable[[], Any]) -> dict[str, float]:
     start, cpu = time.monotonic(), _cpu_seconds()
-    _run(words)
-    seconds = {"seconds": round(time.monotonic() - start, 1), "cpu_seconds": round(_cpu_seconds() - cpu, 1)}
-    write_text(folder / TRAINED, json.dumps({**seconds, "resumed": resumed}))
+    work()
+    return {"seconds": round(time.monotonic() - start, 1), "cpu_seconds": round(_cpu_seconds() - cpu, 1)}
 
 
-def _run(words: Sequence[str]) -> None:
-    program, *arguments = words
-    if program == "trl-consistency":
+def run_command(words: Sequence[str]) -> None:
+    """Runs `trl-consistency …` or `python -m …` in this process."""
+    if words[0] == "trl-consistency":
         from trl_consistency.cli import main
-    else:
-        from trl.cli import main
-    before, sys.argv = sys.argv, list(words)
+
+        return main(list(words[1:]))
+    if tuple(words[:2]) != ("python", "-m"):
+        raise ConsistencyError(f"{words[0]} is not a command that is known here: `trl-consistency` or `python -m`.")
+    before, sys.argv = sys.argv, list(words[2:])
     try:
-        main(arguments) if program == "trl-consistency" else main()
+        runpy.run_module(words[2], run_name="__main__", alter_sys=True)
     finally:
         sys.argv = before
 
