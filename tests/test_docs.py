@@ -274,6 +274,7 @@ def test_commands(line, tmp_path, monkeypatch, organism_dir, few_rows):
         runs = {
             "quickstart": "trl-consistency quickstart",
             "real": "trl-consistency quickstart --model_name_or_path embedded:smollm2",
+            "reproduce": "-m tests.reproduce",
             "test": "-m pytest",
         }
         assert runs[words[1]] in plan

@@ -12,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from tests.reproduce.page import write_page
 from tests.reproduce.plan import Plan
 from tests.reproduce.run import Places, run
 from trl_consistency.errors import ends_with_message
@@ -37,6 +38,7 @@ def main(args: list[str] | None = None) -> None:
             print(f"{job.title:28}{'done' if places.cell(job).is_file() else 'missing'}")
         return
     failed = run(plan, places, parsed.only, parsed.processes)
+    write_page(plan)
     if failed:
         sys.exit(f"Failed: {', '.join(job.title for job in failed)}. The same command tries them again.")
 
