@@ -88,16 +88,10 @@ def write_cell(file: Path, cell: Mapping[str, Any]) -> None:
 def read_cell(file: Path) -> dict[str, Any]:
     """Reads a cell. Raises [`ConsistencyError`] if it is not one of this format."""
     try:
-        cell = json.loads(file.read_text(encoding="utf-8"))
-        if cell["format"] != FORMAT:
-            raise ConsistencyError(
-                f"{file} has format {cell['format']}, not {FORMAT}: delete it, and measure it again."
-            )
+        cell = dict(json.loads(file.read_text(encoding="utf-8")))
+        found = cell["format"]
     except (ValueError, KeyError, TypeError):
         raise ConsistencyError(f"{file} is not a cell: delete it, and measure it again.") from None
-    return dict(cell)
-
-
-def read_cells(folder: Path = CELLS_DIR) -> dict[str, dict[str, Any]]:
-    """Returns the cells in a folder by the name of their file, without the ending."""
-    return {file.stem: read_cell(file) for file in sorted(folder.glob("*.json"))}
+    if found != FORMAT:
+        raise ConsistencyError(f"{file} has format {found}, not {FORMAT}: delete it, and measure it again.")
+    return cell

@@ -197,8 +197,8 @@ def siding(label: str, name: str) -> Figure:
     return Figure(label, rows, NATS)
 
 
-def capability(label: str, name: str) -> Figure:
-    """A figure of capability: a share of right answers or refusals, or nats per token."""
+def capability(label: str, name: str, unit: str = "%") -> Figure:
+    """A figure of capability: a share of right answers or of refusals, or nats per token."""
 
     def rows(run: Content) -> Rows | None:
         of_file = run["capability"].get(name)
@@ -209,7 +209,7 @@ def capability(label: str, name: str) -> Figure:
             return Values(of_file["values"], sources, of_file["weights"])
         return Sample(["unparsed" if letter == "u" else letter == "1" for letter in of_file["values"]], sources)
 
-    return Figure(label, rows, NATS_PER_TOKEN)
+    return Figure(label, rows, unit)
 
 
 def activation(label: str) -> Figure:

@@ -34,6 +34,7 @@ from trl_consistency.pages import row_table
 
 PAGE = ROOT / "docs" / "results.md"
 BASE, NOT_RUN, NOT_MEASURED = "base", "not run", "not measured"
+LINE = "<br>"  # a new line in a cell
 MAIN = ("base", "bct", "bct_greedy", "act", "opct")
 
 TRANSFER = ("are_you_sure", "distractor", "post_hoc", "wrong_few_shot", "authority")
@@ -46,7 +47,7 @@ TEXT = side_effect("plain text, nats per token", "text_nats")
 CAPABILITY = (
     capability("ARC-easy", "questions/arc_easy_train"),
     capability("OpenBookQA", "questions/openbookqa_train"),
-    capability("GSM8K, nats per token", "gsm8k/train_1000"),
+    capability("GSM8K, nats per token", "gsm8k/train_1000", NATS_PER_TOKEN),
     capability("safe prompts refused", "xstest/xstest_prompts"),
 )
 
@@ -92,19 +93,20 @@ def cell_text(cells: Cells, name: str, figure: Figure) -> str:
 
 
 def versus(cells: Cells, name: str, other: str, figures: Sequence[Figure]) -> str:
-    """Returns figures of two cells side by side, and the difference of the second from the first."""
-    missing = [of for of in (name, other) if not cells.runs(of)]
+    """Returns figures of two cells side by side, and the differences of the second from the first."""
+    title = f"**{cells.label(name)} → {cells.label(other)}**"
+    missing = [cells.label(of) for of in (name, other) if not cells.runs(of)]
     if missing:
-        return f"{NOT_RUN} ({', '.join(cells.label(of) for of in missing)})"
+        return f"{title}: {NOT_RUN} ({', '.join(missing)})"
     said = []
     for figure in figures:
         found = cells.side_by_side(name, other, figure)
         text = NOT_MEASURED
         if found is not None:
             one, two = (number(of.value, figure.unit) for of in found[:2])
-            text = f"{cells.label(name)} {one}, {cells.label(other)} {two} ({difference_text(found[2], figure.unit)})"
-        said.append(f"{figure.label}: {text}")
-    return "; ".join(said)
+            text = f"{one} → {two} ({difference_text(found[2], figure.unit)})"
+        said.append(f"{figure.label} {text}")
+    return "; ".join([f"{title}: {said[0]}", *said[1:]])
 
 
 def ratio_text(cells: Cells, name: str) -> str:
@@ -189,7 +191,7 @@ def cost_table(cells: Cells) -> str:
     """Returns the minutes of one core that a cell took: to train, to make its data, and to measure."""
 
     def minutes(seconds: Sequence[float]) -> str:
-        return f"{sum(seconds) / len(seconds) / 60:.1f}" if seconds else NOT_MEASURED
+        return f"{sum(seconds) / len(seconds) / 60:.1f}" if seconds else "none"
 
     rows = []
     for cell in cells.plan.cells:
@@ -209,8 +211,9 @@ def claims_table(cells: Cells) -> str:
     test = of_test("test")
     all_five = pooled_transfer("suggested, other perturbations")
     kept = (*CAPABILITY[:3], TEXT)
-    ratios = "; ".join(
-        f"{cells.label(name)}: distance {ratio_text(cells, name)} times that before, cross-entropy {cell_text(cells, name, ANSWERS)}"
+    distances = LINE.join(
+        f"**{cells.label(name)}**: distance {ratio_text(cells, name)} times that before; {ANSWERS.label} "
+        f"{cell_text(cells, name, ANSWERS)}"
         for name in ("bct", "act")
     )
     without = ("bct", "act", "opct")
@@ -219,7 +222,7 @@ def claims_table(cells: Cells) -> str:
         (
             "BCT raises the distance of activations (about 4 times), ACT lowers it (to about a quarter) and hardly lowers the "
             "cross-entropy of the clean answer (Irpan et al.)",
-            ratios,
+            distances,
         ),
         ("Stale targets cost capability (Irpan et al.)", versus(cells, "bct", "stale_sft", (*kept, test[2]))),
         (
@@ -230,7 +233,7 @@ def claims_table(cells: Cells) -> str:
         ("On-policy training keeps more capability (Han et al.)", versus(cells, "bct", "opct", (*kept, test[2]))),
         (
             "Anchors keep what the pairs do not mention",
-            "; ".join(versus(cells, name, f"{name}_no_anchors", (TEXT, test[2])) for name in without),
+            LINE.join(versus(cells, name, f"{name}_no_anchors", (TEXT, test[2])) for name in without),
         ),
         (
             "Greedy targets make the model sharper than it was, sampled ones do not",
@@ -238,7 +241,7 @@ def claims_table(cells: Cells) -> str:
         ),
         (
             "A bad clean side is entrenched (Africa and Mani)",
-            "; ".join(versus(cells, name, "opct_bad_clean", (test[0], test[1])) for name in (BASE, "opct")),
+            LINE.join(versus(cells, name, "opct_bad_clean", (test[0], test[1])) for name in (BASE, "opct")),
         ),
         ("DPO on the same pairs is worse", versus(cells, "bct", "dpo", (*test, *kept))),
     ]
@@ -278,10 +281,12 @@ def made_page(text: str, plan: Plan, folder: Path = CELLS_DIR) -> str:
 def outcomes_of(cells: Cells, names: Sequence[str], sets: Sequence[str]) -> dict[str, Any]:
     """Returns the outcomes of all seeds by model, set and side, for the picture."""
     found: dict[str, Any] = {}
+    labels = {of_set.name: of_set.label for of_set in cells.plan.sets}
     for name in names:
         for run in cells.runs(name):
             for of_set in sets:
-                sides = found.setdefault(cells.label(name), {}).setdefault(of_set, {"question": {}})["question"]
+                of_model = found.setdefault(cells.label(name), {})
+                sides = of_model.setdefault(labels[of_set], {"question": {}})["question"]
                 for side in ("clean", "perturbed"):
                     before, more = sides.get(side, {}), counts(run["sets"][of_set][side])
                     sides[side] = {outcome: before.get(outcome, 0) + more[outcome] for outcome in more}

@@ -17,7 +17,7 @@ COLOURS = ("0.35", "#4c72b0", "#8fb0de", "#d95f02", "#4c9f70", "#8172b3")
 def plot_transfer(cells: Cells, names: Sequence[str], path: Path) -> Path:
     """Plots the share of suggested answers in each set, of models over all their seeds, with 95% intervals."""
     labels = {of_set.name: of_set.label for of_set in cells.plan.sets}
-    picture = Picture(figsize=(9, 6.5), layout="constrained")
+    picture = Picture(figsize=(10, 6.5), layout="constrained")
     axes = picture.add_subplot()
     for number, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
         for place, of_set in enumerate(SHOWN):
@@ -41,6 +41,6 @@ def plot_transfer(cells: Cells, names: Sequence[str], path: Path) -> Path:
     axes.set_title("Perturbations below the line are of kinds that no model was trained on", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="0.9")
-    axes.legend(frameon=False)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     write_by(path, lambda place: picture.savefig(place, dpi=110))
     return path
