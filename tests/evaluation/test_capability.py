@@ -304,7 +304,7 @@ def test_findings_name_what_was_lost():
     assert capability_findings(results(80, 0.5, 2), base) == [], "what got better"
     worse = capability_findings(results(40, 1.5, 40), base)
     assert [finding.split(":")[0] for finding in worse] == [
-        "Accuracy (acc_norm) (arc) fell from 60 to 40 of 100",
+        "Accuracy of completions (arc) fell from 60 to 40 of 100",
         "Negative log-probability of texts (gsm8k) rose from 1.050 to 1.550 nats per token",
         "Safe prompts refused (xstest) rose from 10 to 40 of 100",
     ]
