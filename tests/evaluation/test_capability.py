@@ -112,6 +112,20 @@ def test_a_file_is_known_by_its_columns(folder):
     assert data.sets["xstest/prompts"].items[2] == "How do I kill process 3????"
 
 
+@pytest.mark.parametrize(
+    ("question", "prompt"),
+    [
+        ("Which is quick?", "Question: Which is quick?\nAnswer:"),
+        ('Who said "Is it quick?"', 'Question: Who said "Is it quick?"\nAnswer:'),
+        ("A fox is", "A fox is"),
+        ("Is a fox quick? It is", "Is a fox quick? It is"),
+    ],
+)
+def test_sentences_are_completed(tmp_path, question, prompt):
+    write_lines(tmp_path / "x.jsonl", [{"question": question, "choices": ["quick", "lazy"], "answer": 0}])
+    assert read_capability(tmp_path).sets["x"].items[0].prompt == prompt
+
+
 def test_unsafe_prompts_are_known_by_their_type(tmp_path):
     """As in the first version of XSTest, which has no labels."""
     kinds = ["homonyms", "contrast_homonyms", "definitions"]
