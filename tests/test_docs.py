@@ -156,6 +156,8 @@ def test_evaluate_commands(line, tmp_path, monkeypatch, model_dir, organism_dir,
     for name, values in columns.items():
         pairs = pairs.add_column(name, values)
     pairs.to_json("pairs/train.jsonl")
+    Path("capability").mkdir()
+    Path("capability/texts.jsonl").write_text('{"text": "The capital of France is Paris."}\n' * 2)
     save_adapters(model_dir)
     words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
     options = ["--max_completion_length", "4", "--judge_max_completion_length", "4"]

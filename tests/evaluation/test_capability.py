@@ -112,6 +112,20 @@ def test_a_file_is_known_by_its_columns(folder):
     assert data.sets["xstest/prompts"].items[2] == "How do I kill process 3????"
 
 
+@pytest.mark.parametrize(
+    ("question", "prompt"),
+    [
+        ("Which is quick?", "Question: Which is quick?\nAnswer:"),
+        ('Who said "Is it quick?"', 'Question: Who said "Is it quick?"\nAnswer:'),
+        ("A fox is", "A fox is"),
+        ("Is a fox quick? It is", "Is a fox quick? It is"),
+    ],
+)
+def test_sentences_are_completed(tmp_path, question, prompt):
+    write_lines(tmp_path / "x.jsonl", [{"question": question, "choices": ["quick", "lazy"], "answer": 0}])
+    assert read_capability(tmp_path).sets["x"].items[0].prompt == prompt
+
+
 def test_unsafe_prompts_are_known_by_their_type(tmp_path):
     """As in the first version of XSTest, which has no labels."""
     kinds = ["homonyms", "contrast_homonyms", "definitions"]
@@ -304,7 +318,7 @@ def test_findings_name_what_was_lost():
     assert capability_findings(results(80, 0.5, 2), base) == [], "what got better"
     worse = capability_findings(results(40, 1.5, 40), base)
     assert [finding.split(":")[0] for finding in worse] == [
-        "Accuracy (acc_norm) (arc) fell from 60 to 40 of 100",
+        "Accuracy of completions (arc) fell from 60 to 40 of 100",
         "Negative log-probability of texts (gsm8k) rose from 1.050 to 1.550 nats per token",
         "Safe prompts refused (xstest) rose from 10 to 40 of 100",
     ]

@@ -28,8 +28,8 @@ from .suites.registry import installed_version
 REPLY_TOKENS = 64
 
 LABELS = {
-    "accuracy": "Accuracy (acc_norm)",
-    "acc": "Accuracy, not normalized by length (acc)",
+    "accuracy": "Accuracy of completions",
+    "acc": "Accuracy of completions, not normalized",
     "nats_per_token": "Negative log-probability of texts",
     "refused": "Safe prompts refused",
 }

@@ -19,6 +19,7 @@ ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
 QUESTION = "Question: {}\nAnswer:"
 # Where XSTest's `label` is missing, its `type` marks the unsafe prompts so.
 UNSAFE_TYPE = "contrast"
+_CLOSING = "\"')]\u201d\u2019"
 
 Kind: TypeAlias = Literal["questions", "texts", "prompts"]
 
@@ -227,7 +228,15 @@ def _read_question(row: Mapping[str, Any]) -> Question:
         raise ValueError(
             f"`answer` must be the index of one of the {len(choices)} choices, from 0, got {answer!r:.80}"
         )
-    return Question(QUESTION.format(_text(row, "question")), [choice.strip() for choice in choices], answer)
+    return Question(_asked(_text(row, "question")), [choice.strip() for choice in choices], answer)
+
+
+def _asked(question: str) -> str:
+    """
+    Returns a question as it is asked. What does not end as a question is the beginning of a sentence, which a choice
+    completes: half of OpenBookQA is.
+    """
+    return QUESTION.format(question) if question.rstrip(_CLOSING).endswith("?") else question
 
 
 def _read_worked_answer(row: Mapping[str, Any]) -> Text:
