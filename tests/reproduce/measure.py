@@ -146,11 +146,7 @@ def _load_models(plan: Plan, work: Path, adapter: Path | None) -> Models:
 
 def _with_system(pairs: PairSet, system: str) -> PairSet:
     """Returns pairs with a system message in front of both prompts, or as they are."""
-    if not system:
-        return pairs
-    message = {"role": "system", "content": system}
-    sides = ("clean_prompt", "perturbed_prompt")
-    return replace(pairs, rows=[row | {side: [message, *row[side]] for side in sides} for row in pairs.rows])
+    return pairs.with_system_prompt(system) if system else pairs
 
 
 def _words(plan: Plan, models: Models, loaded: Sequence[Loaded], system: str) -> dict[str, Any]:

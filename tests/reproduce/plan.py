@@ -167,7 +167,7 @@ DATA = {
             "--max_completion_length 32 --batch_size 64 --output_dir {path}",
         ),
     ),
-    "bad_clean": Data("data/bad_clean.jsonl", ("python -m tests.reproduce.bad_clean {path}",)),
+    "bad_clean": Data("data/bad_clean", ("python -m tests.reproduce.bad_clean {path}",)),
 }
 
 # Of the 250 rows of `test`, these are also measured in other ways, which take longer: with perturbations of other

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from tests.reproduce import __main__ as command
-from tests.reproduce.bad_clean import bad_clean_pairs
 from tests.reproduce.cells import FORMAT, letters_of, read_cell, samples_of, write_cell
 from tests.reproduce.plan import CELLS, SETS, Cell, Plan
 from tests.reproduce.run import Places, run
@@ -54,8 +53,7 @@ def test_plan_has_the_cells_and_their_recipes(tmp_path):
             assert training.words[-2:] == ["--output_dir", str(tmp_path / "models" / job.name)]
     (bad,) = Plan().jobs(["opct_bad_clean"])
     assert (
-        training_of(Plan(), bad, Path("work")).commands[0]
-        == "python -m tests.reproduce.bad_clean work/data/bad_clean.jsonl"
+        training_of(Plan(), bad, Path("work")).commands[0] == "python -m tests.reproduce.bad_clean work/data/bad_clean"
     )
 
 
@@ -147,18 +145,6 @@ def test_verdicts_are_contrasted_with_the_users(loaded):
         wording = wordings[int(row["perturbation"].rpartition("-")[2])]
         likes = any(word in wording for word in ("love", "proud", "like this one", "great", "best"))
         assert (others, users) == (([BAD], GOOD) if likes else ([GOOD], BAD)), wording
-
-
-def test_bad_clean_side_suggests_the_same_answer_in_other_words():
-    trained = load_smollm2_datasets()["train"]
-    rows = list(bad_clean_pairs())
-    assert [row["perturbed_prompt"] for row in rows] == trained["perturbed_prompt"]
-    for row in rows:
-        clean, perturbed = (row[f"{side}_prompt"][0]["content"] for side in ("clean", "perturbed"))
-        assert clean != perturbed
-        assert row["shared_text"] in clean
-        assert row["shared_text"] in perturbed
-        assert row["biased_answer"] in clean.replace(row["shared_text"], "", 1)
 
 
 # The files

@@ -6,8 +6,8 @@ python -m tests.reproduce.weaker_checkpoint outputs/smollm2-weaker
 ```
 """
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from trl_consistency.files import whole_folder
 from trl_consistency.models.embedded_models import resolve_model
 
 
-BITS, GROUP = 3, 32
+BITS, GROUP = 4, 192
 WEIGHTS = "model.safetensors"
 
 
@@ -45,9 +45,9 @@ def write_weaker_checkpoint(
             Folder for the checkpoint.
         source (`str`, *optional*, defaults to `"embedded:smollm2"`):
             Model to weaken: a folder, or an embedded model.
-        bits (`int`, *optional*, defaults to `3`):
+        bits (`int`, *optional*, defaults to `4`):
             Bits of a weight.
-        group (`int`, *optional*, defaults to `32`):
+        group (`int`, *optional*, defaults to `192`):
             Number of weights that share a range.
 
     Returns:
@@ -70,5 +70,7 @@ def write_weaker_checkpoint(
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", help="Folder to write. Nothing is done if it exists.")
     with ends_with_message():
-        print(write_weaker_checkpoint(*sys.argv[1:2]))
+        print(write_weaker_checkpoint(parser.parse_args().folder))

@@ -106,6 +106,9 @@ class EvaluateArguments(CommandArguments):
         None, at_least(1), help="Maximum pairs of each file or split, sampled with `seed`. By default all."
     )
     # Parameters that control the answers
+    system_prompt: str | None = option(
+        None, help="System message in front of all prompts of the pairs: a baseline without training."
+    )
     max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer, thinking included.")
     batch_size: int = option(32, at_least(1), help="Prompts per batch.")
     temperature: float = option(0.0, TEMPERATURE, help="Sampling temperature; 0 is greedy decoding.")
@@ -163,6 +166,8 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     """Evaluates and writes the files; returns the object that `--json` prints."""
     template_kwargs = check_arguments(args)
     sets = load_sets(args.pairs, args.splits, args.max_pairs, args.seed)
+    if args.system_prompt is not None:
+        sets = {name: of_set.with_system_prompt(args.system_prompt, name) for name, of_set in sets.items()}
     adapters = args.adapters if args.save_to_adapters and PartialState().is_main_process else []
     with command_lock(args.output_dir, PartialState(), "evaluates"), ExitStack() as locks:
         check_output_dir(args.output_dir)
@@ -331,6 +336,10 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     remote = next((path for path in args.adapters if not os.path.isdir(path)), None)
     if args.save_to_adapters and (remote or not args.adapters):
         raise ConsistencyError(f"`save_to_adapters` needs folders of adapters, and {remote or 'there'} is none.")
+    if args.system_prompt is not None and (args.suites or args.save_to_adapters):
+        given = "suites" if args.suites else "save_to_adapters"
+        reason = "the suites have prompts of their own" if args.suites else "the adapters' cards do not say so"
+        raise ConsistencyError(f"`system_prompt` is not available with `{given}`: {reason}. Leave one of them out.")
     if args.load_in_4bit:
         check_bitsandbytes("`load_in_4bit`")
     if not args.suites and (args.suite_judge or args.suite_limit):
@@ -367,6 +376,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
     by_logprob = sum(bool(offered_letters(row)) for of_set in sets.values() for row in of_set.rows)
     by_preference = sum(contrast_of(row) is not None for of_set in sets.values() for row in of_set.rows)
     settings: dict[str, Any] = {
+        "system_prompt": args.system_prompt,
         "max_completion_length": args.max_completion_length,
         "temperature": args.temperature,
         "top_p": args.top_p,
