@@ -141,6 +141,8 @@ def _load_models(plan: Plan, work: Path, adapter: Path | None) -> Models:
         model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), adapter)
         cache = answer_cache(work / "answers", plan.model, model)
     identity = identity_digest(model_identity(model, plan.model, as_loaded=True))
+    if adapter is not None:
+        model = model.merge_and_unload()  # the same but for rounding, and a tenth faster
     return Models(model.eval(), base.eval(), tokenizer, cache, base_cache, identity)
 
 

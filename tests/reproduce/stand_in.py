@@ -58,7 +58,7 @@ def make_stand_in(folder: Path, steps: int = 2) -> tuple[Plan, Places]:
     )
     sets = tuple(replace(of_set, rows=6 if of_set.source == "test" else 3) for of_set in SETS)
     capability = {"texts": 3, "safe": 2, "missing": 1}
-    sizes = {"hundred": 3, "tokens": 6, "reply_tokens": 8, "batch_size": 4, "long_batch_size": 4}
+    sizes = {"hundred": 3, "tokens": 6, "reply_tokens": 2, "batch_size": 4, "long_batch_size": 4}
     plan = Plan(str(model), str(folder / "recipes"), cells, sets=sets, capability=capability, **sizes)
     return plan, Places(folder / "work", data, folder / "cells")
 
