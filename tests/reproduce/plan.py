@@ -200,7 +200,7 @@ SETS = (
 CAPABILITY = {
     "questions/arc_easy_train": 500,
     "questions/openbookqa_train": 500,
-    "gsm8k/train_1000": 100,
+    "gsm8k/train_1000": 150,
     "xstest/xstest_prompts": 250,
 }
 

@@ -8,7 +8,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from tests.helpers.models import make_tokenizer
-from tests.reproduce.plan import CELLS, ON_POLICY, SETS, Cell, Plan
+from tests.reproduce.plan import CELLS, ON_POLICY, SETS, Cell, Data, Plan
 from tests.reproduce.run import Places
 
 
@@ -53,13 +53,14 @@ def make_stand_in(folder: Path, steps: int = 2) -> tuple[Plan, Places]:
     cells = (
         CELLS[0],
         Cell("bct", "BCT", "bct", seeds=(1, 2)),
-        Cell("opct", "OPCT", "opct", seeds=(1,), command=ON_POLICY, generates=False),
+        Cell("opct", "OPCT", "opct", (), (1,), ON_POLICY, "made", generates=False),
         Cell("system_prompt", "system prompt", system="Be brief."),
     )
     sets = tuple(replace(of_set, rows=6 if of_set.source == "test" else 3) for of_set in SETS)
     capability = {"texts": 3, "safe": 2, "missing": 1}
     sizes = {"hundred": 3, "tokens": 6, "reply_tokens": 2, "batch_size": 4, "long_batch_size": 4}
-    plan = Plan(str(model), str(folder / "recipes"), cells, sets=sets, capability=capability, **sizes)
+    made = {"made": Data("data/made", ("python -m tests.reproduce.bad_clean {path}",))}
+    plan = Plan(str(model), str(folder / "recipes"), cells, made, sets, capability, **sizes)
     return plan, Places(folder / "work", data, folder / "cells")
 
 

@@ -112,39 +112,50 @@ def train(training: Training, in_process: bool = False) -> dict[str, Any]:
         shutil.rmtree(folder)
     if not trained.is_file():
         write_text(started, training.described)
-        if in_process:
-            _train(training)
-        else:
-            child = get_context("spawn").Process(target=_train_alone, args=(training,))
-            child.start()
-            child.join()
-            if child.exitcode:
-                raise ConsistencyError(f"The training failed (exit status {child.exitcode}): see above.")
+        for number, words in enumerate(training.data):
+            if not (done := folder / f"data-{number}.json").is_file():
+                _in_child(in_process, _make_data, words, done)
+        _in_child(in_process, _train, training)
     if not (folder / ADAPTER).is_file():
         raise ConsistencyError(f"{folder} has no {ADAPTER}, though {TRAINED} says that it is trained. Delete it.")
     return dict(json.loads(trained.read_text(encoding="utf-8")))
 
 
-def _train_alone(training: Training) -> None:
+def _in_child(in_process: bool, function: Callable[..., None], *args: Any) -> None:
+    """Calls a function in a process of its own, which ends with this one."""
+    if in_process:
+        return function(*args)
+    child = get_context("spawn").Process(target=_alone, args=(function, *args))
+    child.start()
+    child.join()
+    if child.exitcode:
+        raise ConsistencyError(f"The training failed (exit status {child.exitcode}): see above.")
+
+
+def _alone(function: Callable[..., None], *args: Any) -> None:
     end_with_parent()
     import torch
 
     torch.set_num_threads(1)  # faster than several beside a second process
-    _train(training)
+    function(*args)
+
+
+def _make_data(words: Sequence[str], done: Path) -> None:
+    write_text(done, json.dumps(_timed(lambda: run_command(words))))
 
 
 def _train(training: Training) -> None:
-    """Makes the data, trains from the last checkpoint if there is one, and marks the folder as finished."""
-    found: dict[str, Any] = {}
-    if training.data:
-        found["data"] = _timed(lambda: [run_command(words) for words in training.data])
+    """Trains from the last checkpoint if there is one, and marks the folder as finished."""
     checkpoints = [path for path in training.folder.glob("checkpoint-*") if (path / STATE).is_file()]
     words = [*training.words, *training.saving]
     if checkpoints:
         last = max(checkpoints, key=lambda path: int(path.name.rpartition("-")[2]))
         # The package's own commands find the last complete one themselves.
         words += ["--resume_from_checkpoint", "true" if words[0] == "trl-consistency" else str(last)]
-    found |= _timed(lambda: run_command(words))
+    found: dict[str, Any] = _timed(lambda: run_command(words))
+    if training.data:
+        made = [json.loads(path.read_text(encoding="utf-8")) for path in training.folder.glob("data-*.json")]
+        found["data"] = {key: round(sum(of[key] for of in made), 1) for key in ("seconds", "cpu_seconds")}
     write_text(training.folder / TRAINED, json.dumps({**found, "resumed": bool(checkpoints)}))
 
 
