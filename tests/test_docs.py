@@ -56,11 +56,12 @@ COMMANDS = [
 PAIRS_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency pairs ")]
 PUSH_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency push ")]
 LINT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency lint ")]
+CONVERT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency convert ")]
 EVALUATE_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency evaluate ")]
 SUITES_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency suites ")]
 INSPECT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("inspect ")]
 SUITES = SUITES_COMMANDS + INSPECT_COMMANDS
-OF_THEIR_OWN = PAIRS_COMMANDS + PUSH_COMMANDS + LINT_COMMANDS + EVALUATE_COMMANDS + SUITES
+OF_THEIR_OWN = PAIRS_COMMANDS + PUSH_COMMANDS + LINT_COMMANDS + CONVERT_COMMANDS + EVALUATE_COMMANDS + SUITES
 
 
 @pytest.mark.parametrize("block", blocks("python"))
@@ -136,6 +137,29 @@ def test_format_of_results(tmp_path):
     assert [result.metric for result in page.results] == ["sycophancy", "harmonic_mean"]
 
 
+@pytest.mark.parametrize("line", CONVERT_COMMANDS)
+def test_convert_commands(line, tmp_path, monkeypatch, model_dir, tokenizer):
+    """With the tiny model, which would end no answer: here each of its answers is another."""
+    from datasets import load_dataset
+
+    from trl_consistency.evaluation.answers import generate
+
+    def answer(model, processing_class, prompts, *args, **kwargs):
+        return [[*ids[-3:], number, tokenizer.eos_token_id] for number, ids in enumerate(prompts, start=40)]
+
+    monkeypatch.setattr(generate, "generate_ids", answer)
+    monkeypatch.chdir(tmp_path)
+    make_pairs(2, completion=False).to_json("pairs/train.jsonl")
+    make_pairs(2).to_json("pairs_with_targets.jsonl")
+    words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
+    cli(words[1:])
+    rows = load_dataset(words[words.index("--output_dir") + 1], split="train")
+    columns = {"preference": ["prompt", "chosen", "rejected"], "sft": ["prompt", "completion"]}
+    expected = columns[words[words.index("--to") + 1]]
+    assert rows.column_names[: len(expected)] == expected
+    assert len(rows) == 2
+
+
 def save_adapters(model_dir):
     adapter = get_peft_model(AutoModelForCausalLM.from_pretrained(model_dir), LoraConfig(target_modules="all-linear"))
     for name in ("bct", "act"):
@@ -156,6 +180,8 @@ def test_evaluate_commands(line, tmp_path, monkeypatch, model_dir, organism_dir,
     for name, values in columns.items():
         pairs = pairs.add_column(name, values)
     pairs.to_json("pairs/train.jsonl")
+    Path("capability").mkdir()
+    Path("capability/texts.jsonl").write_text('{"text": "The capital of France is Paris."}\n' * 2)
     save_adapters(model_dir)
     words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
     options = ["--max_completion_length", "4", "--judge_max_completion_length", "4"]
@@ -274,6 +300,7 @@ def test_commands(line, tmp_path, monkeypatch, organism_dir, few_rows):
         runs = {
             "quickstart": "trl-consistency quickstart",
             "real": "trl-consistency quickstart --model_name_or_path embedded:smollm2",
+            "reproduce": "-m tests.reproduce",
             "test": "-m pytest",
         }
         assert runs[words[1]] in plan

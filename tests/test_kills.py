@@ -19,6 +19,7 @@ from tests.helpers.models import make_model, make_pairs
 from tests.helpers.publishing import save_adapter
 from trl_consistency.folder_lock import LOCK, locked_folder
 from trl_consistency.perturbations.card import MADE_WITH
+from trl_consistency.scripts.convert import MADE_WITH as CONVERTED_WITH
 
 
 # What is not the same each time, and why.
@@ -26,8 +27,8 @@ NOT_COMPARED = {
     "training_args.bin": "holds the options, `resume_from_checkpoint` among them",
     "*.log": "what a training of the quickstart says, with its speed",
 }
-# What stands in each file before a run. `pairs` replaces no card but its own.
-EARLIER = f"earlier, {MADE_WITH}".encode()
+# What stands in each file before a run. `pairs` and `convert` replace no card but their own.
+EARLIER = f"earlier, {MADE_WITH}, {CONVERTED_WITH}".encode()
 # What the next command in the folder removes.
 UNFINISHED = r"(.*/)?(\.[^/]*\.unfinished.*|_in_use\.lock)"
 # Of a training, parts of a checkpoint, which one file that is written last tells from whole ones, and the card so far.
@@ -98,6 +99,12 @@ SCENARIOS = {
         (
             *("pairs", "--dataset_name", "../inputs/questions.jsonl", "--output_dir", "pairs"),
             *("--file_type", "parquet", "--max_sources", "200"),
+        )
+    ),
+    "convert": Scenario(
+        (
+            *("convert", "--pairs", "embedded:organism", "--output_dir", "preferences", "--max_pairs", "60"),
+            *("--model_name_or_path", "embedded:organism", "--batch_size", "16", "--max_completion_length", "12"),
         )
     ),
     "evaluate": Scenario(
@@ -314,7 +321,8 @@ def run_both(room, *args, setup=None):
 
 
 @pytest.mark.parametrize(
-    "name", ["targets", "pairs", "evaluate", "lint", "bct", pytest.param("quickstart", marks=pytest.mark.slow)]
+    "name",
+    ["targets", "pairs", "convert", "evaluate", "lint", "bct", pytest.param("quickstart", marks=pytest.mark.slow)],
 )
 def test_two_at_once(room, name):
     scenario, (expected, _, _) = SCENARIOS[name], room.expected(name)
@@ -332,7 +340,7 @@ def test_two_dry_runs_of_push(room):
     assert room.files() == before
 
 
-@pytest.mark.parametrize("name", ["pairs", "evaluate", "bct", "opct", "quickstart"])
+@pytest.mark.parametrize("name", ["pairs", "convert", "evaluate", "bct", "opct", "quickstart"])
 def test_folder_in_use(room, name):
     """Two with other options would leave a part of both."""
     room.clear()

@@ -22,6 +22,7 @@ COMMANDS = {
     ),
     "targets": ("trl_consistency.scripts.targets", "answer the clean prompts and write the pairs with their answers"),
     "pairs": ("trl_consistency.scripts.pairs", "make pairs of questions, requests or prompts"),
+    "convert": ("trl_consistency.scripts.convert", "turn pairs into preferences or SFT data for TRL's own trainers"),
     "lint": ("trl_consistency.scripts.lint", "find faulty pairs, and pairs that will train little"),
     "suites": ("trl_consistency.scripts.suites", "run standard suites on a model and its adapters"),
     "push": ("trl_consistency.scripts.push", "publish a trained model on the Hub"),

@@ -85,6 +85,9 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("suite_limit", "0"): "`suite_limit` must be at least 1, got 0.",
         ("suite_limit", "3"): "`suite_limit` is given, but no `suites`.",
         ("suite_judge", "me/judge"): "`suite_judge` is given, but no `suites`.",
+        ("capability_limit", "0"): "`capability_limit` must be at least 1, got 0.",
+        ("capability_limit", "3"): "`capability_limit` is given, but no `capability_data`.",
+        ("capability_data", "gone"): "`capability_data`: gone is not a folder.",
         ("save_to_adapters", "true"): "`save_to_adapters` needs folders of adapters, and there is none.",
         (
             "adapters",

@@ -8,6 +8,8 @@ from pathlib import Path
 from tests.hostile_input import (
     adapters,
     adapters_and_checkpoints,
+    baselines,
+    capability,
     columns_and_rows,
     data_files,
     data_formats,
@@ -39,7 +41,7 @@ SECTIONS: dict[str, list[Case]] = {
     "Adapters and checkpoints": adapters_and_checkpoints.CASES + adapters.CASES,
     "Targets": targets.CASES,
     "Environment": environment.CASES,
-    "Other commands": other_commands.CASES + other_options.CASES,
+    "Other commands": other_commands.CASES + other_options.CASES + capability.CASES + baselines.CASES,
     "Publishing": publishing.CASES + published_figures.CASES,
 }
 

@@ -20,9 +20,10 @@ from tests.helpers.judge_server import completion, judge_server
 from tests.helpers.models import make_model
 from tests.helpers.naive_answers import naive_answer
 from trl_consistency.escaping import printable
-from trl_consistency.evaluation import AnswerOptions, SuiteScore
+from trl_consistency.evaluation import AnswerOptions, SuiteScore, capability, measure_capability
 from trl_consistency.evaluation import evaluate as evaluate_in_python
 from trl_consistency.evaluation.answers import generate as answering
+from trl_consistency.evaluation.capability_data import read_capability
 from trl_consistency.generation import targets
 from trl_consistency.models.loading import check_adapters
 from trl_consistency.models.quantization import prevent_repacking
@@ -304,6 +305,66 @@ def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path,
     assert [line["clean_text"] for line in answers_in(tmp_path / "out")] != [
         line["clean_text"] for line in in_four_bits
     ]
+
+
+def write_capability_data(folder):
+    questions = [{"question": f"Who is {n}?", "choices": ["the fox", "Lyon"], "answer": n % 2} for n in range(40)]
+    prompts = [{"prompt": f"How do I kill process {n}?", "label": "unsafe" if n == 2 else "safe"} for n in range(6)]
+    texts = [{"text": f"The capital of country {n} is Paris{', and Lyon' * n}."} for n in range(7)]
+    for name, rows in (("arc", questions), ("more/xstest", prompts), ("texts", texts)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder / f"{name}.jsonl", rows)
+    return folder
+
+
+def test_capability_enters_the_same_report(options, adapters, model_dir, tokenizer, tmp_path, monkeypatch, capsys):
+    """Each model's figures beside its rates, on the same items; the harness's part is in tests/evaluation/test_capability.py."""
+    folder, asked = write_capability_data(tmp_path / "data"), []
+
+    def score(model, tokenizer, questions, batch_size, progress):
+        asked.append(questions)
+        right = [float(len(asked) == 1)] * len(questions)
+        return {"acc_norm": right, "acc": right}
+
+    monkeypatch.setattr(capability, "installed_version", lambda package: "1")
+    monkeypatch.setattr(capability, "score_completions", score)
+    words = [*options, "--capability_data", str(folder), "--capability_limit", "30"]
+    run([*words, "--json"])
+    results = json.loads(capsys.readouterr().out)
+    assert asked[0] == asked[1]
+    assert len(asked[0]) == 30
+    assert results["settings"]["capability"]["items"] == {"arc": 30, "more/xstest": 5, "texts": 7}
+    keys = ["accuracy/arc", "acc/arc", "nats_per_token/texts", "refused/more/xstest"]
+    base, bct = (results["models"][name] for name in ("base", "bct"))
+    assert list(base["capability"]) == list(bct["capability"]) == list(bct["capability_differences"]) == keys
+    assert "capability_differences" not in base
+    lost = "Accuracy of completions (arc) fell from 30 to 0 of 30: -100.0 points ["
+    assert [finding.startswith(lost) for finding in bct["findings"]].count(True) == 1
+    assert any(finding.startswith(f"bct: {lost}") for finding in results["findings"])
+
+    data = read_capability(folder, 30, 42)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "capability.jsonl").read_text().splitlines()]
+    assert [(line["model"], line["file"], line["row"]) for line in lines] == [
+        (model, name, row) for model in ("base", "bct") for name, of_set in data.sets.items() for row in of_set.rows
+    ]
+    trained = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_dir), adapters[0])
+    expected = measure_capability(trained, tokenizer, data)
+    assert bct["capability"]["nats_per_token/texts"]["value"] == pytest.approx(expected["texts"].value)
+    of_bct = [line for line in lines if line["model"] == "bct"]
+    assert [line["reply"] for line in of_bct if "reply" in line] == expected["more/xstest"].replies
+
+    asked.clear()
+    monkeypatch.setattr(targets, "_generate", None)  # what was answered is kept
+    run(words)
+    printed = capsys.readouterr().out
+    for text in (printed, *((tmp_path / "out" / f"report.{kind}").read_text() for kind in ("md", "html"))):
+        assert "Accuracy of completions, arc" in text
+        assert "Negative log-probability of texts, texts" in text
+        assert "Safe prompts refused, more/xstest" in text
+        assert "Capability, differences from the base model" in text
+        assert "-100.0pp" in text
+    run(options)
+    assert not (tmp_path / "out" / "capability.jsonl").exists()
 
 
 def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
@@ -616,6 +677,8 @@ def test_a_model_that_learned_to_babble_is_a_loss_everywhere(
         (["--splits", "test"], "`splits` is given, but"),
         (["--save_to_adapters", "true"], "`save_to_adapters` needs folders of adapters, and me/remote is none"),
         (["--suite_limit", "5"], "`suite_limit` is given, but no `suites`"),
+        (["--capability_limit", "5"], "`capability_limit` is given, but no `capability_data`"),
+        (["--capability_data", "gone"], "`capability_data`: gone is not a folder"),
         (["--suites", "gsm9k"], "Unknown suite `gsm9k`. Did you mean `gsm8k`"),
         (["--adapters", "gone"], "`adapters`: gone cannot be loaded"),
         (["--batch_size", "0"], "`batch_size` must be at least 1"),

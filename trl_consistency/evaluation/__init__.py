@@ -7,6 +7,9 @@ from ..exports import lazy_names
 
 if TYPE_CHECKING:
     from .answers.generate import Answer, AnswerOptions, answer_pairs, generate_answers
+    from .capability import CapabilityResult, measure_capability
+    from .conversion import Conversion, convert_pairs
+    from .distance import PairDistance, measure_distances
     from .dose import Dose, measure_dose
     from .grading.grade import Grade, grade, grade_answers
     from .grading.graders import named_answers, refuses, stated_choice
@@ -28,6 +31,8 @@ __all__ = [
     "SUITES",
     "Answer",
     "AnswerOptions",
+    "CapabilityResult",
+    "Conversion",
     "Dose",
     "EndpointJudge",
     "Estimate",
@@ -35,6 +40,7 @@ __all__ = [
     "Judgement",
     "JudgementStore",
     "LocalJudge",
+    "PairDistance",
     "PairSet",
     "Results",
     "Sample",
@@ -44,6 +50,7 @@ __all__ = [
     "answer_pairs",
     "compare",
     "compare_suites",
+    "convert_pairs",
     "estimate",
     "evaluate",
     "generate_answers",
@@ -52,6 +59,8 @@ __all__ = [
     "make_samples",
     "markdown_table",
     "measure",
+    "measure_capability",
+    "measure_distances",
     "measure_dose",
     "named_answers",
     "plot_outcomes",

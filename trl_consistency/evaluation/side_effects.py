@@ -1,6 +1,6 @@
 """Measures what training changed where nothing should change: replies to everyday prompts, and plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -86,18 +86,25 @@ def measure_side_effects(
     )
 
 
-@torch.no_grad()
 def nats_per_token(model: PreTrainedModel, sequences: Sequence[tuple[list[int], list[int]]]) -> float:
     """
     Returns the negative log-probability of continuations, each after its context (both token ids), as a mean over all
     tokens, in nats.
     """
-    total, count = 0.0, 0
+    return sum(nats_of(model, sequences)) / sum(len(continuation) for _, continuation in sequences)
+
+
+@torch.no_grad()
+def nats_of(model: PreTrainedModel, sequences: Iterable[tuple[list[int], list[int]]]) -> list[float]:
+    """
+    Returns the negative log-probability of each continuation after its context (both token ids), in nats. One is read at a
+    time: padding would change the figures, and long texts fill a device by themselves.
+    """
+    found = []
     with evaluating(model):
         for context, continuation in sequences:
             input_ids = torch.tensor([[*context, *continuation]], device=model.device)
             logits = model(input_ids=input_ids[:, :-1]).logits[0, len(context) - 1 :].float()
             targets = input_ids[0, len(context) :]
-            total += torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item()
-            count += len(continuation)
-    return total / count
+            found.append(torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item())
+    return found

@@ -26,6 +26,8 @@ from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_letters
 from ..evaluation.answers.generate import AnswerOptions
+from ..evaluation.capability import measure_capability
+from ..evaluation.capability_data import CapabilityData
 from ..evaluation.grading.grade import is_for_judge
 from ..evaluation.grading.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
 from ..evaluation.rates.preferences import contrast_of
@@ -49,6 +51,15 @@ from ..models.loading import (
 from ..publishing.page import check_card
 from ..trainer.run.checks import check_bitsandbytes, check_output_dir
 from ..trainer.run.run_lock import command_lock
+from .capability_files import (
+    CAPABILITY_FILE,
+    Capability,
+    add_capability,
+    capability_settings,
+    capability_tables,
+    load_capability,
+    write_capability,
+)
 from .evaluation_files import (
     ANSWERS_FILE,
     PICTURES,
@@ -95,6 +106,9 @@ class EvaluateArguments(CommandArguments):
         None, at_least(1), help="Maximum pairs of each file or split, sampled with `seed`. By default all."
     )
     # Parameters that control the answers
+    system_prompt: str | None = option(
+        None, help="System message in front of all prompts of the pairs: a baseline without training."
+    )
     max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer, thinking included.")
     batch_size: int = option(32, at_least(1), help="Prompts per batch.")
     temperature: float = option(0.0, TEMPERATURE, help="Sampling temperature; 0 is greedy decoding.")
@@ -122,6 +136,13 @@ class EvaluateArguments(CommandArguments):
     suites: list[str] = option([], help="Standard suites to run as well, named as in `trl-consistency suites`.")
     suite_judge: str | None = option(None, help="Judge of the suites, by its name in Inspect.")
     suite_limit: int | None = option(None, at_least(1), help="Maximum samples per task, for a first try.")
+    # Parameters that control capability
+    capability_data: str | None = option(
+        None, help="Folder of questions, texts and safe prompts that capability is measured on as well."
+    )
+    capability_limit: int | None = option(
+        None, at_least(1), help="Maximum items of each of its files, sampled with `seed`. By default all."
+    )
     # Parameters that control the judge
     judge_model: str | None = option(None, help="Model that judges requests: behind `judge_base_url`, or loaded here.")
     judge_base_url: str | None = option(None, help="OpenAI-compatible endpoint of the judge.")
@@ -145,6 +166,8 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
     """Evaluates and writes the files; returns the object that `--json` prints."""
     template_kwargs = check_arguments(args)
     sets = load_sets(args.pairs, args.splits, args.max_pairs, args.seed)
+    if args.system_prompt is not None:
+        sets = {name: of_set.with_system_prompt(args.system_prompt, name) for name, of_set in sets.items()}
     adapters = args.adapters if args.save_to_adapters and PartialState().is_main_process else []
     with command_lock(args.output_dir, PartialState(), "evaluates"), ExitStack() as locks:
         check_output_dir(args.output_dir)
@@ -165,9 +188,15 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         for suite in find_suites(args.suites, args.suite_judge):
             load_suite(suite, args.suite_judge)
     source = args.model_name_or_path, args.model_revision, args.trust_remote_code
-    sets = render_sets(sets, load_tokenizer(*source), template_kwargs)  # fails early on faulty rows
-    check_lengths(sets, context_of(check_loadable(*source, args.adapters)[2]), args.max_completion_length)
-    found, scores = _answer(args, template_kwargs, sets, adapters)
+    tokenizer = load_tokenizer(*source)
+    sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
+    context = context_of(check_loadable(*source, args.adapters)[2])
+    check_lengths(sets, context, args.max_completion_length)
+    data = None
+    if args.capability_data is not None:
+        limit = args.capability_limit
+        data = load_capability(args.capability_data, limit, args.seed, tokenizer, context, template_kwargs)
+    found, capability, scores = _answer(args, template_kwargs, sets, data, adapters)
     PartialState().wait_for_everyone()  # the last barrier, unless the judge is loaded here: judging may take hours
     if args.judge_model and judge is None:
         judge = _local_judge(args, is_main)
@@ -178,15 +207,21 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         found = {name: of_name.judged(judge, args.judge_questions, markers) for name, of_name in found.items()}
     if not is_main:
         return {}
-    summary = make_summary(_settings(args, sets), {BASE: args.model_name_or_path, **adapters}, found, scores)
-    _write(args, summary, found, scores, {name: read_history(path) for name, path in adapters.items()})
+    settings = _settings(args, sets, data)
+    summary = make_summary(settings, {BASE: args.model_name_or_path, **adapters}, found, scores)
+    add_capability(summary, capability)
+    _write(args, summary, found, capability, scores, {name: read_history(path) for name, path in adapters.items()})
     return summary
 
 
 def _answer(
-    args: EvaluateArguments, template_kwargs: dict[str, Any], sets: dict[str, PairSet], adapters: Mapping[str, str]
-) -> tuple[dict[str, Results], dict[str, Any]]:
-    """Returns the results and suite scores of the model and each adapter."""
+    args: EvaluateArguments,
+    template_kwargs: dict[str, Any],
+    sets: dict[str, PairSet],
+    data: CapabilityData | None,
+    adapters: Mapping[str, str],
+) -> tuple[dict[str, Results], Capability, dict[str, Any]]:
+    """Returns the results, the capability and the suite scores of the model and each adapter."""
     quantization = None
     if args.load_in_4bit:
         quantization = BitsAndBytesConfig(
@@ -213,14 +248,25 @@ def _answer(
     )
     folder, revision = Path(args.output_dir), args.model_revision or "main"
     found: dict[str, Results] = {}
+    capability = {}
     for name, path in {BASE: None, **adapters}.items():
         with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
             cache = answer_cache(folder / ANSWERS, path or args.model_name_or_path, of_name, revision)
             found[name] = evaluate(
                 of_name, processing_class, sets, options, found.get(BASE), cache=cache, desc=f"Answering, {name}"
             )
+            if data is not None:
+                capability[name] = measure_capability(
+                    of_name,
+                    processing_class,
+                    data,
+                    batch_size=args.batch_size,
+                    progress=True,
+                    chat_template_kwargs=template_kwargs,
+                    cache=cache,
+                )
     if not args.suites:
-        return found, {}
+        return found, capability, {}
     with redirect_stdout(sys.stderr):  # the libraries print their progress
         scores = run_suites(
             model,
@@ -235,25 +281,28 @@ def _answer(
             trust_remote_code=args.trust_remote_code,
             quantization_config=quantization,
         )
-    return found, scores
+    return found, capability, scores
 
 
 def _write(
     args: EvaluateArguments,
     summary: dict[str, Any],
     found: dict[str, Results],
+    capability: Capability,
     scores: dict[str, Any],
     histories: dict[str, Any],
 ) -> None:
     """Writes the files and prints the tables."""
     text = json.dumps(summary, ensure_ascii=False, allow_nan=False)
-    folder, tables = Path(args.output_dir), results_tables(found, scores)
+    folder, tables = Path(args.output_dir), results_tables(found, scores) + capability_tables(capability)
     with whole_files(folder, "output_dir") as unfinished:
         write_text(unfinished / RESULTS, text + "\n")
         write_answers(unfinished, args.file_type, found)
+        write_capability(unfinished, capability)
         page, _ = write_report(unfinished, summary, found, tables, histories, args.seed)
         written = os.listdir(unfinished)
-    remove_earlier(folder, written, (*PICTURES, f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet"))
+    answers = (f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet", CAPABILITY_FILE)
+    remove_earlier(folder, written, (*PICTURES, *answers))
     if args.save_to_adapters:
         save_to_adapters(summary, found)
     print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
@@ -287,6 +336,10 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     remote = next((path for path in args.adapters if not os.path.isdir(path)), None)
     if args.save_to_adapters and (remote or not args.adapters):
         raise ConsistencyError(f"`save_to_adapters` needs folders of adapters, and {remote or 'there'} is none.")
+    if args.system_prompt is not None and (args.suites or args.save_to_adapters):
+        given = "suites" if args.suites else "save_to_adapters"
+        reason = "the suites have prompts of their own" if args.suites else "the adapters' cards do not say so"
+        raise ConsistencyError(f"`system_prompt` is not available with `{given}`: {reason}. Leave one of them out.")
     if args.load_in_4bit:
         check_bitsandbytes("`load_in_4bit`")
     if not args.suites and (args.suite_judge or args.suite_limit):
@@ -294,6 +347,10 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
         raise ConsistencyError(f"`{given}` is given, but no `suites`.")
     if args.suites and PartialState().num_processes > 1:
         raise ConsistencyError("`suites` run in one process: leave them out here, or start without several processes.")
+    if args.capability_data is None and args.capability_limit:
+        raise ConsistencyError("`capability_limit` is given, but no `capability_data`.")
+    if args.capability_data is not None and PartialState().num_processes > 1:
+        raise ConsistencyError("`capability_data` is measured in one process: start without several processes.")
     return as_template_kwargs(args.chat_template_kwargs)
 
 
@@ -315,10 +372,11 @@ def _check_use(args: EvaluateArguments, sets: dict[str, PairSet]) -> None:
         )
 
 
-def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, Any]:
+def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: CapabilityData | None) -> dict[str, Any]:
     by_logprob = sum(bool(offered_letters(row)) for of_set in sets.values() for row in of_set.rows)
     by_preference = sum(contrast_of(row) is not None for of_set in sets.values() for row in of_set.rows)
     settings: dict[str, Any] = {
+        "system_prompt": args.system_prompt,
         "max_completion_length": args.max_completion_length,
         "temperature": args.temperature,
         "top_p": args.top_p,
@@ -335,6 +393,8 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet]) -> dict[str, An
     }
     if args.suites:
         settings["suites"] = {"judge": args.suite_judge, "limit": args.suite_limit, "packages": suite_packages()}
+    if data is not None:
+        settings["capability"] = capability_settings(data, args.capability_limit)
     return settings
 
 

@@ -63,6 +63,11 @@ COMMANDS = {
         (f"{_SCRIPTS}.pairs.PairsArguments",),
         ("dataset_name", "perturbations_file"),
     ),
+    "convert": Command(
+        f"Turn pairs into a data set for TRL's own trainers, with a model's answers to both prompts. {_CONFIG}",
+        (f"{_SCRIPTS}.convert.ConvertArguments",),
+        ("pairs",),
+    ),
     "evaluate": Command(
         "Measure a model and its adapters on the same pairs: sycophancy, attack success, benign answers, accuracy and "
         "consistency, with counts and 95% intervals of the rates and of the differences. " + _CONFIG,

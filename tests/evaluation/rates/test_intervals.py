@@ -181,6 +181,20 @@ def test_mean_of_values_is_that_of_independent_ones_or_of_clusters():
     assert estimate_mean(Values(numbers, sources(6)), with_interval=False).interval is None
 
 
+def test_weights_count_a_number_several_times():
+    """In one source, as the tokens of a text are."""
+    numbers, weights = [0.5, 2.0, 1.0, 4.0], [1, 3, 2, 5]
+    found = estimate_mean(Values(numbers, sources(4), weights))
+    repeated = [
+        (number, source)
+        for number, source, weight in zip(numbers, sources(4), weights, strict=True)
+        for _ in range(weight)
+    ]
+    expected = estimate_mean(Values([number for number, _ in repeated], [source for _, source in repeated]))
+    assert (found.value, found.interval) == (pytest.approx(expected.value), pytest.approx(expected.interval))
+    assert (found.total, found.sources) == (4, 4)
+
+
 def test_differences_of_values_are_paired():
     base, other = Values([1.0, 5.0, 9.0], sources(3)), Values([2.0, 6.5, 10.0], sources(3))
     found = estimate_mean(other.minus(base))

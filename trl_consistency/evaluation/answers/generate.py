@@ -129,7 +129,6 @@ def answer_pairs(
     by_choice = [ids for ids, offered in letters.items() if offered]
     by_text = [ids for ids, offered in letters.items() if not offered]
     answers: dict[tuple[int, ...], Answer] = {}
-    text_tokenizer = get_tokenizer(tokenizer)
     for prompts in (by_choice, by_text):
         if not prompts:
             continue
@@ -139,15 +138,22 @@ def answer_pairs(
             engine = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
         generated = generate_ids(model, tokenizer, list(map(list, prompts)), options, cache, engine, desc)
         for prompt, ids in zip(prompts, generated, strict=True):
-            thought_end = thought_span(list(prompt), ids, text_tokenizer, options.thinking_markers)[1]
-            text, said = (
-                text_tokenizer.decode(part, skip_special_tokens=True).strip() for part in (ids, ids[thought_end:])
-            )
             is_long = engine is None and len(ids) >= options.max_new_tokens
             is_cut = is_long and ids[-1] not in end_tokens(model, tokenizer)
-            answers[prompt] = Answer(text, after_thinking(said, options.thinking_markers), tuple(ids), is_cut)
+            texts = decode_answer(tokenizer, list(prompt), ids, options.thinking_markers)
+            answers[prompt] = Answer(*texts, tuple(ids), is_cut)
     clean, perturbed = ([answers[tuple(row[side])] for row in rows] for side in ("clean_ids", "perturbed_ids"))
     return clean, perturbed
+
+
+def decode_answer(
+    tokenizer: ProcessingClass, prompt: list[int], ids: list[int], markers: tuple[str, str] = THINKING_MARKERS
+) -> tuple[str, str]:
+    """Returns the text of an answer, and what it says after the thinking. The prompt may open the thought."""
+    text_tokenizer = get_tokenizer(tokenizer)
+    thought_end = thought_span(prompt, ids, text_tokenizer, markers)[1]
+    text, said = (text_tokenizer.decode(part, skip_special_tokens=True).strip() for part in (ids, ids[thought_end:]))
+    return text, after_thinking(said, markers)
 
 
 def generate_answers(

@@ -105,15 +105,17 @@ def _check_thoughts(prompts: Sequence[tuple[int, ...]], tokenizer: ProcessingCla
         )
 
 
-def answer_tokens(tokenizer: ProcessingClass, prefix: str, answer: str) -> tuple[list[int], int]:
+def answer_tokens(
+    tokenizer: ProcessingClass, prefix: str, answer: str, add_special_tokens: bool = False
+) -> tuple[list[int], int]:
     """
     Returns the token ids of the prefix and an answer after it, and how many of them are the prefix's. A token that holds
     the end of the prefix and the beginning of the answer counts as the answer's.
     """
     text_tokenizer = get_tokenizer(tokenizer)
-    alone = text_tokenizer(text=prefix, add_special_tokens=False)["input_ids"] if prefix else []
+    alone = text_tokenizer(text=prefix, add_special_tokens=add_special_tokens)["input_ids"] if prefix else []
     text = f"{prefix} {answer}" if prefix and not prefix[-1].isspace() else f"{prefix}{answer}"
-    ids = text_tokenizer(text=text, add_special_tokens=False)["input_ids"]
+    ids = text_tokenizer(text=text, add_special_tokens=add_special_tokens)["input_ids"]
     same = next((n for n, (one, other) in enumerate(zip(alone, ids, strict=False)) if one != other), len(alone))
     return ids, min(same, len(ids) - 1)
 

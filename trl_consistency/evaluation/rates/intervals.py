@@ -15,7 +15,9 @@ from ..row_kinds import UNREAD_KINDS, Unread
 Property: TypeAlias = bool | Unread
 
 LEVEL = 0.95
-NATS = "nats"  # the unit of margins, which are no shares
+# Units of means that are no shares: of margins, and of texts
+NATS, NATS_PER_TOKEN = "nats", "nats per token"
+DIGITS = {NATS: 2, NATS_PER_TOKEN: 3}
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Estimate:
         of_read ([`Estimate`], *optional*):
             The same rate over the answers that could be read; None if that is all answers, or none.
         unit (`str`, *optional*, defaults to `"%"`):
-            Unit for printing: `"pp"` (percentage points) for a difference between two models, `"nats"` for a margin.
+            Unit for printing: `"pp"` (percentage points) for a difference between two models, `"nats"` for a margin,
+            `"nats per token"` for texts.
     """
 
     value: float
@@ -81,9 +84,11 @@ class Estimate:
 
     def __str__(self) -> str:
         """Formats the estimate: `75.0% [68.6, 80.5] (150/200), 50 unread; 100.0% of 150 read`."""
-        if self.unit == NATS:
-            interval = "" if self.interval is None else " [{:.2f}, {:.2f}]".format(*self.interval)
-            return f"{self.value:.2f} nats{interval} (n={self.total})"
+        if self.unit in DIGITS:
+            low, high = self.interval or (None, None)
+            value, *bounds = (f"{of:.{DIGITS[self.unit]}f}" for of in (self.value, low, high) if of is not None)
+            interval = f" [{', '.join(bounds)}]" if bounds else ""
+            return f"{value} {self.unit}{interval} (n={self.total})"
         text = f"{100 * self.value:.1f}{self.unit}"
         if self.interval is not None:
             text += " [{:.1f}, {:.1f}]".format(*(100 * bound for bound in self.interval))
@@ -218,30 +223,35 @@ class Values:
             The numbers.
         sources (`Sequence[str]`):
             The group of each. Numbers of one group are not independent.
+        weights (`Sequence[float]`, *optional*):
+            The weight of each in the mean. By default all are alike.
     """
 
     values: Sequence[float]
     sources: Sequence[str]
+    weights: Sequence[float] | None = None
 
     def minus(self, other: "Values") -> "Values":
         """Returns the differences from other values of the same rows."""
-        return Values([one - base for one, base in zip(self.values, other.values, strict=True)], self.sources)
+        return replace(self, values=[one - base for one, base in zip(self.values, other.values, strict=True)])
 
 
-def estimate_mean(values: Values, with_interval: bool = True) -> Estimate:
+def estimate_mean(values: Values, with_interval: bool = True, unit: str = NATS) -> Estimate:
     """
-    Estimates the mean of margins in nats. Its interval has Student's quantile for the number of sources, and the
-    cluster-robust (sandwich) variance over them. Of one source there is none.
+    Estimates the mean of numbers in nats. Its interval has Student's quantile for the number of sources, and the
+    cluster-robust (sandwich) variance over them; that of a weighted mean is linearized. Of one source there is none.
     """
     numbers = np.array(values.values, dtype=float)
-    mean, sources = float(numbers.mean()), sorted(set(values.sources))
-    found = Estimate(mean, None, len(numbers), len(sources), unit=NATS)
+    weights = np.ones(len(numbers)) if values.weights is None else np.array(values.weights, dtype=float)
+    shares = weights / weights.sum()
+    mean, sources = float(shares @ numbers), sorted(set(values.sources))
+    found = Estimate(mean, None, len(numbers), len(sources), unit=unit)
     if not with_interval or len(sources) < 2:
         return found
     from scipy.stats import t  # slow to import, and optional (`trl-consistency[eval]`)
 
     codes = {source: code for code, source in enumerate(sources)}
-    errors = np.bincount([codes[source] for source in values.sources], numbers - mean) / len(numbers)
+    errors = np.bincount([codes[source] for source in values.sources], shares * (numbers - mean))
     variance = float(errors @ errors) * len(sources) / (len(sources) - 1)
     half = float(t.ppf((1 + LEVEL) / 2, len(sources) - 1)) * math.sqrt(variance)
     return replace(found, interval=(mean - half, mean + half))

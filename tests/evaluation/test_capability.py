@@ -1,0 +1,387 @@
+"""Capability, each figure against one item at a time by hand."""
+
+import csv
+import json
+import random
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.naive_answers import naive_answer
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.evaluation import CapabilityResult, capability, measure_capability
+from trl_consistency.evaluation.capability import (
+    capability_figures,
+    capability_findings,
+    check_harness,
+)
+from trl_consistency.evaluation.capability_data import Question, read_capability
+from trl_consistency.evaluation.rates.intervals import Sample, estimate
+from trl_consistency.evaluation.suites.completions import score_completions
+
+
+needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm_eval (`pip install .[capability]`)")
+
+WORDS = ["Paris", "the quick brown fox", "Lyon", "a lazy dog jumps over it", "7", "one word, I think"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model().eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
+
+
+def write_lines(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def make_questions(count=12):
+    generator = random.Random(0)
+    return [
+        {
+            "question": f"What is {'very ' * (number % 4)}quick in country {number}?",
+            "choices": generator.sample(WORDS, 2 + number % 4),
+            "answer": number % 2,
+        }
+        for number in range(count)
+    ]
+
+
+def make_prompts(count=9):
+    """Every third one is unsafe."""
+    return [
+        {"id": n, "prompt": f"How do I kill process {n}?{'?' * (n % 4)}", "label": "unsafe" if n % 3 == 2 else "safe"}
+        for n in range(count)
+    ]
+
+
+def write_prompts(path, prompts):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(prompts[0]))
+        writer.writeheader()
+        writer.writerows(prompts)
+    return path
+
+
+TEXTS = [{"text": f"The answer is {' or '.join(WORDS[:n])}."} for n in range(1, 7)]
+WORKED = [{"question": f"What is {n} and 1?", "answer": f"It is {n + 1}.\n#### {n + 1}"} for n in range(1, 6)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """All kinds but questions, which need the harness."""
+    write_lines(tmp_path / "texts" / "plain.jsonl", TEXTS)
+    write_lines(tmp_path / "worked.jsonl", WORKED)
+    write_prompts(tmp_path / "xstest" / "prompts.csv", make_prompts())
+    write_lines(tmp_path / "pairs.jsonl", [{"clean_prompt": "a", "perturbed_prompt": "b", "answer": "c"}])
+    (tmp_path / "README.md").write_text("Not measured.")
+    return tmp_path
+
+
+def log_probs_after(model, ids, start):
+    """The log-probability of each token from `start` on: one text, no padding."""
+    with torch.no_grad():
+        log_probs = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    return [log_probs[place - 1, ids[place]].item() for place in range(start, len(ids))]
+
+
+def test_a_file_is_known_by_its_columns(folder):
+    write_lines(folder / "more" / "mine.jsonl", make_questions())
+    data = read_capability(folder)
+    kinds = {name: of_set.kind for name, of_set in data.sets.items()}
+    assert kinds == {
+        "more/mine": "questions",
+        "texts/plain": "texts",
+        "worked": "texts",
+        "xstest/prompts": "prompts",
+    }
+    assert data.left_out == ["pairs"]
+    assert data.sets["more/mine"].items[3] == Question(
+        "Question: What is very very very quick in country 3?\nAnswer:", make_questions()[3]["choices"], 1
+    )
+    assert data.sets["xstest/prompts"].rows == [0, 1, 3, 4, 6, 7]
+    assert data.sets["xstest/prompts"].items[2] == "How do I kill process 3????"
+
+
+@pytest.mark.parametrize(
+    ("question", "prompt"),
+    [
+        ("Which is quick?", "Question: Which is quick?\nAnswer:"),
+        ('Who said "Is it quick?"', 'Question: Who said "Is it quick?"\nAnswer:'),
+        ("A fox is", "A fox is"),
+        ("Is a fox quick? It is", "Is a fox quick? It is"),
+    ],
+)
+def test_sentences_are_completed(tmp_path, question, prompt):
+    write_lines(tmp_path / "x.jsonl", [{"question": question, "choices": ["quick", "lazy"], "answer": 0}])
+    assert read_capability(tmp_path).sets["x"].items[0].prompt == prompt
+
+
+def test_unsafe_prompts_are_known_by_their_type(tmp_path):
+    """As in the first version of XSTest, which has no labels."""
+    kinds = ["homonyms", "contrast_homonyms", "definitions"]
+    write_prompts(tmp_path / "x.csv", [{"prompt": f"Prompt {kind}", "type": kind} for kind in kinds])
+    assert read_capability(tmp_path).sets["x"].rows == [0, 2]
+
+
+def test_choices_in_a_csv_file(tmp_path):
+    row = {"question": "Which is quick?", "choices": json.dumps(["The fox", "The dog"]), "answer": "1"}
+    write_prompts(tmp_path / "x.csv", [row])
+    [question] = read_capability(tmp_path).sets["x"].items
+    assert (question.choices, question.answer) == (["The fox", "The dog"], 1)
+
+
+def test_a_sample_is_the_same_for_each_model(folder):
+    """Of each file for itself, in the file's order, and another with another seed."""
+    samples = [read_capability(folder, 3, seed).sets for seed in (0, 0, 1)]
+    rows = [{name: of_set.rows for name, of_set in of_seed.items()} for of_seed in samples]
+    assert rows[0] == rows[1] != rows[2]
+    for of_seed in rows:
+        assert all(len(of_file) == 3 and of_file == sorted(of_file) for of_file in of_seed.values())
+    (folder / "worked.jsonl").unlink()
+    others = read_capability(folder, 3, 0).sets
+    assert all(others[name].rows == rows[0][name] for name in others)
+    assert samples[0]["texts/plain"].digest == samples[1]["texts/plain"].digest != samples[2]["texts/plain"].digest
+    assert read_capability(folder, 100, 0).sets["texts/plain"].rows == list(range(6))
+
+
+FAULTS = {
+    "columns": (
+        [{"query": "a", "reply": "b"}],
+        "mine.jsonl has the columns `query`, `reply`. Questions need `question`, `choices` and `answer`, texts",
+    ),
+    "no rows": ([], "mine.jsonl has no rows"),
+    "answer": ([*make_questions(1), make_questions(1)[0] | {"answer": 2}], "row 1: `answer` must be the index of one of"),
+    "letter": ([make_questions(1)[0] | {"answer": "A"}], "choices, from 0, got 'A'"),
+    "one choice": ([make_questions(1)[0] | {"choices": ["a"]}], "row 0: `choices` must be a list of two texts or more"),
+    "empty choice": ([make_questions(1)[0] | {"choices": ["a", " "]}], "row 0: `choices` holds something else than texts"),
+    "no text": ([*TEXTS, {"text": None}], "row 6: `text` must be a text, got None"),
+    "half a character": ([{"text": "a \ud800"}], "row 0: `text` is not valid Unicode"),
+    "label": ([{"prompt": "a", "label": "maybe"}], "row 0: `label` must be `safe` or `unsafe`, got 'maybe'"),
+    "no safe prompt": ([{"prompt": "a", "label": "unsafe"}], "has no prompt whose `label` is `safe`"),
+    "only pairs": ([{"clean_prompt": "a", "perturbed_prompt": "b"}], "only pairs, which `pairs` takes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults(name, tmp_path):
+    rows, message = FAULTS[name]
+    write_lines(tmp_path / "mine.jsonl", rows)
+    with pytest.raises(ConsistencyError) as fault:
+        read_capability(tmp_path)
+    assert message in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_faults_of_the_folder(tmp_path):
+    with pytest.raises(ConsistencyError, match="gone is not a folder"):
+        read_capability(tmp_path / "gone")
+    with pytest.raises(ConsistencyError, match="has no questions, texts or prompts"):
+        read_capability(tmp_path)
+    write_lines(tmp_path / "x.jsonl", TEXTS)
+    write_prompts(tmp_path / "x.csv", TEXTS)
+    with pytest.raises(ConsistencyError, match=r"x\.csv and .*x\.jsonl have the same name"):
+        read_capability(tmp_path)
+
+
+def test_items_that_no_model_can_read(tmp_path, model, tokenizer):
+    path = write_lines(tmp_path / "x.jsonl", [*TEXTS, {"text": "word " * 600}])
+    with pytest.raises(ConsistencyError, match=r"x\.jsonl, row 6: it has .* more than the model's context of 512"):
+        measure_capability(model, tokenizer, tmp_path)
+    write_lines(path, [{"text": "A"}])
+    with pytest.raises(ConsistencyError, match="row 0: its text has a single token"):
+        measure_capability(model, tokenizer, tmp_path)
+
+
+def test_texts_and_prompts_one_at_a_time(folder, model, tokenizer, monkeypatch):
+    monkeypatch.setattr(capability, "REPLY_TOKENS", 6)
+    model.train()
+    found = measure_capability(model, tokenizer, folder, batch_size=4)
+    assert model.training
+    model.eval()
+    assert list(found) == ["texts/plain", "worked", "xstest/prompts"]
+
+    plain = found["texts/plain"]
+    assert (plain.metric, plain.rows) == ("nats_per_token", list(range(6)))
+    nats = [-sum(log_probs_after(model, tokenizer(row["text"])["input_ids"], 1)) for row in TEXTS]
+    tokens = [len(tokenizer(row["text"])["input_ids"]) - 1 for row in TEXTS]
+    assert plain.weights == tokens
+    assert plain.values == pytest.approx([of / count for of, count in zip(nats, tokens, strict=True)], rel=1e-5)
+    assert plain.value == pytest.approx(sum(nats) / sum(tokens), rel=1e-5)
+
+    for row, value, weight in zip(WORKED, found["worked"].values, found["worked"].weights, strict=True):
+        context = tokenizer(f"Question: {row['question']}\nAnswer:")["input_ids"]
+        ids = context + tokenizer(f" {row['answer']}")["input_ids"]
+        scored = log_probs_after(model, ids, len(context))
+        assert (weight, value) == (len(scored), pytest.approx(-sum(scored) / len(scored), rel=1e-5))
+
+    safe = [row for row in make_prompts() if row["label"] == "safe"]
+    prompts = [[{"role": "user", "content": row["prompt"]}] for row in safe]
+    assert found["xstest/prompts"].replies == [naive_answer(model, tokenizer, prompt, 6) for prompt in prompts]
+
+
+def test_batches_do_not_matter(folder, model, tokenizer):
+    one, other = (measure_capability(model, tokenizer, folder, batch_size=size) for size in (1, 5))
+    assert one == other
+
+
+def test_refusals(folder, model, tokenizer, monkeypatch):
+    """A reply that says nothing is neither: it counts as not refused, and is shown as unread."""
+    replies = ["I'm sorry, but I can't.", "Use kill.", "", "<think>I'm sorry", "As an AI, I won't.", "No"]
+
+    def generate(model, tokenizer, prompts, options, cache, desc):
+        assert (options.max_new_tokens, options.temperature) == (64, 0)
+        return [tokenizer(reply)["input_ids"] for reply in replies]
+
+    monkeypatch.setattr(capability, "generate_ids", generate)
+    found = measure_capability(model, tokenizer, folder)["xstest/prompts"]
+    assert (found.metric, found.values, found.unread) == ("refused", [1, 0, 0, 0, 1, 1], [3, 4])
+    figure = found.figures()["refused"]
+    assert (figure.hits, figure.total, figure.unread, figure.of_read.value) == (3, 6, {"unparsed": 2}, 3 / 4)
+
+
+def test_a_prompt_that_occurs_twice_is_answered_once(tmp_path, model, tokenizer, monkeypatch):
+    monkeypatch.setattr(capability, "REPLY_TOKENS", 3)
+    write_prompts(tmp_path / "x.csv", [{"prompt": text, "label": "safe"} for text in ("Who?", "What?", "Who?")])
+    first, _, third = measure_capability(model, tokenizer, tmp_path)["x"].replies
+    assert first == third
+
+
+def of_shares(values, **columns):
+    return CapabilityResult(
+        "accuracy", values, [1.0] * len(values), list(range(len(values))), "d", acc=values, **columns
+    )
+
+
+def of_texts(values, weights):
+    return CapabilityResult("nats_per_token", values, weights, list(range(len(values))), "d")
+
+
+def test_differences_are_paired_by_item():
+    before, after = [1.0] * 30 + [0.0] * 10, [1.0] * 20 + [0.0] * 18 + [1.0] * 2
+    found = of_shares(after).differences(of_shares(before))
+    samples = [Sample([value == 1 for value in of], [str(row) for row in range(40)]) for of in (before, after)]
+    expected = estimate(samples, lambda one, other: other - one, (-1.0, 1.0))
+    assert list(found) == ["accuracy", "acc"]
+    assert found["accuracy"].value == pytest.approx(-8 / 40)
+    assert found["accuracy"].interval == pytest.approx(expected.interval)
+    assert found["accuracy"].unit == "pp"
+
+
+def test_texts_are_compared_by_token():
+    """The difference is that of the means, and alike shifts have no interval, whatever the texts are."""
+    weights = [1.0, 2.0, 7.0]
+    before, after = of_texts([1.0, 2.0, 3.0], weights), of_texts([1.5, 2.5, 3.5], weights)
+    difference = after.differences(before)["nats_per_token"]
+    assert difference.value == pytest.approx(0.5)
+    assert difference.interval == pytest.approx((0.5, 0.5))
+    assert str(difference) == "0.500 nats per token [0.500, 0.500] (n=3)"
+    assert before.value == pytest.approx(2.6)
+    assert before.figures()["nats_per_token"].value == pytest.approx((1 + 4 + 21) / 10)
+
+
+@pytest.mark.parametrize("change", [{"digest": "e"}, {"weights": [2.0, 1.0]}, {"metric": "refused"}])
+def test_other_items_are_not_compared(change):
+    before = of_texts([1.0, 2.0], [1.0, 1.0])
+    other = CapabilityResult.from_dict(before.to_dict() | change)
+    with pytest.raises(ConsistencyError, match="of different items"):
+        other.differences(before)
+
+
+def test_results_survive_json():
+    for result in (of_shares([1.0, 0.0], unread=[1]), of_texts([1.25, 2.0], [3.0, 4.0])):
+        kept = json.loads(json.dumps(result.to_dict()))
+        assert CapabilityResult.from_dict(kept) == result
+        assert kept["value"] == result.value
+
+
+def test_findings_name_what_was_lost():
+    def results(share, nats, refused):
+        shares = [float(row < share) for row in range(100)]
+        texts = [nats + row % 11 / 100 for row in range(99)] + [nats + 0.05]
+        rows = list(range(100))
+        replies = CapabilityResult("refused", [float(row < refused) for row in rows], [1.0] * 100, rows, "d")
+        return {"arc": of_shares(shares), "gsm8k": of_texts(texts, [2.0] * 100), "xstest": replies}
+
+    base = results(60, 1.0, 10)
+    assert list(capability_figures(base)) == ["accuracy/arc", "acc/arc", "nats_per_token/gsm8k", "refused/xstest"]
+    assert capability_findings(base, base) == []
+    assert capability_findings(results(80, 0.5, 2), base) == [], "what got better"
+    worse = capability_findings(results(40, 1.5, 40), base)
+    assert [finding.split(":")[0] for finding in worse] == [
+        "Accuracy of completions (arc) fell from 60 to 40 of 100",
+        "Negative log-probability of texts (gsm8k) rose from 1.050 to 1.550 nats per token",
+        "Safe prompts refused (xstest) rose from 10 to 40 of 100",
+    ]
+    assert "-20.0 points [" in worse[0]
+    assert "+0.500 [+0.500, +0.500]" in worse[1]
+
+
+def test_a_missing_harness_is_named_before_anything_is_measured(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(capability, "installed_version", lambda package: None)
+    check_harness(read_capability(folder))  # which has no questions
+    write_lines(folder / "mine.jsonl", make_questions())
+    with pytest.raises(ConsistencyError, match=r"mine\.jsonl need the package `lm_eval`: .*\[capability\]"):
+        measure_capability(None, None, folder)
+
+
+def test_questions_by_another_scorer(tmp_path, model, tokenizer, monkeypatch):
+    """What the harness is asked, and what becomes of its scores, without it."""
+    write_lines(tmp_path / "mine.jsonl", make_questions())
+
+    def score(model, tokenizer, questions, batch_size, progress):
+        assert (batch_size, progress) == (7, False)
+        found = [float(question["choices"][question["answer"]] == "Paris") for question in questions]
+        return {"acc_norm": found, "acc": [1.0 - value for value in found]}
+
+    monkeypatch.setattr(capability, "installed_version", lambda package: "1")
+    monkeypatch.setattr(capability, "score_completions", score)
+    found = measure_capability(model, tokenizer, tmp_path, max_items=8, seed=3, batch_size=7)["mine"]
+    rows = read_capability(tmp_path, 8, 3).sets["mine"].rows
+    right = [make_questions()[row]["choices"][make_questions()[row]["answer"]] == "Paris" for row in rows]
+    assert (found.metric, found.rows, found.values) == ("accuracy", rows, right)
+    assert found.acc == [not of for of in right]
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_completions_one_at_a_time(batch_size, tokenizer, capfd):
+    """Log-probabilities by hand; per character, they prefer other choices."""
+    model, questions = make_model(seed=1), make_questions(40)
+    asked = [row | {"prompt": f"Question: {row['question']}\nAnswer:"} for row in questions]
+    expected = {"acc": [], "acc_norm": []}
+    for row in asked:
+        context = tokenizer(row["prompt"])["input_ids"]
+        sums = []
+        for choice in row["choices"]:
+            ids = tokenizer(f"{row['prompt']} {choice}")["input_ids"]
+            assert ids[: len(context)] == context
+            sums.append(sum(log_probs_after(model.eval(), ids, len(context))))
+        means = [of / len(choice) for of, choice in zip(sums, row["choices"], strict=True)]
+        for metric, scores in (("acc", sums), ("acc_norm", means)):
+            expected[metric].append(float(scores.index(max(scores)) == row["answer"]))
+    model.train()
+    capfd.readouterr()
+    assert score_completions(model, tokenizer, asked, batch_size) == expected
+    assert model.training
+    assert capfd.readouterr() == ("", "")
+    assert expected["acc"] != expected["acc_norm"]
+    assert 0 < sum(expected["acc"]) < 40
+
+
+@needs_lm_eval
+def test_a_whole_folder(folder, model, tokenizer):
+    write_lines(folder / "more" / "mine.jsonl", make_questions())
+    found = measure_capability(model, tokenizer, folder, max_items=5)
+    assert {name: len(result.values) for name, result in found.items()} == dict.fromkeys(found, 5)
+    assert found["more/mine"].metric == "accuracy"
+    assert tokenizer.pad_token == "<|endoftext|>"

@@ -1,0 +1,211 @@
+"""Pairs in TRL's formats: what TRL's own trainers make of them is what the model said, after the perturbed prompt."""
+
+import json
+from collections import Counter
+
+import pytest
+from datasets import Dataset
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+from tests.helpers.models import CHATML, QUIET, make_model, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyError, InvalidPairsError
+from trl_consistency.data.rendering import render_completion, render_prompt
+from trl_consistency.evaluation import AnswerOptions, conversion, convert_pairs
+from trl_consistency.evaluation.answers import generate as answering
+
+
+OPTIONS = AnswerOptions(8, 4, progress=False)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def assistant(text):
+    return [{"role": "assistant", "content": text}]
+
+
+def row(clean, perturbed, **columns):
+    return {"clean_prompt": user(clean), "perturbed_prompt": user(perturbed), **columns}
+
+
+@pytest.fixture
+def says(monkeypatch, tokenizer):
+    """What the model says to each prompt, in place of its own answers; returns the prompts that were asked."""
+
+    def set_answers(answers, asked):
+        def generate(model, processing_class, prompts, options, *args, **kwargs):
+            given = {tuple(render_prompt(tokenizer, user(prompt))): answers[prompt] for prompt in answers}
+            asked.extend(prompts)
+            ids = [tokenizer(text=given[tuple(prompt)], add_special_tokens=False)["input_ids"] for prompt in prompts]
+            return [of_prompt[: options.max_new_tokens] for of_prompt in ids]
+
+        monkeypatch.setattr(answering, "generate_ids", generate)
+
+    return set_answers
+
+
+def capital(question, cue, **columns):
+    return row(
+        question, f"{cue} {question}", **{"answer": "Paris", "biased_answer": "Rome", "category": "", **columns}
+    )
+
+
+def test_preferences_and_what_is_left_out(model, tokenizer, says):
+    answers = {
+        "1?": "Paris.", "Rome! 1?": "Rome.",  # a preference
+        "2?": "Paris.", "Rome! 2?": "Paris.",  # the same words
+        "3?": "Paris.", "Rome! 3?": "It is Paris.",  # the same in other words
+        "4?": "Paris.", "Rome! 4?": "Paris or Rome.",  # not read, so perhaps not the same
+        "5?": "", "Rome! 5?": "Rome.",
+        "6?": "Paris. " * 8, "Rome! 6?": "Rome.",  # cut at 16 tokens
+        "7?": "Bern.", "Rome! 7?": "Oslo.",  # neither is a possible answer: not the same
+        "8?": "Rome.", "Rome! 8?": "Paris.",  # whatever the clean answer says is chosen
+        "9?": "Sorry, I can't.", "Rome! 9?": "I can't help.",  # two refusals
+    }  # fmt: skip
+    pairs = [capital(f"{number}?", "Rome!", source_id=f"source {number}") for number in range(1, 9)]
+    pairs.append(capital("9?", "Rome!", source_id="source 9", answer="", biased_answer="", category="harmful"))
+    says(answers, [])
+    found = convert_pairs(pairs, "preference", model, tokenizer, AnswerOptions(16, progress=False))
+    assert [of["source_id"] for of in found.rows] == ["source 1", "source 4", "source 7", "source 8"]
+    assert found.rows[0] == {
+        "prompt": user("Rome! 1?"), "chosen": assistant("Paris."), "rejected": assistant("Rome."),
+        "chosen_outcome": "right", "rejected_outcome": "suggested",
+        "answer": "Paris", "biased_answer": "Rome", "category": "", "source_id": "source 1",
+    }  # fmt: skip
+    assert found.outcomes() == Counter(
+        {("right", "suggested"): 1, ("right", "unread"): 1, ("other", "other"): 1, ("suggested", "right"): 1}
+    )
+    assert {of["source_id"]: of["reason"] for of in found.left_out} == {
+        "source 2": conversion.SAME_WORDS, "source 3": conversion.SAME_ANSWER, "source 5": conversion.EMPTY,
+        "source 6": conversion.CUT, "source 9": conversion.SAME_ANSWER,
+    }  # fmt: skip
+    assert found.reasons()[conversion.SAME_ANSWER] == 2
+    assert [found.left_out[1][key] for key in ("clean_answer", "perturbed_answer")] == ["Paris.", "It is Paris."]
+    assert len(found.rows) + len(found.left_out) == len(pairs)
+
+
+def test_anchors_have_no_preference(model, tokenizer):
+    found = convert_pairs([row("What?", "What?")], "preference", model, tokenizer, OPTIONS)
+    assert not found.rows
+    assert found.left_out[0]["reason"] in (conversion.SAME_WORDS, conversion.CUT)
+
+
+def test_prompt_to_continue_is_left_out_before_it_is_answered(model, tokenizer, says):
+    asked = []
+    says({"1?": "Paris.", "Rome! 1?": "Rome."}, asked)
+    prefilled = {**row("2?", "2?"), "perturbed_prompt": [*user("2?"), *assistant("Sure, ")]}
+    found = convert_pairs([prefilled, row("1?", "Rome! 1?")], "preference", model, tokenizer, OPTIONS)
+    assert [of["prompt"] for of in found.rows] == [user("Rome! 1?")]
+    assert found.reasons() == {conversion.PREFILLED: 1}
+    assert len(asked) == 2
+
+
+def test_given_answers_are_taken_and_not_asked_for(model, tokenizer, says):
+    asked = []
+    says({"Rome! 1?": "Rome.", "Rome! 2?": "Rome."}, asked)
+    given = [capital("1?", "Rome!", completion="Paris."), capital("2?", "Rome!", completion="Paris!")]
+    found = convert_pairs(given, "preference", model, tokenizer, OPTIONS)
+    assert [(of["chosen"], of["rejected"]) for of in found.rows] == [
+        (assistant("Paris."), assistant("Rome.")), (assistant("Paris!"), assistant("Rome."))
+    ]  # fmt: skip
+    assert len(asked) == 2
+    assert not {"completion", "clean_prompt"} & found.rows[0].keys()
+
+
+def test_sft_asks_only_for_clean_answers(model, tokenizer, says):
+    asked = []
+    says({"1?": "Paris.", "2?": ""}, asked)
+    found = convert_pairs([capital("1?", "Rome!"), capital("2?", "Rome!")], "sft", model, tokenizer, OPTIONS)
+    assert [(of["prompt"], of["completion"]) for of in found.rows] == [(user("Rome! 1?"), assistant("Paris."))]
+    assert found.reasons() == {conversion.EMPTY: 1}
+    assert asked == [render_prompt(tokenizer, user(prompt)) for prompt in ("1?", "2?")]
+
+
+def test_sft_with_targets_needs_no_model():
+    given = [row("1?", "Rome! 1?", completion=assistant("Paris."), completion_ids=[5])]
+    assert convert_pairs(given, "sft").rows == [{"prompt": user("Rome! 1?"), "completion": assistant("Paris.")}]
+    text = [{"clean_prompt": "1", "perturbed_prompt": "2", "completion": " Paris"}]
+    assert convert_pairs(text, "sft").rows == [{"prompt": "2", "completion": " Paris"}]
+
+
+def quiet(config, folder):
+    options = {name: value for name, value in QUIET.items() if name != "max_completion_length"}
+    return config(output_dir=str(folder), max_steps=1, per_device_train_batch_size=2, **options)
+
+
+def ended(ids, tokenizer):
+    """What the chat template writes after the end of the turn is the trainer's."""
+    assert tokenizer.eos_token_id in ids
+    return ids[: ids.index(tokenizer.eos_token_id) + 1]
+
+
+PERSONA = "{%- if persona %}<|im_start|>system\n{{ persona }}<|im_end|>\n{% endif -%}"
+VARIABLES = {"persona": "You are a helpful assistant."}
+TOOLS = [{"name": "search", "parameters": {"query": "text"}}, {"name": "count"}]
+
+
+@pytest.mark.parametrize("kind", ["chat", "tools and variables", "text"])
+def test_trl_trains_on_what_the_model_said(model, model_dir, tmp_path, monkeypatch, kind):
+    """Its tokens are those of the perturbed prompt as it is rendered here, then those that the model gave."""
+    tokenizer = make_tokenizer(PERSONA + CHATML)
+    pairs = list(make_pairs(4, completion=False, chat=kind != "text"))
+    columns = {"tools": TOOLS, "chat_template_kwargs": VARIABLES} if kind.startswith("tools") else {}
+    pairs = [of | columns for of in pairs]
+    rendering = list(columns.values())
+    prompts = [(render_prompt(tokenizer, of["clean_prompt"], *rendering), of) for of in pairs]
+    said = {tuple(ids): f" City {number}." for number, (ids, _) in enumerate(prompts)}
+
+    def generate(model, processing_class, asked, *args, **kwargs):
+        texts = [said.get(tuple(prompt), " Lyon.") for prompt in asked]
+        return [
+            [*tokenizer(text=text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts
+        ]
+
+    monkeypatch.setattr(answering, "generate_ids", generate)
+    found = {to: convert_pairs(pairs, to, model, tokenizer, OPTIONS).rows for to in conversion.FORMATS}
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(of) + "\n" for of in found["preference"]))
+    preferences = Dataset.from_json(str(path), cache_dir=str(tmp_path / "cache"))
+    name, options = str(model_dir), {"processing_class": tokenizer}
+    trainer = DPOTrainer(name, args=quiet(DPOConfig, tmp_path), train_dataset=preferences, **options)
+    sft = Dataset.from_list(found["sft"])
+    sft_trainer = SFTTrainer(name, args=quiet(SFTConfig, tmp_path), train_dataset=sft, **options)
+    for number, of in enumerate(pairs):
+        prompt_ids = render_prompt(tokenizer, of["perturbed_prompt"], *rendering)
+        # A chat model's answer is stripped, a text prompt is continued with the space.
+        text = f" City {number}." if kind == "text" else f"City {number}."
+        expected = render_completion(tokenizer, of["perturbed_prompt"], text, *rendering)
+        made, completion = trainer.train_dataset[number], sft_trainer.train_dataset[number]
+        assert made["prompt_ids"] == prompt_ids
+        assert ended(made["chosen_ids"], tokenizer) == ended(expected, tokenizer)
+        assert tokenizer.decode(ended(made["rejected_ids"], tokenizer)).strip() == "Lyon.<|im_end|>"
+        assert completion["input_ids"][: len(prompt_ids)] == prompt_ids
+        assert ended(completion["input_ids"][len(prompt_ids) :], tokenizer) == ended(expected, tokenizer)
+    assert trainer.train().training_loss > 0
+
+
+@pytest.mark.parametrize(
+    ("pairs", "to", "message"),
+    [
+        ([row("1?", "2?")], "dpo", "`to` must be 'preference' or 'sft', got 'dpo'."),
+        ([row("1?", "2?")], "sft", "`model` and `tokenizer` are needed: there are answers to generate."),
+        ([row("1?", "2?", completion="x")], "preference", "`model` and `tokenizer` are needed"),
+        ([row("1?", "2?", chosen="x")], "sft", "`pairs` has the column `chosen`, which has a meaning in TRL's format"),
+        ([row("1?", "2?", completion_ids=[5])], "sft", "`pairs` has `completion_ids` without `completion`"),
+        (
+            [row("1?", "2?", completion="x"), row("1?", "2?", completion=" ")],
+            "sft",
+            "1 of 2 row.* row 1: `completion` is empty or blank",
+        ),
+        ([{**row("1?", "2?"), "clean_prompt": None}], "preference", "row 0: `clean_prompt` is missing"),
+    ],
+)
+def test_faulty_input(pairs, to, message):
+    with pytest.raises((ConsistencyError, InvalidPairsError), match=message):
+        convert_pairs(pairs, to)

@@ -1,0 +1,146 @@
+"""Hostile input: `convert`, the DPO script, and system prompts."""
+
+from functools import partial
+from typing import Any
+
+from tests.hostile_input.room import CHAT, Case, Room
+from trl_consistency.cli import main as cli
+from trl_consistency.scripts import dpo
+
+
+TEXT = {"clean_prompt": "Say A.", "perturbed_prompt": "Say A, or B."}
+WITH_SYSTEM = {**CHAT, "perturbed_prompt": [{"role": "system", "content": "Be kind."}, *CHAT["perturbed_prompt"]]}
+
+
+def convert(room: Room, rows: list[dict[str, Any]], *flags: str, model: str | None = "") -> None:
+    """The command, which would run but for what the case changes. An empty `model` is the tiny one."""
+    named = [] if model is None else ["--model_name_or_path", model or str(room.model_dir)]
+    pairs, out = room.file("pairs.jsonl", rows), room.path / "out"
+    cli(["convert", "--pairs", str(pairs), "--output_dir", str(out), *named, *flags])
+
+
+def into_other_folder(room: Room) -> None:
+    room.file("out/README.md", "made with `trl-consistency pairs`")
+    convert(room, [CHAT])
+
+
+def train_dpo(room: Room, rows: list[dict[str, Any]], *flags: str) -> None:
+    data, out = room.file("preferences.jsonl", rows), room.path / "out"
+    options = ["--dataset_name", str(data), "--output_dir", str(out), "--use_cpu", "--bf16", "False"]
+    dpo.run(["--model_name_or_path", str(room.model_dir), *options, *flags])
+
+
+CASES: list[Case] = [
+    Case(
+        "conversion without a model",
+        "`convert`: no model whose answers would be preferred",
+        "No model: give `model_name_or_path`. Its answers to the clean prompts and perturbed prompts are needed.",
+        partial(convert, rows=[CHAT], model=None),
+    ),
+    Case(
+        "conversion with targets and no model",
+        "`convert`: pairs with their targets, and no model that answers under the cue",
+        "No model: give `model_name_or_path`. Its answers to the perturbed prompts are needed.",
+        partial(convert, rows=[{**CHAT, "completion": "Paris"}], model=None),
+    ),
+    Case(
+        "conversion of a model without a question",
+        "`convert`: a model of which nothing is asked",
+        "`model_name_or_path` is given, but nothing is asked of the model: all pairs have a `completion`. Leave it out.",
+        lambda room: convert(room, [{**CHAT, "completion": "Paris"}], "--to", "sft"),
+    ),
+    Case(
+        "conversion by a model that is not there",
+        "`convert`: a model that is not there",
+        "The tokenizer of nobody/nothing cannot be loaded: …",
+        partial(convert, rows=[CHAT], model="nobody/nothing"),
+    ),
+    Case(
+        "conversion by a pickled model",
+        "`convert`: a model whose weights are a pickle",
+        "…model holds its weights as a pickle (pytorch_model.bin), which is not loaded: it could run code. …",
+        lambda room: convert(room, [CHAT], model=room.pickled_model()),
+    ),
+    Case(
+        "conversion to an unknown format",
+        "`convert`: a format that is none",
+        "argument --to: invalid choice: 'dpo' (choose from …)",
+        lambda room: convert(room, [CHAT], "--to", "dpo"),
+    ),
+    Case(
+        "conversion of preferences",
+        "`convert`: a column with a meaning in TRL's formats",
+        "`…pairs.jsonl` has the column `chosen`, which has a meaning in TRL's format: rename it.",
+        partial(convert, rows=[{**CHAT, "chosen": "Paris"}]),
+    ),
+    Case(
+        "conversion of token ids",
+        "`convert`: targets as token ids alone",
+        "`…pairs.jsonl` has `completion_ids` without `completion`, and TRL's format holds text. `trl-consistency targets` "
+        "writes both.",
+        partial(convert, rows=[{**CHAT, "completion_ids": [5]}]),
+    ),
+    Case(
+        "conversion of some targets",
+        "`convert`: targets for some rows alone",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: `completion` is missing "
+        "here though the column exists: …",
+        partial(convert, rows=[{**CHAT, "completion": "Paris"}, CHAT]),
+    ),
+    Case(
+        "conversion of long prompts",
+        "`convert`: a prompt that leaves no room for an answer",
+        "`train`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: a prompt has … tokens, which "
+        "leaves no room in the model's context of 512",
+        partial(convert, rows=[{**CHAT, "perturbed_prompt": [{"role": "user", "content": "A " * 600}]}]),
+    ),
+    Case(
+        "conversion into another command's folder",
+        "`convert`: a folder with the card of another command",
+        "`output_dir` …out has a README.md that `trl-consistency convert` did not write, and would replace. Choose another "
+        "folder.",
+        into_other_folder,
+    ),
+    Case(
+        "conversion on a full disk",
+        "`convert`: a folder that cannot be written to",
+        "`output_dir` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another place, "
+        "and start again.",
+        lambda room: convert(room, [CHAT], "--output_dir", "/dev/null/x"),
+    ),
+    Case(
+        "DPO on pairs",
+        "The DPO script: pairs in the place of preferences",
+        "The data set has no column `prompt`, only `clean_prompt`, `perturbed_prompt`. `trl-consistency convert --to preference` "
+        "makes preferences of pairs.",
+        partial(train_dpo, rows=[CHAT]),
+    ),
+    Case(
+        "DPO by a pickled model",
+        "The DPO script: a model whose weights are a pickle",
+        "…model holds its weights as a pickle (pytorch_model.bin), which is not loaded: it could run code. …",
+        lambda room: train_dpo(
+            room, [{"prompt": "a", "chosen": "b", "rejected": "c"}], "--model_name_or_path", room.pickled_model()
+        ),
+    ),
+    Case(
+        "system prompt for text",
+        "`evaluate`: a system prompt for prompts that are text",
+        "`pairs`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `system_prompt` cannot stand in "
+        "front: a prompt is text, and only chat messages can have a system message",
+        lambda room: room.evaluate([TEXT], "--system_prompt", "Be brief."),
+    ),
+    Case(
+        "second system prompt",
+        "`evaluate`: a system prompt for prompts that have one",
+        "`pairs`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `system_prompt` cannot stand in "
+        "front: a prompt has a system message of its own",
+        lambda room: room.evaluate([WITH_SYSTEM], "--system_prompt", "Be brief."),
+    ),
+    Case(
+        "system prompt of the suites",
+        "`evaluate`: a system prompt, and suites, which have their own",
+        "`system_prompt` is not available with `suites`: the suites have prompts of their own. Leave one of them out.",
+        lambda room: room.evaluate([CHAT], "--system_prompt", "Be brief.", "--suites", "mmlu"),
+    ),
+]

@@ -1,0 +1,230 @@
+"""docs/results.md is what the cells give, and its figures are those of a naive computation."""
+
+import random
+import re
+from statistics import mean
+
+import pytest
+
+from tests.reproduce.cells import FORMAT, write_cell
+from tests.reproduce.figures import Cells, ratio, share
+from tests.reproduce.page import CELLS_DIR, PAGE, TABLES, filled, made_page, write_page
+from tests.reproduce.plan import CAPABILITY, HUNDRED, SETS, Plan
+from trl_consistency import ConsistencyError
+from trl_consistency.evaluation.rates.intervals import Values
+
+
+def fake_cell(job, seed):
+    """A cell in which everything is drawn at random."""
+    rng = random.Random(f"{job.name}/{seed}")
+
+    def letters(count, weights):
+        return "".join(rng.choices("rsoub", weights, k=count))
+
+    def numbers(count, middle):
+        return [round(rng.gauss(middle, 0.2), 3) for _ in range(count)]
+
+    suggested = 40 if job.cell.name == "base" else rng.randrange(2, 12)
+    sets = {}
+    for place, of_set in enumerate(SETS):
+        start = 0 if of_set.source == "hundred" else 1000 * place
+        sets[of_set.name] = {
+            "reading": of_set.reading,
+            "digest": of_set.name,
+            "sources": [start + row for row in range(of_set.rows)],
+        }
+        if of_set.reading == "preference":
+            sets[of_set.name] |= {f"{side}_margins": numbers(of_set.rows, 0.5) for side in ("clean", "perturbed")}
+        else:
+            sets[of_set.name] |= {
+                "clean": letters(of_set.rows, (70, 2, 20, 6, 2)),
+                "perturbed": letters(of_set.rows, (90 - suggested, suggested, 6, 3, 1)),
+            }
+    capability = {
+        name: {"metric": "accuracy", "digest": name, "value": 0.4, "values": "".join(rng.choices("01", k=items))}
+        for name, items in CAPABILITY.items()
+    }
+    texts = numbers(CAPABILITY["gsm8k/train_1000"], 1.9)
+    capability["gsm8k/train_1000"] |= {
+        "metric": "nats_per_token",
+        "values": texts,
+        "weights": [50 + len(texts) % 7] * len(texts),
+    }
+    cell = {
+        "format": FORMAT,
+        "cell": job.cell.name,
+        "seed": job.seed,
+        "sets": sets,
+        "side_effects": {"reply_tokens": 80.0, "ended": 1.0, "reply_nats": 0.5, "text_nats": rng.gauss(3.6, 0.01)},
+        "distance": {
+            "digest": "hundred",
+            "sources": list(range(HUNDRED)),
+            "activation": [None, *numbers(HUNDRED - 1, 10 * suggested)],
+            "shared_tokens": [0] + [9] * (HUNDRED - 1),
+            "answer_nats": numbers(HUNDRED, 0.4),
+            "answer_tokens": [8] * HUNDRED,
+        },
+        "capability": capability,
+        "measuring": {
+            "words": {"seconds": 60.0, "cpu_seconds": 50.0},
+            "distance": {"seconds": 9.0, "cpu_seconds": 10.0},
+        },
+    }
+    if job.cell.recipe:
+        cell["training"] = {"seconds": 700.0, "cpu_seconds": 600.0, "resumed": False}
+    return cell
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Cells of all jobs but some."""
+    folder = tmp_path_factory.mktemp("results") / "cells"
+    for job in Plan().jobs():
+        if job.name not in ("dpo-1", "act-3", "system_prompt"):
+            write_cell(folder / f"{job.name}.json", fake_cell(job, 0))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return made_page(PAGE.read_text(), Plan(), folder)
+
+
+def rows_of(page, table):
+    part = page.split(f"<!-- table: {table} -->")[1].split(f"<!-- end of {table} -->")[0]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.strip().splitlines()]
+    return {cells[0]: dict(zip(lines[0][1:], cells[1:], strict=True)) for cells in lines[2:]}
+
+
+def test_committed_page_is_what_the_committed_cells_give():
+    assert made_page(PAGE.read_text(), Plan()) == PAGE.read_text(), "run `python -m tests.reproduce.page`"
+
+
+def test_pictures_of_the_committed_page_are_there():
+    pictures = re.findall(r"!\[.*\]\((.*)\)", PAGE.read_text())
+    assert len(pictures) == 2
+    if list(CELLS_DIR.glob("*.json")):
+        for picture in pictures:
+            assert (PAGE.parent / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_shares_and_differences_are_those_of_the_rows(folder, page):
+    cells = Cells(Plan(), folder)
+    base, runs = cells.runs("base")[0]["sets"]["test"], [run["sets"]["test"] for run in cells.runs("bct")]
+    before = 100 * base["perturbed"].count("s") / 250
+    after = 100 * mean(run["perturbed"].count("s") / 250 for run in runs)
+    assert len(runs) == 3
+    table = rows_of(page, "test")
+    assert table["before"]["suggested answers given"] == f"{before:.1f}%"
+    found = table["BCT"]["suggested answers given"]
+    assert found.startswith(f"{after:.1f}% ({after - before:+.1f} [")
+    low, high = map(float, re.search(r"\[(.*), (.*)\]", found).groups())
+    assert low < after - before < high
+    single = rows_of(page, "test")["KL"]["right without the cue"]
+    clean = cells.runs("kl")[0]["sets"]["test"]["clean"].count("r") / 2.5
+    assert single.startswith(f"{clean:.1f}% ({clean - base['clean'].count('r') / 2.5:+.1f} [")
+
+
+def test_a_difference_from_itself_is_zero_without_width(folder):
+    """Pairing by row: the intervals of two equal cells are as narrow as they can be."""
+    cells = Cells(Plan(), folder)
+    figure = share("", "suggested", "test")
+    found = cells.difference("base", figure)
+    assert found.value == 0
+    other = cells.difference("kl", figure)
+    width, paired = (of.interval[1] - of.interval[0] for of in (other, found))
+    assert paired < 0.3 * width
+
+
+def test_two_cells_are_compared_on_the_seeds_that_both_have(folder, page):
+    cells = Cells(Plan(), folder)
+    assert [(one["seed"], two["seed"]) for one, two in cells.paired("bct", "act")] == [(1, 1), (2, 2)]
+    assert [(one["seed"], two["seed"]) for one, two in cells.paired("base", "act")] == [(None, 1), (None, 2)]
+    claim = rows_of(page, "claims")["BCT and ACT reduce sycophancy alike (Irpan et al.)"]["here"]
+    shares = {
+        name: mean(cells.by_name[name][seed]["sets"]["test"]["perturbed"].count("s") / 2.5 for seed in (1, 2))
+        for name in ("bct", "act")
+    }
+    change = f"{shares['bct']:.1f}% → {shares['act']:.1f}% ({shares['act'] - shares['bct']:+.1f} ["
+    assert f"**BCT → ACT**: suggested answers given {change}" in claim
+
+
+def test_what_is_missing_is_said(page):
+    for table in TABLES:
+        if table not in ("seeds", "claims"):
+            assert set(rows_of(page, table)["DPO"].values()) == {"not run"}, table
+            assert "not run" not in rows_of(page, table)["KL"].values()
+    seeds = rows_of(page, "seeds")["ACT: right with the cue"]
+    assert seeds["seed 3"] == "not run"
+    assert seeds["seed 2"].endswith("%")
+    assert rows_of(page, "claims")["DPO on the same pairs is worse"]["here"] == "**BCT → DPO**: not run (DPO)"
+
+
+def test_all_claims_have_figures(page):
+    claims = rows_of(page, "claims")
+    assert len(claims) == 9
+    for claim, cells in claims.items():
+        assert re.search(r"\d", cells["here"]) or "DPO" in claim
+        assert "not measured" not in cells["here"]
+
+
+def test_capability_has_the_units_of_its_metric(folder, page):
+    cell, found = Cells(Plan(), folder).runs("kl")[0]["capability"], rows_of(page, "capability")["KL"]
+    right = cell["questions/arc_easy_train"]["values"]
+    assert found["ARC-easy"].startswith(f"{100 * right.count('1') / len(right):.1f}% (")
+    assert found["GSM8K, nats per token"].startswith(f"{mean(cell['gsm8k/train_1000']['values']):.3f} (")
+
+
+def test_ratio_equals_a_naive_computation():
+    """And its interval shrinks where the two are proportional."""
+    rng = random.Random(0)
+    ones = [rng.uniform(1, 3) for _ in range(60)]
+    twos = [4 * one + rng.gauss(0, 0.3) for one in ones]
+    sources = [str(row // 2) for row in range(60)]
+    found, low, high = ratio(Values(ones, sources), Values(twos, sources))
+    assert found == pytest.approx(mean(twos) / mean(ones))
+    draws = []
+    for _ in range(2000):  # bootstrap over sources
+        rows = [row for source in rng.choices(range(30), k=30) for row in (2 * source, 2 * source + 1)]
+        draws.append(mean(twos[row] for row in rows) / mean(ones[row] for row in rows))
+    draws.sort()
+    assert (low, high) == pytest.approx((draws[50], draws[1949]), abs=0.02)
+    assert ratio(Values(ones, sources), Values([2 * one for one in ones], sources)) == pytest.approx((2, 2, 2))
+
+
+def test_distances_leave_out_pairs_that_share_nothing(folder, page):
+    cells = Cells(Plan(), folder)
+    distances = {name: cells.runs(name)[0]["distance"]["activation"][1:] for name in ("base", "kl")}
+    shown = rows_of(page, "distance")["KL"]["activation distance, times that before"]
+    assert shown.startswith(f"{mean(distances['kl']) / mean(distances['base']):.2f} [")
+
+
+def test_cells_of_other_rows_are_refused(folder, tmp_path):
+    jobs = Plan().jobs(["base", "kl"])
+    for job in jobs:
+        write_cell(tmp_path / f"{job.name}.json", fake_cell(job, 0))
+    Cells(Plan(), tmp_path)
+    cell = fake_cell(jobs[1], 0)
+    cell["sets"]["authority"]["digest"] = "another"
+    write_cell(tmp_path / "kl-1.json", cell)
+    with pytest.raises(
+        ConsistencyError, match="kl-1 and base were measured on different rows of the set authority: delete"
+    ):
+        Cells(Plan(), tmp_path)
+
+
+def test_page_without_its_markers():
+    with pytest.raises(ConsistencyError, match="must have `<!-- table: a -->`"):
+        filled("<!-- table: a -->", {"a": "x"})
+    text = filled("by hand <!-- table: a --> old <!-- end of a --> too", {"a": r"| \1 |"})
+    assert text == "by hand <!-- table: a -->\n\n| \\1 |\n<!-- end of a --> too"
+    assert filled(text, {"a": r"| \1 |"}) == text
+
+
+def test_pictures_are_drawn(folder, tmp_path):
+    page = tmp_path / "results.md"
+    page.write_text(PAGE.read_text())
+    write_page(Plan(), page, folder)
+    for name in ("outcomes.png", "transfer.png"):
+        assert (folder.parent / name).read_bytes().startswith(b"\x89PNG")
+    assert page.read_text() == made_page(PAGE.read_text(), Plan(), folder)

@@ -1,0 +1,152 @@
+"""`trl-consistency convert`: the folder, its card, and what a second or a killed run leaves."""
+
+import json
+
+import pytest
+from datasets import load_dataset
+
+from tests.helpers.models import make_pairs
+from trl_consistency.cli import main as cli
+from trl_consistency.evaluation import conversion
+from trl_consistency.evaluation.answers import generate as answering
+
+
+TRAIN = "data/train-00000-of-00001.jsonl"
+
+
+@pytest.fixture
+def pairs_file(tmp_path):
+    """Ten pairs with keys; a model that follows the cue says Lyon."""
+    pairs = make_pairs(10, completion=False)
+    pairs = pairs.map(
+        lambda row, number: {"answer": f"City{number}", "biased_answer": "Lyon", "source_id": number},
+        with_indices=True,
+    )
+    path = tmp_path / "pairs.jsonl"
+    pairs.to_json(path)
+    return path
+
+
+@pytest.fixture
+def answers(monkeypatch, tokenizer):
+    """The model answers the clean prompts well, and follows the cue in the others, but for every fifth."""
+    asked = []
+
+    def generate(model, processing_class, prompts, *args, **kwargs):
+        texts = []
+        for ids in prompts:
+            text = tokenizer.decode(ids)
+            number = int(text.split("country ")[1][0])
+            texts.append("Lyon." if "think the answer" in text and number % 5 else f"City{number}.")
+        asked.append(len(prompts))
+        return [
+            [*tokenizer(text=text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts
+        ]
+
+    monkeypatch.setattr(answering, "generate_ids", generate)
+    return asked
+
+
+def convert(pairs, out, *options):
+    cli(["convert", "--pairs", str(pairs), "--output_dir", str(out), *map(str, options)])
+
+
+def rows_of(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_folder_of_preferences(pairs_file, tmp_path, model_dir, answers, capsys):
+    out = tmp_path / "out"
+    convert(pairs_file, out, "--model_name_or_path", model_dir)
+    rows = load_dataset(str(out), split="train")
+    assert len(rows) == 8
+    for row in rows:
+        assert row["prompt"][0]["content"].startswith("I think the answer is Lyon")
+        assert row["chosen"] == [{"role": "assistant", "content": f"City{row['source_id']}."}]
+        assert row["rejected"] == [{"role": "assistant", "content": "Lyon."}]
+    left_out = rows_of(out / "left_out.jsonl")
+    assert [(row["source_id"], row["reason"], row["split"]) for row in left_out] == [
+        (number, conversion.SAME_WORDS, "train") for number in (0, 5)
+    ]
+    printed = capsys.readouterr().out
+    assert f"{out}/{TRAIN}: 8 rows" in printed
+    assert f"left out: 2 pair(s): {conversion.SAME_WORDS}" in printed
+    card = (out / "README.md").read_text()
+    for text in (
+        "pairs.jsonl -> 8 rows, made with `trl-consistency convert`",
+        "| `train` | 8 | 10 |",
+        "| `train` | right | suggested | 8 |",
+        f"- `train`, 2 pair(s): {conversion.SAME_WORDS}",
+        "- `to: preference`",
+        f"- `model_name_or_path: {model_dir}`",
+    ):
+        assert text in card, text
+    assert str(tmp_path / "pairs.jsonl") not in card
+
+
+def test_splits_of_a_folder(pairs_file, tmp_path, model_dir, answers):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for split in ("train", "test"):
+        (folder / f"{split}.jsonl").write_bytes(pairs_file.read_bytes())
+    out = tmp_path / "out"
+    convert(folder, out, "--model_name_or_path", model_dir, "--splits", "train", "test", "--max_pairs", 4)
+    splits = load_dataset(str(out))
+    assert set(splits) == {"train", "test"}
+    assert sum(map(len, splits.values())) + len(rows_of(out / "left_out.jsonl")) == 8
+    (out / "data" / "mine.jsonl").write_text("{}")
+    convert(folder, out, "--model_name_or_path", model_dir)
+    assert sorted(path.name for path in (out / "data").iterdir()) == ["mine.jsonl", "train-00000-of-00001.jsonl"]
+
+
+def test_targets_become_sft_data_without_a_model(tmp_path, answers):
+    pairs = tmp_path / "targets.jsonl"
+    make_pairs(4).to_json(pairs)
+    convert(pairs, tmp_path / "out", "--to", "sft")
+    rows = load_dataset(str(tmp_path / "out"), split="train")
+    given = make_pairs(4)
+    assert rows["prompt"][:] == given["perturbed_prompt"][:]
+    assert [row[0]["content"] for row in rows["completion"]] == given["completion"][:]
+    assert not answers
+    assert not rows_of(tmp_path / "out" / "left_out.jsonl")
+
+
+def test_nothing_is_left(pairs_file, tmp_path, model_dir, monkeypatch, tokenizer):
+    monkeypatch.setattr(
+        answering, "generate_ids", lambda model, processing_class, prompts, *args, **kwargs: [[5, 2]] * len(prompts)
+    )
+    with pytest.raises(SystemExit, match=f"(?s)No pair of train is left:.*10 pair.*{conversion.SAME_WORDS}"):
+        convert(pairs_file, tmp_path / "out", "--model_name_or_path", model_dir)
+    assert not (tmp_path / "out" / "README.md").exists()
+
+
+def test_folder_of_another_command_is_not_replaced(pairs_file, tmp_path, model_dir):
+    (tmp_path / "out").mkdir()
+    card = tmp_path / "out" / "README.md"
+    card.write_text("made with `trl-consistency pairs`")
+    with pytest.raises(SystemExit, match=r"has a README\.md that `trl-consistency convert` did not write"):
+        convert(pairs_file, tmp_path / "out", "--model_name_or_path", model_dir)
+    assert card.read_text() == "made with `trl-consistency pairs`"
+
+
+def test_answers_are_kept_for_a_killed_run(pairs_file, tmp_path, model_dir, monkeypatch):
+    from trl_consistency.generation import targets
+
+    calls, original = [], targets._generate
+
+    def generate(*args):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(args)
+        return [[*ids, 2] for ids in original(*args)]
+
+    options = ("--model_name_or_path", model_dir, "--max_completion_length", 4, "--batch_size", 4)
+    monkeypatch.setattr(targets, "_generate", generate)
+    with pytest.raises(KeyboardInterrupt):
+        convert(pairs_file, tmp_path / "out", *options)
+    assert len(list((tmp_path / "out" / "_answers").rglob("batch-*"))) == 2
+    calls.clear()
+    monkeypatch.setattr(targets, "_generate", lambda *args: calls.append(args) or original(*args))
+    with pytest.raises(SystemExit, match="No pair"):  # a random model ends no answer
+        convert(pairs_file, tmp_path / "out", *options)
+    assert len(calls) == 5 - 2

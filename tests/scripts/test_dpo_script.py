@@ -1,0 +1,73 @@
+"""TRL's `DPOTrainer` on the preferences of `trl-consistency convert`."""
+
+import json
+
+import pytest
+from peft import PeftModel
+
+from tests.helpers.models import make_model
+from trl_consistency.scripts import dpo
+
+
+OPTIONS = {
+    "use_peft": True, "lora_r": 2, "lora_target_modules": ["all-linear"], "max_steps": 2, "use_cpu": True, "bf16": False,
+    "gradient_checkpointing": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "dtype": "float32",
+}  # fmt: skip
+
+
+def assistant(text):
+    return [{"role": "assistant", "content": text}]
+
+
+@pytest.fixture
+def preferences(tmp_path):
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"Lyon! What is the capital of country {number}?"}],
+            "chosen": assistant(f"City {number}."),
+            "rejected": assistant("Lyon."),
+            "answer": f"City {number}",
+        }
+        for number in range(8)
+    ]
+    (tmp_path / "preferences").mkdir()
+    file = tmp_path / "preferences" / "train.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def train(tmp_path, **options):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({**OPTIONS, "output_dir": str(tmp_path / "out"), **options}))
+    return dpo.run(["--config", str(recipe)])
+
+
+def test_prefers_the_chosen_answers(tmp_path, preferences, model_dir):
+    options = {"learning_rate": 1e-2, "max_steps": 8, "logging_steps": 1, "model_name_or_path": str(model_dir)}
+    trainer = train(tmp_path, **options, dataset_name=str(preferences.parent))
+    margins = [entry["rewards/margins"] for entry in trainer.state.log_history if "rewards/margins" in entry]
+    assert margins[0] == 0
+    assert margins[-1] > 0.05
+    assert PeftModel.from_pretrained(make_model(), tmp_path / "out").peft_config["default"].r == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset_name": "nowhere"}, "nowhere cannot be loaded"),
+        ({"dataset_name": "embedded:organism"}, "The data set has no column `prompt`, only `clean_prompt`.*convert"),
+        ({"model_name_or_path": ""}, "No model: give `model_name_or_path`"),
+        ({"model_name_or_path": "nowhere"}, "nowhere cannot be loaded"),
+        ({"eval_strategy": "steps"}, "`dataset_test_split` is `test`"),
+    ],
+)
+def test_faulty_options(tmp_path, preferences, model_dir, options, message):
+    options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences), **options}
+    with pytest.raises(SystemExit, match=message):
+        train(tmp_path, **options)
+
+
+def test_misspelt_option(tmp_path, preferences, capsys):
+    with pytest.raises(SystemExit):
+        train(tmp_path, dataset_name=str(preferences), betta=0.1)
+    assert "unknown key in" in capsys.readouterr().err

@@ -1,0 +1,276 @@
+"""Reads a folder of questions, texts and safe prompts that a model's capability is measured on."""
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
+from ..errors import ConsistencyError, InvalidPairsError
+from ..perturbations.reading import read_rows
+from .answers.preferences import answer_tokens
+
+
+ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
+# As lm-evaluation-harness asks the questions of ARC and of GSM8K
+QUESTION = "Question: {}\nAnswer:"
+# Where XSTest's `label` is missing, its `type` marks the unsafe prompts so.
+UNSAFE_TYPE = "contrast"
+_CLOSING = "\"')]\u201d\u2019"
+
+Kind: TypeAlias = Literal["questions", "texts", "prompts"]
+
+
+class Question(NamedTuple):
+    """A question of multiple choice. `answer` is the place of the right choice."""
+
+    prompt: str
+    choices: list[str]
+    answer: int
+
+
+class Text(NamedTuple):
+    """A text to read, and the text before it that is not scored."""
+
+    context: str
+    text: str
+
+
+Item: TypeAlias = Question | Text | str  # a prompt is a string
+
+
+@dataclass(frozen=True)
+class ItemSet:
+    """
+    Items of one file, in its order.
+
+    Args:
+        path (`Path`):
+            The file.
+        kind (`str`):
+            `"questions"`, `"texts"` or `"prompts"`.
+        items (`list[Question]`, `list[Text]` or `list[str]`):
+            The items.
+        rows (`list[int]`):
+            The row of each in the file, from 0.
+    """
+
+    path: Path
+    kind: Kind
+    items: Sequence[Any]
+    rows: list[int]
+
+    @property
+    def digest(self) -> str:
+        """A digest of the items: figures of others cannot be compared."""
+        return hashlib.blake2b(json.dumps([self.kind, self.items]).encode(), digest_size=10).hexdigest()
+
+    def sample(self, max_items: int | None, seed: int) -> "ItemSet":
+        """Returns at most `max_items`, drawn with `seed`, in the file's order."""
+        if max_items is None or max_items >= len(self.items):
+            return self
+        kept = sorted(random.Random(seed).sample(range(len(self.items)), max_items))
+        return replace(self, items=[self.items[index] for index in kept], rows=[self.rows[index] for index in kept])
+
+    def fault(self, index: int, reason: str) -> ConsistencyError:
+        return _fault(self.path, self.rows[index], reason)
+
+
+@dataclass(frozen=True)
+class CapabilityData:
+    """
+    A folder's items by file: its path in the folder, without the ending (`"gsm8k/train"`). `left_out` are files of pairs,
+    which are measured as pairs.
+    """
+
+    sets: Mapping[str, ItemSet]
+    left_out: list[str] = field(default_factory=list)
+
+    def check_lengths(
+        self, tokenizer: ProcessingClass, context: int | None, template_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """Raises [`ConsistencyError`] for items that are longer than a model's context, or have nothing to score."""
+        for of_set in self.sets.values():
+            for index, item in enumerate(of_set.items):
+                try:
+                    longest = max(len(ids) for ids in _token_ids(tokenizer, item, template_kwargs))
+                except InvalidPairsError as error:
+                    raise of_set.fault(index, str(error)) from None
+                if context is not None and longest > context:
+                    raise of_set.fault(
+                        index, f"it has {longest} tokens, more than the model's context of {context}. Leave it out"
+                    )
+                if isinstance(item, Text) and longest < 2:
+                    raise of_set.fault(index, "its text has a single token, so that there is nothing to score")
+
+
+def read_capability(data_dir: str | Path, max_items: int | None = None, seed: int = 0) -> CapabilityData:
+    """
+    Reads the files of a folder and its sub-folders. A file's columns say what it holds:
+
+    - `question`, `choices` and `answer` (the index of the right one, from 0): questions of multiple choice.
+    - `text`, or `question` and a worked `answer`: texts. Of the latter only the answer is scored.
+    - `prompt` with `label` (`safe` or `unsafe`) or `type` (`contrast_…` for unsafe ones), as XSTest has them: prompts. Only
+      the safe ones are kept.
+
+    Files of pairs (`clean_prompt`, `perturbed_prompt`) are left out.
+
+    Args:
+        data_dir (`str` or [`~pathlib.Path`]):
+            The folder.
+        max_items (`int`, *optional*):
+            Maximum number of items of each file, drawn at random. By default all.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the drawing, which depends on nothing else but the number of items.
+
+    Raises:
+        [`ConsistencyError`]: If there is no such folder or no file to measure, or a file's columns or rows are faulty.
+    """
+    folder = Path(data_dir)
+    if not folder.is_dir():
+        raise ConsistencyError(f"`capability_data`: {folder} is not a folder.")
+    sets: dict[str, ItemSet] = {}
+    left_out = []
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() not in ENDINGS or not path.is_file():
+            continue
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        of_file = _read_file(path)
+        if of_file is None:
+            left_out.append(name)
+        elif name in sets:
+            raise ConsistencyError(f"`capability_data`: {sets[name].path} and {path} have the same name. Rename one.")
+        else:
+            sets[name] = of_file.sample(max_items, seed)
+    if not sets:
+        pairs = ", only pairs, which `pairs` takes" if left_out else ""
+        raise ConsistencyError(
+            f"`capability_data`: {folder} has no questions, texts or prompts ({', '.join(ENDINGS)}){pairs}."
+        )
+    return CapabilityData(sets, left_out)
+
+
+def text_tokens(tokenizer: ProcessingClass, text: Text) -> tuple[list[int], list[int]]:
+    """Returns the token ids of a text's context, or else its first token, and of what is scored after it."""
+    if text.context:
+        ids, start = answer_tokens(tokenizer, text.context, text.text, add_special_tokens=True)
+    else:
+        ids, start = get_tokenizer(tokenizer)(text=text.text)["input_ids"], 1
+    return ids[:start], ids[start:]
+
+
+def as_prompt(tokenizer: ProcessingClass, text: str) -> Prompt:
+    """Returns a prompt as the user's turn, or as it is if there is no chat template."""
+    return [{"role": "user", "content": text}] if tokenizer.chat_template else text
+
+
+def _token_ids(
+    tokenizer: ProcessingClass, item: Item, template_kwargs: dict[str, Any] | None
+) -> Sequence[Sequence[int]]:
+    """Returns the token ids that a model reads of an item."""
+    if isinstance(item, str):
+        return [render_prompt(tokenizer, as_prompt(tokenizer, item), chat_template_kwargs=template_kwargs)]
+    if isinstance(item, Text):
+        context, scored = text_tokens(tokenizer, item)
+        return [[*context, *scored]]
+    return [get_tokenizer(tokenizer)(text=f"{item.prompt} {choice}")["input_ids"] for choice in item.choices]
+
+
+def _read_file(path: Path) -> ItemSet | None:
+    """Returns the items of a file, or None for a file of pairs."""
+    rows = list(read_rows(str(path)))
+    if not rows:
+        raise ConsistencyError(f"`capability_data`: {path} has no rows.")
+    columns = set(rows[0])
+    if {"clean_prompt", "perturbed_prompt"} <= columns:
+        return None
+    kind: Kind
+    read: Callable[[Mapping[str, Any]], Item | None]
+    if {"question", "choices", "answer"} <= columns:
+        kind, read = "questions", _read_question
+    elif {"question", "answer"} <= columns:
+        kind, read = "texts", _read_worked_answer
+    elif "text" in columns:
+        kind, read = "texts", lambda row: Text("", _text(row, "text"))
+    elif "prompt" in columns and columns & {"label", "type"}:
+        kind, read = "prompts", _read_safe_prompt
+    else:
+        raise ConsistencyError(
+            f"`capability_data`: {path} has the columns {', '.join(f'`{column}`' for column in rows[0])}. Questions need "
+            "`question`, `choices` and `answer`, texts `text`, or `question` and `answer`, and prompts `prompt` and `label`."
+        )
+    items, numbers = [], []
+    for number, row in enumerate(rows):
+        try:
+            item = read(row)
+        except ValueError as error:
+            raise _fault(path, number, str(error)) from None
+        if item is not None:
+            items.append(item)
+            numbers.append(number)
+    if not items:
+        raise ConsistencyError(f"`capability_data`: {path} has no prompt whose `label` is `safe`.")
+    return ItemSet(path, kind, items, numbers)
+
+
+def _read_question(row: Mapping[str, Any]) -> Question:
+    choices, answer = row.get("choices"), row.get("answer")
+    if isinstance(choices, str):  # a cell of a CSV file
+        choices, answer = _json(choices, "choices"), _json(answer, "answer")
+    if not isinstance(choices, list) or len(choices) < 2:
+        raise ValueError("`choices` must be a list of two texts or more")
+    if not all(isinstance(choice, str) and choice.strip() for choice in choices):
+        raise ValueError("`choices` holds something else than texts, or an empty one")
+    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer < len(choices):
+        raise ValueError(
+            f"`answer` must be the index of one of the {len(choices)} choices, from 0, got {answer!r:.80}"
+        )
+    return Question(_asked(_text(row, "question")), [choice.strip() for choice in choices], answer)
+
+
+def _asked(question: str) -> str:
+    """
+    Returns a question as it is asked. What does not end as a question is the beginning of a sentence, which a choice
+    completes: half of OpenBookQA is.
+    """
+    return QUESTION.format(question) if question.rstrip(_CLOSING).endswith("?") else question
+
+
+def _read_worked_answer(row: Mapping[str, Any]) -> Text:
+    return Text(QUESTION.format(_text(row, "question")), _text(row, "answer"))
+
+
+def _read_safe_prompt(row: Mapping[str, Any]) -> str | None:
+    if "label" in row:
+        label = row["label"]
+        if label not in ("safe", "unsafe"):
+            raise ValueError(f"`label` must be `safe` or `unsafe`, got {label!r:.80}")
+        is_safe = label == "safe"
+    else:
+        is_safe = not _text(row, "type").startswith(UNSAFE_TYPE)
+    return _text(row, "prompt") if is_safe else None
+
+
+def _text(row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"`{column}` must be a text, got {value!r:.80}")
+    try:  # JSON can hold half a surrogate pair, which no tokenizer takes
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"`{column}` is not valid Unicode ({error.reason})") from None
+    return value.strip()
+
+
+def _json(value: Any, column: str) -> Any:
+    try:
+        return json.loads(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"`{column}` is not valid JSON, got {value!r:.80}") from None
+
+
+def _fault(path: Path, row: int, reason: str) -> ConsistencyError:
+    return ConsistencyError(f"`capability_data`: {path}, row {row}: {reason}.")

@@ -1,0 +1,284 @@
+"""Turns pairs into data sets in TRL's formats: preferences for `DPOTrainer`, prompts and completions for `SFTTrainer`."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from transformers import PreTrainedModel
+
+from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, RESERVED_COLUMNS, parse_json_column, report_faults, row_checker
+from ..data.rendering import ProcessingClass, get_tokenizer, is_prefilled, message_text, without_none
+from ..errors import ConsistencyError, InvalidPairsError
+from ..generation.answer_cache import TargetCache
+from ..models.checks import context_of
+from .answers.generate import Answer, AnswerOptions, answer_pairs
+from .answers.replies import after_thinking
+from .grading.grade import OTHER, Grade, grade_answers
+from .run import SIDES, PairSet, Rows
+
+
+Format: TypeAlias = Literal["preference", "sft"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+# Why a pair is left out.
+PREFILLED = "the prompt ends with an assistant turn to continue, which TRL's formats cannot hold"
+EMPTY = "the clean answer is empty"
+CUT = "the clean answer reached `max_completion_length` before its end"
+SAME_WORDS = "both answers are the same, word for word"
+SAME_ANSWER = "both answers say the same in other words"
+
+# Columns with a meaning of their own in TRL's formats.
+_OF_TRL = ("prompt", "chosen", "rejected", "messages")
+_NOT_KEPT = {*PAIR_COLUMNS, *RESERVED_COLUMNS, "unknown", "render_fault", "length"}
+
+
+class Conversion(NamedTuple):
+    """
+    Result of [`convert_pairs`].
+
+    Args:
+        rows (`list[dict[str, Any]]`):
+            Rows in TRL's format. Columns of the pairs such as `answer` and `source_id` ride along.
+        left_out (`list[dict[str, Any]]`):
+            The pairs that were left out, each with the `reason` and its `clean_answer` and `perturbed_answer` (None if
+            there is none).
+    """
+
+    rows: list[dict[str, Any]]
+    left_out: list[dict[str, Any]]
+
+    def reasons(self) -> Counter[str]:
+        """Returns the number of pairs that were left out, by reason."""
+        return Counter(row["reason"] for row in self.left_out)
+
+    def outcomes(self) -> Counter[tuple[str, str]]:
+        """Returns the number of preferences by the outcomes of the chosen and of the rejected answer."""
+        return Counter((row["chosen_outcome"], row["rejected_outcome"]) for row in self.rows if "rejected" in row)
+
+
+class _Reply(NamedTuple):
+    text: str
+    is_cut: bool
+    grade: Grade
+
+
+def convert_pairs(
+    pairs: PairSet | Rows,
+    to: Format = "preference",
+    model: PreTrainedModel | None = None,
+    tokenizer: ProcessingClass | None = None,
+    options: AnswerOptions | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    cache: TargetCache | None = None,
+) -> Conversion:
+    """
+    Turns pairs into rows in one of TRL's formats, with a model's answers. `trl-consistency convert` uses this function.
+
+    The `prompt` is the perturbed one. The answer to the clean prompt is the pair's `completion`, if there is one, or
+    else the model's. Pairs whose two answers are the same, word for word or as they are graded, hold no preference and
+    are left out; so are pairs whose clean answer is empty or was cut, or whose prompt is to be continued.
+
+    Example:
+
+    ```python
+    >>> from datasets import Dataset
+    >>> from trl import DPOTrainer
+
+    >>> from trl_consistency.evaluation import convert_pairs
+
+    >>> found = convert_pairs(pairs, "preference", model, tokenizer)
+    >>> print(found.reasons())
+    >>> trainer = DPOTrainer(model, train_dataset=Dataset.from_list(found.rows), processing_class=tokenizer)
+    ```
+
+    Args:
+        pairs ([`~datasets.Dataset`], `list[dict]` or [`PairSet`]):
+            Pairs, as in [`evaluate`].
+        to (`str`, *optional*, defaults to `"preference"`):
+            `"preference"`: `prompt`, `chosen` (the clean answer), `rejected` (the answer under the cue), and the
+            outcomes of both, `chosen_outcome` and `rejected_outcome`. `"sft"`: `prompt` and `completion` (the clean
+            answer).
+        model ([`~transformers.PreTrainedModel`], *optional*):
+            The model, on its device and unwrapped. Not needed for `"sft"` if the pairs have a `completion`.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
+            Its tokenizer or processor.
+        options ([`AnswerOptions`], *optional*):
+            Options for generating answers. By default greedy decoding, at most 256 tokens.
+        chat_template_kwargs (`dict[str, Any]`, *optional*):
+            Variables of the chat template, which become a column of the rows. A row's own override them.
+        cache ([`~trl_consistency.generation.answer_cache.TargetCache`], *optional*):
+            Stores answers as they are generated, so that a killed run can resume.
+
+    Returns:
+        [`Conversion`]: The rows, and the pairs that were left out.
+
+    Raises:
+        [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
+    """
+    options, of_set = options or AnswerOptions(), PairSet.of(pairs)
+    sides = sides_to_answer(of_set, to)
+    if sides and (model is None or tokenizer is None):
+        raise ConsistencyError("`model` and `tokenizer` are needed: there are answers to generate.")
+    of_set, left_out = _without_prefills(of_set)
+    if not of_set.rows:
+        return Conversion([], left_out)
+    answers: dict[str, list[Answer]] = {}
+    if "clean" not in sides:
+        answers["clean"] = [_given_answer(row["completion"], options) for row in of_set.rows]
+    if sides:
+        assert model is not None
+        assert tokenizer is not None
+        of_set = of_set.rendered(tokenizer, "pairs", chat_template_kwargs)
+        of_set.check_lengths("pairs", context_of(model.config))
+        answers |= _generated(model, tokenizer, of_set.rows, sides, options, cache)
+    clean = _graded(of_set, answers["clean"], options)
+    perturbed = _graded(of_set, answers["perturbed"], options) if "perturbed" in answers else None
+    found = Conversion([], left_out)
+    for number, row in enumerate(of_set.rows):
+        replies = clean[number], perturbed[number] if perturbed else None
+        if reason := _reason(*replies):
+            found.left_out.append(_left_out(row, reason, *(reply and reply.text for reply in replies)))
+        else:
+            found.rows.append(_converted(row, *replies, chat_template_kwargs or {}))
+    for column, nothing in (("tools", None), ("chat_template_kwargs", {})):
+        if any(column in row for row in found.rows):
+            for row in found.rows:
+                row.setdefault(column, nothing)
+    return found
+
+
+def sides_to_answer(of_set: PairSet, to: Format, name: str = "pairs") -> list[str]:
+    """
+    Returns the sides that a model has to answer: `"clean"` unless the pairs have a `completion`, and `"perturbed"` for
+    preferences. Raises [`ConsistencyError`] for an unknown format, and for pairs whose columns do not fit it.
+    """
+    if to not in FORMATS:
+        raise ConsistencyError(f"`to` must be {' or '.join(map(repr, FORMATS))}, got {to!r}.")
+    columns = {column for row in of_set.rows for column in row}
+    for column in _OF_TRL:
+        if column in columns:
+            raise InvalidPairsError(
+                f"`{name}` has the column `{column}`, which has a meaning in TRL's format: rename it."
+            )
+    if "completion_ids" in columns and "completion" not in columns:
+        raise InvalidPairsError(
+            f"`{name}` has `completion_ids` without `completion`, and TRL's format holds text. `trl-consistency targets` "
+            "writes both."
+        )
+    if "completion" in columns:
+        rows = [{column: row[column] for column in row if column != "completion_ids"} for row in of_set.rows]
+        check = row_checker(rows[0], has_completion=True)
+        faults = [(number, fault) for number, row in zip(of_set.places, rows, strict=True) for fault in check(row)]
+        report_faults(faults, name, len(rows))
+    return [
+        side for side, wanted in (("clean", "completion" not in columns), ("perturbed", to == "preference")) if wanted
+    ]
+
+
+def _without_prefills(of_set: PairSet) -> tuple[PairSet, list[dict[str, Any]]]:
+    """Returns the pairs that TRL's formats can hold, and the others. TRL would start a new turn after a prefill."""
+    kept = [number for number, row in enumerate(of_set.rows) if not is_prefilled(row["perturbed_prompt"])]
+    left_out = [_left_out(row, PREFILLED) for row in of_set.rows if is_prefilled(row["perturbed_prompt"])]
+    rows, places = [of_set.rows[number] for number in kept], [of_set.places[number] for number in kept]
+    return PairSet(rows, of_set.candidates, places), left_out
+
+
+def _given_answer(completion: Any, options: AnswerOptions) -> Answer:
+    """Returns the `completion` of a pair as an answer."""
+    text = completion if isinstance(completion, str) else message_text(completion[0])
+    return Answer(text, after_thinking(text, options.thinking_markers))
+
+
+def _generated(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    rows: Sequence[dict[str, Any]],
+    sides: Sequence[str],
+    options: AnswerOptions,
+    cache: TargetCache | None,
+) -> dict[str, list[Answer]]:
+    """Returns the model's answers by side."""
+    # Each distinct prompt is answered once: a side that is not wanted costs nothing if it repeats the other.
+    asked = [
+        row | {f"{side}_ids": row[f"{side if side in sides else sides[0]}_ids"] for side in SIDES} for row in rows
+    ]
+    answers = dict(zip(SIDES, answer_pairs(model, tokenizer, asked, options, cache), strict=True))
+    return {
+        side: [
+            answer._replace(text=_continuation(tokenizer, row[f"{side}_ids"], answer))
+            if isinstance(row["clean_prompt"], str)
+            else answer
+            for row, answer in zip(rows, answers[side], strict=True)
+        ]
+        for side in sides
+    }
+
+
+def _continuation(tokenizer: ProcessingClass, prompt_ids: list[int], answer: Answer) -> str:
+    """Returns the text that continues a text prompt. It may begin with a space, which an answer alone would lose."""
+    decode = get_tokenizer(tokenizer).decode
+    whole = decode([*prompt_ids, *answer.ids], skip_special_tokens=True)
+    return whole.removeprefix(decode(prompt_ids, skip_special_tokens=True))
+
+
+def _graded(of_set: PairSet, answers: Sequence[Answer], options: AnswerOptions) -> list[_Reply]:
+    said, markers = [answer.said for answer in answers], options.thinking_markers
+    grades = grade_answers(of_set.rows, said, of_set.candidates, thinking_markers=markers)
+    return [_Reply(answer.text, answer.is_cut, grade) for answer, grade in zip(answers, grades, strict=True)]
+
+
+def _reason(clean: _Reply, perturbed: _Reply | None) -> str | None:
+    """Returns why a pair is left out, or None."""
+    if not clean.text.strip():
+        return EMPTY
+    if clean.is_cut:
+        return CUT
+    if perturbed is None:
+        return None
+    if clean.text.split() == perturbed.text.split():
+        return SAME_WORDS
+    return SAME_ANSWER if _say_the_same(clean.grade, perturbed.grade) else None
+
+
+def _say_the_same(one: Grade, other: Grade) -> bool:
+    """Whether two answers are read as the same one. Two that are none of the possible answers may differ."""
+    if one.unread or other.unread or one.outcome != other.outcome:
+        return False
+    return one.outcome in ("refused", "complied") or (one.said == other.said != OTHER)
+
+
+def _left_out(
+    row: dict[str, Any], reason: str, clean_answer: str | None = None, perturbed_answer: str | None = None
+) -> dict[str, Any]:
+    prompts = {column: row[column] for column in PROMPT_COLUMNS}
+    answers = {"clean_answer": clean_answer, "perturbed_answer": perturbed_answer}
+    return {"reason": reason, **prompts, **answers, **_carried(row)}
+
+
+def _converted(
+    row: dict[str, Any], clean: _Reply, perturbed: _Reply | None, chat_template_kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns a row in TRL's format: a preference, or a prompt and completion if the perturbed prompt has no reply."""
+    given = row.get("completion")
+    answer = given if isinstance(given, list) else _as_completion(row, clean.text)
+    made = {"prompt": without_none(row["perturbed_prompt"])}
+    if perturbed is None:
+        made["completion"] = answer
+    else:
+        made |= {"chosen": answer, "rejected": _as_completion(row, perturbed.text)}
+        made |= {"chosen_outcome": clean.grade.outcome, "rejected_outcome": perturbed.grade.outcome}
+    if tools := row.get("tools"):
+        # As text, since Arrow would give every schema the keys of all.
+        made["tools"] = tools if isinstance(tools, str) else json.dumps(tools, ensure_ascii=False)
+    if variables := {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}:
+        made["chat_template_kwargs"] = without_none(variables)
+    return made | _carried(row)
+
+
+def _as_completion(row: dict[str, Any], text: str) -> Any:
+    return [{"role": "assistant", "content": text}] if isinstance(row["perturbed_prompt"], list) else text
+
+
+def _carried(row: dict[str, Any]) -> dict[str, Any]:
+    return {column: value for column, value in row.items() if column not in _NOT_KEPT}

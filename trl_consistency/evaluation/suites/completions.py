@@ -1,0 +1,102 @@
+"""Scores the choices of questions as completions, in a task of lm-evaluation-harness over local data."""
+
+import io
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from copy import deepcopy
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel
+
+from ...data.rendering import ProcessingClass, get_tokenizer
+from ...generation.options import evaluating
+from ...models.checks import context_of
+
+
+TASK = "completions"
+METRICS = ("acc", "acc_norm")
+
+
+def score_completions(
+    model: PreTrainedModel,
+    processing_class: ProcessingClass,
+    questions: Sequence[Mapping[str, Any]],
+    batch_size: int = 32,
+    progress: bool = False,
+) -> dict[str, list[float]]:
+    """
+    Lets lm-evaluation-harness score the text of each choice after the question, and tells whether the right one is the
+    likeliest. No chat template is applied.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The model, on its device and unwrapped. Its mode (training or evaluation) is restored at the end.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            Its tokenizer or processor.
+        questions (`Sequence[Mapping[str, Any]]`):
+            Questions with `prompt`, `choices` and `answer`, the place of the right choice. A space is put between prompt
+            and choice.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Completions per batch.
+        progress (`bool`, *optional*, defaults to `False`):
+            Whether the harness shows its progress and warnings.
+
+    Returns:
+        `dict[str, list[float]]`: 1 or 0 for each question: `"acc"` by the log-probability of the choice, `"acc_norm"` by the
+        log-probability per character.
+    """
+    from lm_eval import evaluate
+    from lm_eval.models.huggingface import HFLM
+
+    with evaluating(model), _quiet(not progress):
+        lm = HFLM(
+            pretrained=model,
+            tokenizer=deepcopy(get_tokenizer(processing_class)),  # a padding token is set on it
+            batch_size=batch_size,
+            max_length=context_of(model.config),
+            softmax_dtype=torch.float32,  # in bfloat16, many choices would tie
+        )
+        results = evaluate(lm=lm, task_dict={TASK: _task(questions)}, bootstrap_iters=0)
+    samples = sorted(results["samples"][TASK], key=lambda sample: sample["doc_id"])
+    return {metric: [float(sample[metric]) for sample in samples] for metric in METRICS}
+
+
+def _task(questions: Sequence[Mapping[str, Any]]) -> Any:
+    from lm_eval.api.task import ConfigurableTask
+
+    rows = Dataset.from_list(
+        [{key: question[key] for key in ("prompt", "choices", "answer")} for question in questions]
+    )
+    return ConfigurableTask(
+        config={
+            "task": TASK,
+            "custom_dataset": lambda **_: {"test": rows},
+            "test_split": "test",
+            "output_type": "multiple_choice",
+            "num_fewshot": 0,
+            "doc_to_text": "prompt",
+            "doc_to_choice": "choices",
+            "doc_to_target": "answer",
+            "target_delimiter": " ",
+            "metric_list": [{"metric": of, "aggregation": "mean", "higher_is_better": True} for of in METRICS],
+        }
+    )
+
+
+@contextmanager
+def _quiet(is_quiet: bool) -> Iterator[None]:
+    """Within it, the harness shows neither bars nor warnings, for which it has no option."""
+    if not is_quiet:
+        yield
+        return
+    logger = logging.getLogger("lm_eval")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
