@@ -137,8 +137,19 @@ CASES: list[Case] = [
     Case(
         "two answers to the same prompts",
         "`evaluate`: the same prompts with two different answers",
-        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same prompts",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same clean prompt: one of them is wrong",
         lambda room: room.evaluate([{**CHAT, "answer": answer} for answer in ("Paris", "Oslo")]),
+    ),
+    Case(
+        "two answers to the same clean prompt",
+        "`evaluate`: one clean prompt in two pairs, with two different answers",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same clean prompt: one of them is wrong",
+        lambda room: room.evaluate(
+            [
+                {**CHAT, "answer": "Paris"},
+                {**CHAT, "perturbed_prompt": [{"role": "user", "content": "Rome? What?"}], "answer": "Oslo"},
+            ]
+        ),
     ),
     *(
         Case(
