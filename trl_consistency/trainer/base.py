@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import torch
+from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, TrainingArguments
@@ -41,6 +42,7 @@ from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import build_card, describe_data
 from .row_evaluation import EvaluatedRows
+from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
     as_config,
     check_anchor_arguments,
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
 else:
     _Trainer = object  # TRL's trainer comes after this class in each trainer's bases
 
+
+logger = get_logger(__name__)
 
 ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
 
@@ -304,6 +308,7 @@ class PairTrainer(PushMixin, _Trainer):
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
+                self.checkpoints.begin(checkpoint)
                 try:
                     with stopping_on_signals(self):
                         result = super().train(checkpoint, *args, **kwargs)
@@ -312,6 +317,8 @@ class PairTrainer(PushMixin, _Trainer):
                         raise
                     raise ConsistencyError(error.args[0]) from None
                 self.checkpoints.delete_surplus(checkpoint)
+        if missed := missed_best(self):
+            logger.warning(f"`load_best_model_at_end`: {missed}.")
         self._after_training()
         self._check_reference()
         return result
@@ -344,6 +351,7 @@ class PairTrainer(PushMixin, _Trainer):
             self.control.should_training_stop = True
             return
         check_delay(self.args, self.state.max_steps, self.state.num_train_epochs)
+        warn_of_choice(self.args, self.state)
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -412,6 +420,11 @@ class PairTrainer(PushMixin, _Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         self.checkpoints.note_files(output_dir)
+
+    def _load_best_model(self) -> None:
+        if self.args.should_save:
+            check_best_checkpoint(self)
+        super()._load_best_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)
