@@ -34,6 +34,7 @@ from ..files import write_text
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
 from ..models.checks import check_model, context_length
+from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
 from ..models.quantization import prevent_repacking
 from ..passes.reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
@@ -184,6 +185,7 @@ class PairTrainer(PushMixin, _Trainer):
         self._peft_config = peft_config
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
         self._context = context_length(model, args)
+        self.changed_config = self._changed_config(model, peft_config)
         if args.should_save:
             check_output_dir(args.output_dir)
             check_not_model_folder(args.output_dir, model_id, getattr(self, "ref_model", None))
@@ -218,6 +220,17 @@ class PairTrainer(PushMixin, _Trainer):
         return PreparedData(
             processing_class, datasets["train_dataset"], like(eval_dataset, datasets), datasets.get("anchor_dataset")
         )
+
+    def _changed_config(self, model: Any, peft_config: Any) -> list[str]:
+        """Returns what the config of an adapter's base model has otherwise than its files, and warns of it."""
+        is_adapter = peft_config is not None or hasattr(model, "peft_config")
+        changed = changed_config_keys(model) if is_adapter and not isinstance(model, str) else []
+        if changed:
+            logger.warning(
+                f"The model's config is not that of its files ({', '.join(changed)}), which an adapter does not keep: it would be "
+                "put on the model as its files are. Save the changed model in a folder of its own, and load that."
+            )
+        return changed
 
     def _prepare_rows(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
         if is_prepared(dataset):

@@ -226,6 +226,11 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
         kind = str(getattr(config.peft_type, "value", config.peft_type))
         quantised = ", on weights in 4 bits" if getattr(trainer.model, "is_loaded_in_4bit", False) else ""
+        if trainer.changed_config:
+            keys = ", ".join(map(_safe, trainer.changed_config))
+            facts["Base model's config"] = (
+                f"changed in {keys}: on the model as its files are, the adapter does something else"
+            )
         facts["Adapter"] = f"{'LoRA' if kind == 'LORA' else kind}{shape}{quantised}"
     else:
         sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]

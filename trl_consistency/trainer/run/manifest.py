@@ -16,6 +16,7 @@ from ...data.pairs import AnyDataset
 from ...data.prepare import columns_of
 from ...data.rendering import get_tokenizer
 from ...data.target_table import TargetTable
+from ...models.config_changes import NOT_OF_THE_MODEL
 
 
 # Rows of a stream that are compared; comparing all would mean rendering the whole stream first.
@@ -42,11 +43,6 @@ GENERATION = (
     *("use_vllm", "thinking_markers", "keep_thinking", "target_batch_size"),
 )
 
-# Config keys that do not change what the model computes. Token ids are aligned with the tokenizer's.
-NOT_OF_THE_MODEL = (
-    *("_name_or_path", "transformers_version", "architectures", "use_cache", "dtype", "torch_dtype"),
-    *("quantization_config", "pad_token_id", "bos_token_id", "eos_token_id"),
-)
 NOT_OF_THE_ADAPTER = (
     *("base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version", "runtime_config"),
     "task_type",
