@@ -63,6 +63,8 @@ def describe_model(model: Any, generates: bool) -> dict[str, Any]:
     quantization = getattr(model.config, "quantization_config", None)
     facts = {f"config.{name}": value for name, value in config.items() if name not in NOT_OF_THE_MODEL}
     facts |= {"dtype": model.dtype, "quantization": quantization and quantization.to_dict(), "adapter": None}
+    # Not in the dict of a config. Mostly it decides about rounding, but some leave out the soft caps of a model.
+    facts["attn_implementation"] = model.config.get_text_config()._attn_implementation
     if generates:
         generation = model.generation_config.to_diff_dict()
         facts["generation_config"] = {k: v for k, v in generation.items() if k not in NOT_OF_THE_MODEL}
