@@ -9,6 +9,7 @@ from tests.helpers.models import make_tokenizer
 from tests.hostile_input.damage import adapter, disk_fills, pickled_adapter
 from tests.hostile_input.room import CHAT, Case, Room
 from trl_consistency.cli import main as cli
+from trl_consistency.evaluation import grade
 
 
 def halve(room: Room) -> None:
@@ -171,6 +172,12 @@ CASES: list[Case] = [
                 "`note` is not valid Unicode: it holds half a surrogate pair",
             ),
         )
+    ),
+    Case(
+        "grading with one marker",
+        "`grade`, in Python: one text in the place of what opens a thought and what closes it",
+        "`thinking_markers` must be two different texts: what opens a thought and what closes it, got '<think>'.",
+        lambda room: grade({**CHAT, "answer": "Paris"}, "<think>Hm</think>Paris", thinking_markers="<think>"),
     ),
     Case(
         "evaluation of prepared pairs",

@@ -18,8 +18,9 @@ from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers
+from .answers.replies import check_markers, warning_of_markers
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
-from .grading.grade import OUTCOMES, Grade, check_judge, grade_answers, is_anchor, unnamed_answers
+from .grading.grade import OUTCOMES, Grade, check_judge, grade_all, is_anchor, unnamed_answers
 from .grading.judge import Judge
 from .grading.names import Candidates, possible_answers
 from .rates.intervals import Estimate, Values
@@ -254,8 +255,8 @@ class Results:
 
     def warnings(self) -> list[str]:
         """
-        Returns warnings of incomplete rates: unjudged and cut answers, rows without a key, sides with no answer read, or
-        with few that name a possible answer.
+        Returns warnings of incomplete rates: unjudged and cut answers, thoughts between other markers, rows without a key,
+        sides with no answer read, or with few that name a possible answer.
         """
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
@@ -270,6 +271,8 @@ class Results:
                 f"{cut} of {len(grades)} answer(s) reached `max_completion_length` (`AnswerOptions.max_new_tokens`) without an "
                 "end-of-turn token; they are graded as they are. Raise it to avoid this."
             )
+        answers = [answer for of_set in self.sets.values() for side in SIDES for answer in of_set.answers[side]]
+        found += warning_of_markers(answer.other_markers for answer in answers)
         for name, of_set in self.sets.items():
             keyless = sum(kind_of(row) == "no key" for row in of_set.pairs.rows)
             if keyless:
@@ -297,7 +300,11 @@ class Results:
         judge_questions: bool = False,
         thinking_markers: tuple[str, str] = ("<think>", "</think>"),
     ) -> "Results":
-        """Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers."""
+        """
+        Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers. Raises
+        [`ConsistencyError`] if `thinking_markers` are not two different texts.
+        """
+        thinking_markers = check_markers(thinking_markers)
         return Results(
             {
                 name: replace(of_set, grades=_grades(of_set, judge, judge_questions, thinking_markers))
@@ -423,7 +430,7 @@ def _grades(
     of_set: SetResults, judge: Judge | None, judge_questions: bool, thinking_markers: tuple[str, str]
 ) -> dict[str, list[Grade]]:
     return {
-        side: grade_answers(
+        side: grade_all(
             of_set.pairs.rows,
             [answer.said for answer in of_set.answers[side]],
             of_set.pairs.candidates,
