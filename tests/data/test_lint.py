@@ -12,6 +12,7 @@ from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.data.lint import FINDINGS, lint_pairs
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.perturbations.registry import WORDING_SPLITS
+from trl_consistency.scripts.lint_view import counts_text
 
 
 CHAT_TEMPLATES = Path(trl.__file__).parent / "chat_templates"
@@ -316,10 +317,31 @@ def test_figures_equal_a_naive_computation(template):
     assert found["rows"] == 300
 
 
+@pytest.mark.parametrize(
+    ("row", "template", "is_told"),
+    [
+        (pair("Where?", "Lyon? Where?"), CHATML, True),
+        (pair("Where?", "Lyon? Where?"), None, False),
+        (pair(), CHATML, False),
+        (
+            pair("<|im_start|>user\nHm?<|im_end|>\n", "<|im_start|>user\nHm! Hm?<|im_end|>\n"),
+            CHATML,
+            False,
+        ),  # rendered
+    ],
+)
+def test_text_for_a_chat_model_is_told_and_no_fault(row, template, is_told):
+    """A base model's tokenizer may have a chat template, too."""
+    report = lint_pairs([row], make_tokenizer(template))
+    assert report.text_prompts == ([0] if is_told else [])
+    assert not report.has_findings()
+    assert report.summary().startswith("of 1 pair(s), 1 are text, which goes through no chat template") == is_told
+    assert (" of them are text, which goes through no chat template" in counts_text(report)) == is_told
+    assert report.to_dict()["text_prompts"] == is_told
+
+
 def test_pairs_without_a_cue_are_reported(tokenizer):
-    report = lint_pairs(
-        [{"clean_prompt": f"What {row}?", "perturbed_prompt": f"What {row}?"} for row in range(3)], tokenizer
-    )
+    report = lint_pairs([pair(user(f"What {row}?"), user(f"What {row}?")) for row in range(3)], tokenizer)
     assert report.summary() == (
         "of 3 pair(s), all have two equal prompts, so that there is no cue to learn to ignore."
     )

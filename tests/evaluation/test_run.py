@@ -192,6 +192,20 @@ def test_thoughts_between_other_markers_are_counted(tokenizer, monkeypatch):
     assert warning.startswith("1 of 12 answer(s) hold a thought between <think> and </think>")
 
 
+def test_text_for_a_chat_model_is_warned_about(tokenizer, model):
+    def warnings(clean, perturbed, of_tokenizer):
+        rows = [{"clean_prompt": clean, "perturbed_prompt": perturbed, "answer": "Paris"}] * 2
+        results = evaluate(model, of_tokenizer, {"facts": rows}, AnswerOptions(2, progress=False))
+        return [warning for warning in results.warnings() if "template" in warning]
+
+    (warning,) = warnings("Where?", "Lyon? Where?", tokenizer)
+    assert warning.startswith(
+        "2 row(s) of facts are text, which goes through no chat template, though the tokenizer has one"
+    )
+    assert warnings("Where?", "Lyon? Where?", make_tokenizer(None)) == []
+    assert warnings(user("Where?"), user("Lyon? Where?"), tokenizer) == []
+
+
 def test_a_key_that_no_answer_names_is_warned_about(tokenizer, monkeypatch):
     """As with a key in another language. An answer without sense is not named apart: none of these could be right."""
     rows = [row(f"{number}?", "Rom! ", "Wien", "Rom") for number in range(4)]

@@ -17,7 +17,15 @@ from .answers import REQUESTS, contradictions, question_key
 from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
 from .prepare import align_row, forget_many, render_row
-from .rendering import ProcessingClass, Prompt, get_tokenizer, is_prefilled, message_text, render_text
+from .rendering import (
+    ProcessingClass,
+    Prompt,
+    get_tokenizer,
+    is_prefilled,
+    message_text,
+    render_text,
+    skips_template,
+)
 from .time_limit import TimeLimitError
 
 
@@ -40,6 +48,12 @@ FINDINGS = {
     "held_out_wordings": "have a held-out wording, which is for measuring",
 }
 
+# No fault: of a model that was not trained on chats, prompts are text.
+TEXT_PROMPTS = (
+    "are text, which goes through no chat template, though the tokenizer has one: a chat model reads no turn there, and may end "
+    "its own at once. Give chat messages, unless that is meant"
+)
+
 # These matter only to objectives that compare a shared span.
 SPAN_FINDINGS = ("no_shared_span", "header_only")
 
@@ -56,6 +70,7 @@ class LintReport:
 
     rows: int
     anchors: list[int]  # rows with two equal prompts, which are not a fault
+    text_prompts: list[int]  # rows of text for a tokenizer with a chat template, which may be meant
     findings: dict[str, list[int]]  # rows of each of `FINDINGS`
     reasons: dict[int, str]  # why an unusable row cannot be used
     columns: list[str]  # faults in the column names
@@ -67,6 +82,7 @@ class LintReport:
         return {
             "rows": self.rows,
             "anchors": len(self.anchors),
+            "text_prompts": len(self.text_prompts),
             **{name: len(rows) for name, rows in self.findings.items()},
             "shared_tokens": self.alignment.shared_tokens._asdict(),
             "shared_fraction": self.alignment.shared_fraction._asdict(),
@@ -90,6 +106,8 @@ class LintReport:
         ]
         if self.rows and len(self.anchors) == self.rows:
             counts.append("all have two equal prompts, so that there is no cue to learn to ignore")
+        if self.text_prompts:
+            counts.append(f"{len(self.text_prompts)} {TEXT_PROMPTS}")
         return f"of {self.rows} pair(s), {'; '.join(counts)}." if counts else ""
 
 
@@ -237,6 +255,7 @@ def lint_pairs(
     )
     found: dict[str, list[int]] = {name: [] for name in FINDINGS}
     anchors: list[int] = []
+    text_prompts: list[int] = []
     reasons: dict[int, str] = {}
     # As Python objects, a million rows would take hundreds of megabytes.
     prompts, spans, answers = array("q"), array("i"), array("q")
@@ -253,6 +272,8 @@ def lint_pairs(
             continue
         if row["clean_prompt"] == row["perturbed_prompt"]:
             anchors.append(index)
+        if skips_template(processing_class, *(row[column] for column in PROMPT_COLUMNS)):
+            text_prompts.append(index)
         key = json.dumps([row.get(c) for c in (*PROMPT_COLUMNS, "tools", "chat_template_kwargs")], default=str)
         prompts.append(hash(key))
         if question := question_key(row):
@@ -270,7 +291,7 @@ def lint_pairs(
     alignment = report_alignment(facts[1:4].T, lengths, header_lengths)
     for name in SPAN_FINDINGS:
         found[name] = indices[getattr(alignment, name)].tolist()
-    return LintReport(count, anchors, found, reasons, list(column_faults(columns)), alignment, limit)
+    return LintReport(count, anchors, text_prompts, found, reasons, list(column_faults(columns)), alignment, limit)
 
 
 def _contradictory(rows: Iterable[Mapping[str, Any]], answers: np.ndarray) -> list[int]:

@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from ..data.lint import TEXT_PROMPTS
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
-from ..data.rendering import ProcessingClass
+from ..data.rendering import ProcessingClass, skips_template
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
@@ -126,7 +127,8 @@ class SetResults:
     """
     One model's answers to the `"clean"` and `"perturbed"` prompts of one set, and their grades. `reference` are the
     reference's answers to the clean prompts. `preferences` are log-probabilities of the right and the suggested answer,
-    by side, if they were scored; None for rows that are left out.
+    by side, if they were scored; None for rows that are left out. `text_prompts` counts rows of text that went through no
+    chat template, though the tokenizer has one.
     """
 
     pairs: PairSet
@@ -134,6 +136,7 @@ class SetResults:
     grades: Mapping[str, list[Grade]]
     reference: list[Answer]
     preferences: Mapping[str, list[Preference | None]] = field(default_factory=dict)
+    text_prompts: int = 0
 
     @cached_property
     def samples(self) -> Samples:
@@ -255,8 +258,8 @@ class Results:
 
     def warnings(self) -> list[str]:
         """
-        Returns warnings of incomplete rates: unjudged and cut answers, thoughts between other markers, rows without a key,
-        sides with no answer read, or with few that name a possible answer.
+        Returns warnings of incomplete rates: unjudged and cut answers, thoughts between other markers, rows without a key or
+        without a chat template, sides with no answer read, or with few that name a possible answer.
         """
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
@@ -280,6 +283,8 @@ class Results:
                     f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
                     "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
                 )
+            if of_set.text_prompts:
+                found.append(f"{of_set.text_prompts} row(s){f' of {name}' if name else ''} {TEXT_PROMPTS}.")
             found += left_out_questions(of_set.pairs.rows, of_set.preferences, name)
         for name, of_set in self.sets.items():
             for kind, sides in of_set.outcomes().items():
@@ -391,7 +396,8 @@ def evaluate(
         answers = {side: of_side[start:end] for side, of_side in zip(SIDES, sides, strict=True)}
         others = reference.sets[name].answers["clean"] if reference else answers["clean"]
         preferred = {side: of_side[start:end] for side, of_side in preferences.items()}
-        ungraded = SetResults(of_set, answers, {}, others, preferred)
+        texts = sum(skips_template(tokenizer, *(row[column] for column in PROMPT_COLUMNS)) for row in of_set.rows)
+        ungraded = SetResults(of_set, answers, {}, others, preferred, texts)
         found[name] = replace(ungraded, grades=_grades(ungraded, judge, judge_questions, options.thinking_markers))
         start = end
     return Results(found)

@@ -22,7 +22,7 @@ def are_letters(candidates: Iterable[str]) -> bool:
 Markers: TypeAlias = tuple[str, str]  # what opens and what closes a thought
 
 THINKING_MARKERS: Markers = ("<think>", "</think>")
-# Other markers that models are known to write
+# Markers that models are known to write
 KNOWN_MARKERS: tuple[Markers, ...] = (
     THINKING_MARKERS,
     ("<thinking>", "</thinking>"),
