@@ -62,7 +62,27 @@ def test_bf16_is_asked_for_by_the_option_or_of_accelerate(tmp_path, config, monk
     assert config(str(tmp_path), bf16=True).bf16
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     assert config(str(tmp_path)).bf16
+    assert config(str(tmp_path), bf16=True).bf16
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # which `accelerate launch` sets unless told otherwise
+    assert config(str(tmp_path), bf16=True).bf16
     assert not config(str(tmp_path), bf16=False).bf16
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize(
+    ("launched", "options", "said"),
+    [
+        ("bf16", {"bf16": False}, "`bf16` is false"),
+        ("fp16", {"bf16": False}, "`bf16` is false"),
+        ("fp16", {"bf16": True}, "`bf16` is true"),
+        ("fp16", {}, "neither `bf16` nor `fp16` is set"),
+        ("bf16", {"fp16": True}, "`fp16` is true"),
+    ],
+)
+def test_precisions_that_contradict_each_other_are_refused(tmp_path, config, launched, options, said, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
+    with pytest.raises(ConsistencyError, match=f"{said}, and `ACCELERATE_MIXED_PRECISION` is {launched} "):
+        config(str(tmp_path), **options)
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -12,6 +12,7 @@ from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.data.lint import FINDINGS, lint_pairs
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.perturbations.registry import WORDING_SPLITS
+from trl_consistency.scripts.lint_view import counts_text
 
 
 CHAT_TEMPLATES = Path(trl.__file__).parent / "chat_templates"
@@ -76,6 +77,11 @@ FAULTS = {
         {"processing_class": make_tokenizer(CHATML.replace("message.content", "message.content | trim"))},
     ),
     "repeated": ("duplicates", pair(completion="Paris, or so."), {}),
+    "another answer": (
+        "contradictory_answers",
+        pair(perturbed=user(f"Hm? {QUESTION}"), completion="x", answer="Nice"),
+        {},
+    ),
     "too long": ("truncated", cued("no " * 200), {"limit": 200}),
     "too long with its answer": ("truncated", cued(completion="x " * 200), {"limit": 200}),
     "nothing in common": ("no_shared_span", pair("So?", "Who!", completion="x"), {}),
@@ -151,6 +157,29 @@ def test_what_is_no_leak(row):
     assert lint_pairs([row | {"completion": "x"}], make_tokenizer()).findings["leaked_target"] == []
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"answer": "Paris"},
+        {"answer": "Paname", "aliases": ["Paris"]},
+        {"answer": "Paname", "aliases": '["Paris"]'},  # a cell of a CSV file
+        {"answer": "Lutetia"},  # an alias of the earlier answer
+        {"answer": None},
+        {"answer": "Nice", "category": "harmful"},  # a word that marks a refusal
+        {"answer": "Nice", "chat_template_kwargs": {"day": "Monday"}},  # the model does not read the same
+        {"answer": "Nice", "clean_prompt": user("Which?"), "perturbed_prompt": user("Paris? Which?")},
+    ],
+)
+def test_what_is_no_contradiction(columns):
+    rows = [pair(answer="Paris", aliases=["Lutetia"]), pair(perturbed=user(f"Hm? {QUESTION}"), **columns)]
+    assert lint_pairs(rows, make_tokenizer()).findings["contradictory_answers"] == []
+
+
+def test_the_first_answer_is_the_one_that_others_contradict():
+    rows = [pair(perturbed=user(f"Hm? {QUESTION}"), answer=answer) for answer in ("Paris", "Nice", "Paris", "Lyon")]
+    assert lint_pairs(rows, make_tokenizer()).findings["contradictory_answers"] == [1, 3]
+
+
 def test_wordings_are_told_as_provenance_writes_them():
     assert WORDING_SPLITS["held_out"] == "held-out"  # `data` knows it by heart: it stands below `perturbations`
 
@@ -193,6 +222,13 @@ def test_trainers_say_it_in_one_line_or_not_at_all(trainer, tmp_path, caplog):
         return [line for line in lines if "lint" in line]
 
     assert lines(pairs) == []
+    others = pairs.map(lambda row: {"perturbed_prompt": [*row["clean_prompt"], *assistant([], "Hm?"), *user("Well?")]})
+    repeated = concatenate_datasets([pairs, others])
+    keyed = repeated.add_column("answer", ["Paris"] * 7 + ["Nice"])
+    assert lines(keyed) == [
+        "`train_dataset`: of 8 pair(s), 1 have another `answer` than an earlier row with the same clean prompt: one of them is "
+        "wrong (contradictory_answers). `trl-consistency lint` shows them."
+    ]
     assert lines(concatenate_datasets([pairs, pairs.select([2])])) == [
         "`train_dataset`: of 5 pair(s), 1 repeat the two prompts of an earlier row (duplicates). `trl-consistency lint` "
         "shows them."
@@ -281,10 +317,31 @@ def test_figures_equal_a_naive_computation(template):
     assert found["rows"] == 300
 
 
+@pytest.mark.parametrize(
+    ("row", "template", "is_told"),
+    [
+        (pair("Where?", "Lyon? Where?"), CHATML, True),
+        (pair("Where?", "Lyon? Where?"), None, False),
+        (pair(), CHATML, False),
+        (
+            pair("<|im_start|>user\nHm?<|im_end|>\n", "<|im_start|>user\nHm! Hm?<|im_end|>\n"),
+            CHATML,
+            False,
+        ),  # rendered
+    ],
+)
+def test_text_for_a_chat_model_is_told_and_no_fault(row, template, is_told):
+    """A base model's tokenizer may have a chat template, too."""
+    report = lint_pairs([row], make_tokenizer(template))
+    assert report.text_prompts == ([0] if is_told else [])
+    assert not report.has_findings()
+    assert report.summary().startswith("of 1 pair(s), 1 are text, which goes through no chat template") == is_told
+    assert (" of them are text, which goes through no chat template" in counts_text(report)) == is_told
+    assert report.to_dict()["text_prompts"] == is_told
+
+
 def test_pairs_without_a_cue_are_reported(tokenizer):
-    report = lint_pairs(
-        [{"clean_prompt": f"What {row}?", "perturbed_prompt": f"What {row}?"} for row in range(3)], tokenizer
-    )
+    report = lint_pairs([pair(user(f"What {row}?"), user(f"What {row}?")) for row in range(3)], tokenizer)
     assert report.summary() == (
         "of 3 pair(s), all have two equal prompts, so that there is no cue to learn to ignore."
     )

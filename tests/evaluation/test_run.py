@@ -4,7 +4,7 @@ import math
 import pytest
 from datasets import Dataset
 
-from tests.helpers.models import make_model
+from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_prompt
@@ -173,6 +173,37 @@ def test_answers_of_another_category_are_other_answers(tokenizer, monkeypatch):
     assert results.outcomes()["test"]["question"]["perturbed"] == {"right": 0, "suggested": 1, "other": 2, "unread": 0}
     grade = results.sets["test"].grades["perturbed"][2]
     assert (grade.outcome, grade.said) == ("other", "another answer")
+
+
+def test_thoughts_between_other_markers_are_counted(tokenizer, monkeypatch):
+    """Though they are special tokens, of which the text of an answer has none."""
+    own = make_tokenizer()
+    own.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})
+    says(monkeypatch, own, SAID | {"France?": "[THINK]Hm.[/THINK] Paris.", "Fe! Gold?": "<think>Hm.</think>Fe."})
+    results = evaluate(None, own, with_oslo())
+    (warning,) = results.warnings()
+    assert warning == (
+        "3 of 12 answer(s) hold a thought between [THINK] and [/THINK], which was graded as a part of them: set `thinking_markers` "
+        "to these."
+    )
+    assert results.judged(lambda prompts: []).warnings() == [warning]
+    options = AnswerOptions(thinking_markers=["[THINK]", "[/THINK]"])
+    (warning,) = evaluate(None, own, with_oslo(), options).warnings()
+    assert warning.startswith("1 of 12 answer(s) hold a thought between <think> and </think>")
+
+
+def test_text_for_a_chat_model_is_warned_about(tokenizer, model):
+    def warnings(clean, perturbed, of_tokenizer):
+        rows = [{"clean_prompt": clean, "perturbed_prompt": perturbed, "answer": "Paris"}] * 2
+        results = evaluate(model, of_tokenizer, {"facts": rows}, AnswerOptions(2, progress=False))
+        return [warning for warning in results.warnings() if "template" in warning]
+
+    (warning,) = warnings("Where?", "Lyon? Where?", tokenizer)
+    assert warning.startswith(
+        "2 row(s) of facts are text, which goes through no chat template, though the tokenizer has one"
+    )
+    assert warnings("Where?", "Lyon? Where?", make_tokenizer(None)) == []
+    assert warnings(user("Where?"), user("Lyon? Where?"), tokenizer) == []
 
 
 def test_a_key_that_no_answer_names_is_warned_about(tokenizer, monkeypatch):

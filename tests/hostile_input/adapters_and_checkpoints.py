@@ -1,13 +1,15 @@
 """Hostile input: adapters and checkpoints."""
 
+import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from peft import LoraConfig, PromptTuningConfig
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, TrainerCallback
 
 from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.hostile_input.damage import adapter, changed_weights, cut, pickled_adapter
@@ -40,6 +42,24 @@ def resume_another(
         folder = next(folder.parent.glob("checkpoint-*"))
     trainer = room.trainer(pairs, saves | options, model=make_model(), **common)
     trainer.train(resume_from_checkpoint=str(folder), resume_changed=changed)
+
+
+def edit_state(folder: Path, **changes: Any) -> None:
+    file = folder / "trainer_state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+class DeleteBest(TrainerCallback):
+    """Deletes the best checkpoint as soon as it is saved."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        shutil.rmtree(state.best_model_checkpoint)
+
+
+def best_deleted(room: Room) -> None:
+    options = {"max_steps": 1, "save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
+    parts = {"model": make_model(), "processing_class": make_tokenizer(), "callbacks": [DeleteBest()]}
+    room.trainer(options=options, eval_dataset=make_pairs(2), **parts).train()
 
 
 def wider_model() -> Any:
@@ -161,6 +181,18 @@ CASES: list[Case] = [
         lambda room: resume_another(
             room, {}, make_pairs(2), change=lambda folder: (folder / "scheduler.pt").write_bytes(bytes(100_000))
         ),
+    ),
+    Case(
+        "edited state",
+        "A checkpoint whose trainer_state.json has another epoch or metric than was saved",
+        "`resume_from_checkpoint`: trainer_state.json in …checkpoint-1 is damaged, or was changed after it was saved. Delete that checkpoint, and resume from an earlier one.",
+        lambda room: resume_another(room, {}, make_pairs(2), change=lambda folder: edit_state(folder, epoch=0.5)),
+    ),
+    Case(
+        "deleted best checkpoint",
+        "`load_best_model_at_end` with a best checkpoint that was deleted before the end",
+        "`load_best_model_at_end`: …checkpoint-1, the best checkpoint, is not there any more. Put it back and start again with `--resume_from_checkpoint true`, which loads it. Without that folder, it ends with the weights of the last step.",
+        best_deleted,
     ),
     Case(
         "output over the model",

@@ -95,6 +95,12 @@ CASES: list[Case] = [
         lambda room: room.train("fp16: true\n"),
     ),
     Case(
+        "precision of the launcher",
+        "A recipe with `bf16: false`, started by `accelerate launch --mixed_precision bf16`",
+        "In the options `bf16` is false, and `ACCELERATE_MIXED_PRECISION` is bf16 (`accelerate launch --mixed_precision`, or `mixed_precision` in its config file). Set both alike.",
+        lambda room: (room.monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16"), room.train(bf16=False)),
+    ),
+    Case(
         "activation offloading on a CPU",
         "Activations that are to leave an accelerator, where there is none",
         "`activation_offloading` moves activations from an accelerator to the CPU's memory, and the run is on the CPU. Leave it out.",

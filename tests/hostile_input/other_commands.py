@@ -9,6 +9,7 @@ from tests.helpers.models import make_tokenizer
 from tests.hostile_input.damage import adapter, disk_fills, pickled_adapter
 from tests.hostile_input.room import CHAT, Case, Room
 from trl_consistency.cli import main as cli
+from trl_consistency.evaluation import grade
 
 
 def halve(room: Room) -> None:
@@ -137,8 +138,19 @@ CASES: list[Case] = [
     Case(
         "two answers to the same prompts",
         "`evaluate`: the same prompts with two different answers",
-        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same prompts",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same clean prompt: one of them is wrong",
         lambda room: room.evaluate([{**CHAT, "answer": answer} for answer in ("Paris", "Oslo")]),
+    ),
+    Case(
+        "two answers to the same clean prompt",
+        "`evaluate`: one clean prompt in two pairs, with two different answers",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same clean prompt: one of them is wrong",
+        lambda room: room.evaluate(
+            [
+                {**CHAT, "answer": "Paris"},
+                {**CHAT, "perturbed_prompt": [{"role": "user", "content": "Rome? What?"}], "answer": "Oslo"},
+            ]
+        ),
     ),
     *(
         Case(
@@ -160,6 +172,12 @@ CASES: list[Case] = [
                 "`note` is not valid Unicode: it holds half a surrogate pair",
             ),
         )
+    ),
+    Case(
+        "grading with one marker",
+        "`grade`, in Python: one text in the place of what opens a thought and what closes it",
+        "`thinking_markers` must be two different texts: what opens a thought and what closes it, got '<think>'.",
+        lambda room: grade({**CHAT, "answer": "Paris"}, "<think>Hm</think>Paris", thinking_markers="<think>"),
     ),
     Case(
         "evaluation of prepared pairs",

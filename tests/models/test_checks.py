@@ -1,7 +1,8 @@
 """What is right passes the checks of a model and its adapter."""
 
 import pytest
-from peft import OFTConfig
+from peft import LoraConfig, OFTConfig
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.helpers.models import make_config
 from trl_consistency.models.checks import check_model, context_length
@@ -28,3 +29,12 @@ def test_context_that_options_of_loading_extend(tmp_path, model_dir, changes):
 def test_adapter_whose_rank_is_zero_by_default(tmp_path, model_dir):
     """OFT has a size of its blocks in its place."""
     check_model(str(model_dir), make_config(tmp_path), OFTConfig(target_modules=["q_proj"], oft_block_size=8))
+
+
+def test_adapter_beside_an_option_of_the_training_alone(tmp_path):
+    """docs/long_and_large.md has it for mixtures of experts."""
+    sizes = {"vocab_size": 384, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
+    experts = {"num_attention_heads": 4, "num_key_value_heads": 2, "moe_intermediate_size": 16, "num_experts": 4}
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **experts)).save_pretrained(tmp_path)
+    args = make_config(tmp_path / "out", model_init_kwargs={"router_aux_loss_coef": 0.0})
+    check_model(str(tmp_path), args, LoraConfig(target_modules="all-linear"))

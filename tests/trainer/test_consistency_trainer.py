@@ -696,7 +696,7 @@ def test_targets_are_made_in_the_precision_that_the_environment_gives_the_run(tm
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     trainer = ConsistencyTrainer(
         make_model(),
-        args=make_config(tmp_path, bf16=False),
+        args=make_config(tmp_path, bf16=None),
         train_dataset=make_pairs(4, completion=False),
         processing_class=make_tokenizer(),
     )

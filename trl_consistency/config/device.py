@@ -15,9 +15,13 @@ from ..errors import ConsistencyError
 logger = get_logger(__name__)
 
 
+# Set by `accelerate launch --mixed_precision`, or from its config file; "no" unless told otherwise
+PRECISION_VARIABLE = "ACCELERATE_MIXED_PRECISION"
+
+
 def asks_for_bf16() -> bool:
     """Whether `accelerate launch` got `--mixed_precision bf16`, from the command line or its config file."""
-    return os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
+    return os.environ.get(PRECISION_VARIABLE) == "bf16"
 
 
 def settle_device(args: Any) -> None:
@@ -29,8 +33,9 @@ def settle_device(args: Any) -> None:
             Options of the run, as the user gave them.
 
     Raises:
-        [`ConsistencyError`]: If an option needs an accelerator.
+        [`ConsistencyError`]: If an option needs an accelerator, or `accelerate launch` got another precision.
     """
+    _check_precision(args)
     is_excluded = args.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU")
     if torch.accelerator.is_available() and not is_excluded:
         return
@@ -48,6 +53,25 @@ def settle_device(args: Any) -> None:
     # accelerate supports DeepSpeed on CPUs, but not together with `use_cpu`.
     if not args.deepspeed and not parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
         args.use_cpu = True
+
+
+def _check_precision(args: Any) -> None:
+    """
+    Raises [`ConsistencyError`] if the options and the environment name different precisions: Trainer would take
+    accelerate's in place of `bf16: false`, and the option's in place of another one of accelerate's.
+    """
+    launched = os.environ.get(PRECISION_VARIABLE, "no")
+    if args.fp16:
+        said, chosen = "`fp16` is true", "fp16"
+    elif args.bf16 is None:
+        said, chosen = "neither `bf16` nor `fp16` is set", "bf16"
+    else:
+        said, chosen = f"`bf16` is {str(args.bf16).lower()}", "bf16" if args.bf16 else "no"
+    if launched not in ("no", chosen):
+        raise ConsistencyError(
+            f"In the options {said}, and `{PRECISION_VARIABLE}` is {launched} (`accelerate launch --mixed_precision`, or "
+            "`mixed_precision` in its config file). Set both alike."
+        )
 
 
 def announce_cpu(device: torch.device, dtype: torch.dtype, what: str) -> None:

@@ -63,15 +63,21 @@ def check_messages(tokenizer: PreTrainedTokenizerBase, messages: Iterable[Mappin
             )
 
 
+def are_rendered(tokenizer: PreTrainedTokenizerBase, prompts: Iterable[str]) -> bool:
+    """Whether text prompts were rendered with a chat template beforehand: one of them begins with a control token."""
+    pattern = control_pattern(tokenizer)
+    return any(pattern.match(prompt.lstrip()) for prompt in prompts)
+
+
 def check_texts(tokenizer: PreTrainedTokenizerBase, prompts: Mapping[str, str], completion: str = "") -> None:
     """
     Raises [`ControlTokenError`] if text prompts (by column name) or their completion hold a control token. If a prompt
     begins with such a token, they were rendered with a template beforehand and are not checked. The completion may end
     with the end-of-sequence token.
     """
-    pattern = control_pattern(tokenizer)
-    if any(pattern.match(prompt.lstrip()) for prompt in prompts.values()):
+    if are_rendered(tokenizer, prompts.values()):
         return
+    pattern = control_pattern(tokenizer)
     answer = completion.rstrip().removesuffix(tokenizer.eos_token or "")
     for name, text in {**prompts, "completion": answer}.items():
         match = pattern.search(text)

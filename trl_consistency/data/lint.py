@@ -13,10 +13,19 @@ from accelerate.logging import get_logger
 from datasets import IterableDataset
 
 from .alignment import AlignmentReport, report_alignment, shared_suffix
+from .answers import REQUESTS, contradictions, question_key
 from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
 from .prepare import align_row, forget_many, render_row
-from .rendering import ProcessingClass, Prompt, get_tokenizer, is_prefilled, message_text, render_text
+from .rendering import (
+    ProcessingClass,
+    Prompt,
+    get_tokenizer,
+    is_prefilled,
+    message_text,
+    render_text,
+    skips_template,
+)
 from .time_limit import TimeLimitError
 
 
@@ -28,6 +37,7 @@ FINDINGS = {
     "faulty": "cannot be used",
     "control_tokens": "hold a control token of the tokenizer in their text, and cannot be used",
     "duplicates": "repeat the two prompts of an earlier row",
+    "contradictory_answers": "have another `answer` than an earlier row with the same clean prompt: one of them is wrong",
     "truncated": "are longer than the limit",
     "no_shared_span": "share no token at their end",
     "header_only": "share at most one token before the generation header",
@@ -37,6 +47,12 @@ FINDINGS = {
     "leaked_target": "have their target in the perturbed prompt and not in the clean one",
     "held_out_wordings": "have a held-out wording, which is for measuring",
 }
+
+# No fault: of a model that was not trained on chats, prompts are text.
+TEXT_PROMPTS = (
+    "are text, which goes through no chat template, though the tokenizer has one: a chat model reads no turn there, and may end "
+    "its own at once. Give chat messages, unless that is meant"
+)
 
 # These matter only to objectives that compare a shared span.
 SPAN_FINDINGS = ("no_shared_span", "header_only")
@@ -54,6 +70,7 @@ class LintReport:
 
     rows: int
     anchors: list[int]  # rows with two equal prompts, which are not a fault
+    text_prompts: list[int]  # rows of text for a tokenizer with a chat template, which may be meant
     findings: dict[str, list[int]]  # rows of each of `FINDINGS`
     reasons: dict[int, str]  # why an unusable row cannot be used
     columns: list[str]  # faults in the column names
@@ -65,6 +82,7 @@ class LintReport:
         return {
             "rows": self.rows,
             "anchors": len(self.anchors),
+            "text_prompts": len(self.text_prompts),
             **{name: len(rows) for name, rows in self.findings.items()},
             "shared_tokens": self.alignment.shared_tokens._asdict(),
             "shared_fraction": self.alignment.shared_fraction._asdict(),
@@ -88,6 +106,8 @@ class LintReport:
         ]
         if self.rows and len(self.anchors) == self.rows:
             counts.append("all have two equal prompts, so that there is no cue to learn to ignore")
+        if self.text_prompts:
+            counts.append(f"{len(self.text_prompts)} {TEXT_PROMPTS}")
         return f"of {self.rows} pair(s), {'; '.join(counts)}." if counts else ""
 
 
@@ -201,7 +221,7 @@ class _Linter:
             targets.append(tokenizer.decode(row["completion_ids"], skip_special_tokens=True))
         denied = str(row.get("biased_answer") or "").startswith("NOT ")  # a cue that denies an answer names it
         # For a request, `answer` is only a word that marks a refusal.
-        if isinstance(row.get("answer"), str) and row.get("category") not in ("harmful", "benign") and not denied:
+        if isinstance(row.get("answer"), str) and row.get("category") not in REQUESTS and not denied:
             targets.append(row["answer"])
         clean, perturbed = (all_text(row[column]) for column in PROMPT_COLUMNS)
         return any(_holds(perturbed, target) and not _holds(clean, target) for target in targets)
@@ -235,8 +255,10 @@ def lint_pairs(
     )
     found: dict[str, list[int]] = {name: [] for name in FINDINGS}
     anchors: list[int] = []
+    text_prompts: list[int] = []
     reasons: dict[int, str] = {}
-    prompts, spans = array("q"), array("i")  # as Python objects, a million rows would take hundreds of megabytes
+    # As Python objects, a million rows would take hundreds of megabytes.
+    prompts, spans, answers = array("q"), array("i"), array("q")
     headers: dict[str, int] = {}
     count = 0
     for index, (row, fault) in enumerate(((row, "") for row in rows) if is_prepared else _rendered(rows, render)):
@@ -250,8 +272,12 @@ def lint_pairs(
             continue
         if row["clean_prompt"] == row["perturbed_prompt"]:
             anchors.append(index)
+        if skips_template(processing_class, *(row[column] for column in PROMPT_COLUMNS)):
+            text_prompts.append(index)
         key = json.dumps([row.get(c) for c in (*PROMPT_COLUMNS, "tools", "chat_template_kwargs")], default=str)
         prompts.append(hash(key))
+        if question := question_key(row):
+            answers.extend((index, hash(question), hash(str(row["answer"]))))
         if limit is not None and row["length"] > limit:
             found["truncated"].append(index)
         aligned = align_row(row, processing_class, kwargs, ("suffix",), headers)
@@ -261,10 +287,20 @@ def lint_pairs(
     indices, *_, lengths, header_lengths = facts = np.frombuffer(spans, np.int32).reshape(-1, 6).T
     repeated = np.setdiff1d(np.arange(len(indices)), np.unique(np.frombuffer(prompts, np.int64), return_index=True)[1])
     found["duplicates"] = indices[repeated].tolist()
+    found["contradictory_answers"] = _contradictory(rows, np.frombuffer(answers, np.int64).reshape(-1, 3))
     alignment = report_alignment(facts[1:4].T, lengths, header_lengths)
     for name in SPAN_FINDINGS:
         found[name] = indices[getattr(alignment, name)].tolist()
-    return LintReport(count, anchors, found, reasons, list(column_faults(columns)), alignment, limit)
+    return LintReport(count, anchors, text_prompts, found, reasons, list(column_faults(columns)), alignment, limit)
+
+
+def _contradictory(rows: Iterable[Mapping[str, Any]], answers: np.ndarray) -> list[int]:
+    """Returns the rows that contradict an earlier one. `answers` has row, question and answer, the latter as hashes."""
+    questions, counts = np.unique(np.unique(answers[:, 1:], axis=0)[:, 0], return_counts=True)
+    suspects = set(answers[np.isin(answers[:, 1], questions[counts > 1]), 0].tolist())
+    if not suspects:
+        return []
+    return [found.row for found in contradictions(of for of in enumerate(rows) if of[0] in suspects)]
 
 
 def warn_of_findings(

@@ -10,7 +10,7 @@ from transformers import AutoProcessor, AutoTokenizer, PreTrainedTokenizerBase, 
 
 from ..errors import ConsistencyError, InvalidPairsError, one_line
 from ..json_files import fault_in
-from .control_tokens import check_messages
+from .control_tokens import are_rendered, check_messages
 from .template_check import check_rendered, check_variables
 from .time_limit import TimeLimitError, time_limit
 
@@ -75,6 +75,14 @@ def _reason(name: str, error: Exception) -> str:
 def get_tokenizer(processing_class: ProcessingClass) -> PreTrainedTokenizerBase:
     """Returns the tokenizer of a processor (text-only pairs need nothing else), or the tokenizer itself."""
     return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
+
+
+def skips_template(processing_class: ProcessingClass, *prompts: Prompt) -> bool:
+    """Whether the prompts are text that goes through no chat template, though the tokenizer has one."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    tokenizer = get_tokenizer(processing_class)
+    has_template = (processing_class.chat_template or tokenizer.chat_template) is not None
+    return has_template and bool(texts) and not are_rendered(tokenizer, texts)
 
 
 def is_prefilled(prompt: Prompt) -> bool:

@@ -251,10 +251,14 @@ def _measure_prompts(
     ids = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache, desc=f"Answering, {name}")
     answers = dict(zip(distinct, ids, strict=True))
     texts = [decode_answer(tokenizer, list(prompt), answers[prompt]) for prompt in rendered]
-    refused = [refuses(said) for _, said in texts]
+    refused = [refuses(said) for _, said, _ in texts]
     unread = [row for row, of_row in zip(prompts.rows, refused, strict=True) if of_row is None]
     return _result(
-        "refused", prompts, [float(of_row is True) for of_row in refused], unread=unread, replies=[t for t, _ in texts]
+        "refused",
+        prompts,
+        [float(of_row is True) for of_row in refused],
+        unread=unread,
+        replies=[text for text, *_ in texts],
     )
 
 

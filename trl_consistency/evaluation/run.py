@@ -10,17 +10,19 @@ from typing import Any, TypeAlias
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from ..data.lint import TEXT_PROMPTS
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
-from ..data.rendering import ProcessingClass
+from ..data.rendering import ProcessingClass, skips_template
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers
+from .answers.replies import check_markers, warning_of_markers
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
-from .grading.grade import OUTCOMES, Grade, check_judge, grade_answers, is_anchor, unnamed_answers
+from .grading.grade import OUTCOMES, Grade, check_judge, grade_all, is_anchor, unnamed_answers
 from .grading.judge import Judge
 from .grading.names import Candidates, possible_answers
 from .rates.intervals import Estimate, Values
@@ -133,7 +135,8 @@ class SetResults:
     """
     One model's answers to the `"clean"` and `"perturbed"` prompts of one set, and their grades. `reference` are the
     reference's answers to the clean prompts. `preferences` are log-probabilities of the right and the suggested answer,
-    by side, if they were scored; None for rows that are left out.
+    by side, if they were scored; None for rows that are left out. `text_prompts` counts rows of text that went through no
+    chat template, though the tokenizer has one.
     """
 
     pairs: PairSet
@@ -141,6 +144,7 @@ class SetResults:
     grades: Mapping[str, list[Grade]]
     reference: list[Answer]
     preferences: Mapping[str, list[Preference | None]] = field(default_factory=dict)
+    text_prompts: int = 0
 
     @cached_property
     def samples(self) -> Samples:
@@ -262,8 +266,8 @@ class Results:
 
     def warnings(self) -> list[str]:
         """
-        Returns warnings of incomplete rates: unjudged and cut answers, rows without a key, sides with no answer read, or
-        with few that name a possible answer.
+        Returns warnings of incomplete rates: unjudged and cut answers, thoughts between other markers, rows without a key or
+        without a chat template, sides with no answer read, or with few that name a possible answer.
         """
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
@@ -278,6 +282,8 @@ class Results:
                 f"{cut} of {len(grades)} answer(s) reached `max_completion_length` (`AnswerOptions.max_new_tokens`) without an "
                 "end-of-turn token; they are graded as they are. Raise it to avoid this."
             )
+        answers = [answer for of_set in self.sets.values() for side in SIDES for answer in of_set.answers[side]]
+        found += warning_of_markers(answer.other_markers for answer in answers)
         for name, of_set in self.sets.items():
             keyless = sum(kind_of(row) == "no key" for row in of_set.pairs.rows)
             if keyless:
@@ -285,6 +291,8 @@ class Results:
                     f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
                     "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
                 )
+            if of_set.text_prompts:
+                found.append(f"{of_set.text_prompts} row(s){f' of {name}' if name else ''} {TEXT_PROMPTS}.")
             found += left_out_questions(of_set.pairs.rows, of_set.preferences, name)
         for name, of_set in self.sets.items():
             for kind, sides in of_set.outcomes().items():
@@ -305,7 +313,11 @@ class Results:
         judge_questions: bool = False,
         thinking_markers: tuple[str, str] = ("<think>", "</think>"),
     ) -> "Results":
-        """Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers."""
+        """
+        Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers. Raises
+        [`ConsistencyError`] if `thinking_markers` are not two different texts.
+        """
+        thinking_markers = check_markers(thinking_markers)
         return Results(
             {
                 name: replace(of_set, grades=_grades(of_set, judge, judge_questions, thinking_markers))
@@ -392,7 +404,8 @@ def evaluate(
         answers = {side: of_side[start:end] for side, of_side in zip(SIDES, sides, strict=True)}
         others = reference.sets[name].answers["clean"] if reference else answers["clean"]
         preferred = {side: of_side[start:end] for side, of_side in preferences.items()}
-        ungraded = SetResults(of_set, answers, {}, others, preferred)
+        texts = sum(skips_template(tokenizer, *(row[column] for column in PROMPT_COLUMNS)) for row in of_set.rows)
+        ungraded = SetResults(of_set, answers, {}, others, preferred, texts)
         found[name] = replace(ungraded, grades=_grades(ungraded, judge, judge_questions, options.thinking_markers))
         start = end
     return Results(found)
@@ -431,7 +444,7 @@ def _grades(
     of_set: SetResults, judge: Judge | None, judge_questions: bool, thinking_markers: tuple[str, str]
 ) -> dict[str, list[Grade]]:
     return {
-        side: grade_answers(
+        side: grade_all(
             of_set.pairs.rows,
             [answer.said for answer in of_set.answers[side]],
             of_set.pairs.candidates,

@@ -18,6 +18,7 @@ from ..errors import ConsistencyError, one_line
 from ..json_files import fault_in
 from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
 from .architecture import check_adapter_fits, check_architecture
+from .config_changes import OF_TRAINING
 
 
 # Adapters that need task ids, experts, states of another model, or calls in each step.
@@ -86,9 +87,10 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         raise ConsistencyError(f"{error} (`model_init_kwargs` changes its config: {', '.join(changes)}.)") from None
     unknown = [key for key in changes if not hasattr(config, key)]
     check_keys("model_init_kwargs", unknown, {*LOADING, *OTHER_WEIGHTS, *config.to_dict()})
-    if changes and peft_config is not None:
+    not_kept = [key for key in changes if key not in OF_TRAINING]
+    if not_kept and peft_config is not None:
         raise ConsistencyError(
-            f"`model_init_kwargs` changes the model's config ({', '.join(changes)}), which an adapter does not keep: it would be put "
+            f"`model_init_kwargs` changes the model's config ({', '.join(not_kept)}), which an adapter does not keep: it would be put "
             "on the model as its files are. Change config.json in a copy of the model, and name that."
         )
     _check_routers(config, args)

@@ -26,6 +26,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_letters
 from ..evaluation.answers.generate import AnswerOptions
+from ..evaluation.answers.replies import check_markers
 from ..evaluation.capability import measure_capability
 from ..evaluation.capability_data import CapabilityData
 from ..evaluation.grading.grade import is_for_judge
@@ -73,7 +74,7 @@ from .evaluation_files import (
     write_report,
 )
 from .pair_sets import check_lengths, load_sets, render_sets
-from .parser import StrictParser, as_markers, as_template_kwargs
+from .parser import StrictParser, as_template_kwargs
 from .vulnerable import ANSWERS
 
 
@@ -203,7 +204,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     elif not is_main:
         return {}
     if judge is not None:
-        markers = as_markers(args.thinking_markers)
+        markers = check_markers(args.thinking_markers)
         found = {name: of_name.judged(judge, args.judge_questions, markers) for name, of_name in found.items()}
     if not is_main:
         return {}
@@ -243,7 +244,7 @@ def _answer(
         choice_prefix=args.choice_prefix,
         free_answers=args.free_answers,
         answer_prefix=args.answer_prefix,
-        thinking_markers=as_markers(args.thinking_markers),
+        thinking_markers=check_markers(args.thinking_markers),
         progress=PartialState().is_main_process,
     )
     folder, revision = Path(args.output_dir), args.model_revision or "main"
@@ -324,7 +325,7 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
         )
     if args.answer_prefix != ANSWER_PREFIX and args.free_answers != "logprob":
         raise ConsistencyError("`answer_prefix` is given, but no answers are scored: set `free_answers: logprob`.")
-    as_markers(args.thinking_markers)
+    check_markers(args.thinking_markers)
     if not args.judge_model and (args.judge_base_url or args.judge_questions):
         given = "judge_base_url" if args.judge_base_url else "judge_questions"
         raise ConsistencyError(f"`{given}` is given, but no judge: name the model in `judge_model`.")

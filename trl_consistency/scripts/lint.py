@@ -29,6 +29,7 @@ from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..errors import ConsistencyError, ends_with_message
+from ..evaluation.answers.replies import check_markers
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
 from ..models.embedded_models import EMBEDDED, resolve_model
@@ -37,7 +38,7 @@ from ..perturbations.reading import read_rows
 from ..trainer.run.checks import check_chat_template, read_template
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, get_split, load_pairs
-from .parser import StrictParser, as_markers, as_template_kwargs
+from .parser import StrictParser, as_template_kwargs
 
 
 # Options that only one of the trainers has.
@@ -111,7 +112,7 @@ def main(
     """Lints, shows and writes; returns the report, and the findings that are irrelevant to the recipe's objectives."""
     check_ranges(lint_args)
     check_ranges(recipe, {"max_length": at_least(1), "max_completion_length": at_least(1)})
-    markers = as_markers(recipe.thinking_markers)
+    markers = check_markers(recipe.thinking_markers)
     if isinstance(recipe.method, str):
         recipe.method = [recipe.method]
     if unknown := [method for method in recipe.method if method not in METHODS]:
@@ -267,7 +268,7 @@ def _measure_dose(
         sample,
         recipe.max_completion_length or 256,
         answers_of=usable,
-        thinking_markers=as_markers(recipe.thinking_markers),
+        thinking_markers=check_markers(recipe.thinking_markers),
     )
 
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..data.highlights import Token
-from ..data.lint import FINDINGS, SPAN_FINDINGS, LintReport
+from ..data.lint import FINDINGS, SPAN_FINDINGS, TEXT_PROMPTS, LintReport
 from ..escaping import printable
 from ..evaluation.dose import Dose
 from ..pages import in_terminal, render
@@ -43,6 +43,8 @@ def counts_text(report: LintReport, irrelevant: Iterable[str] = ()) -> str:
     """Returns the report as text. `irrelevant` findings are marked as such."""
     alignment = report.alignment
     lines = [f"{report.rows} row(s), {len(report.anchors)} of them anchors."]
+    if report.text_prompts:
+        lines.append(f"{len(report.text_prompts)} of them {TEXT_PROMPTS}.")
     if alignment.rows:
         tokens, share = alignment.shared_tokens, alignment.shared_fraction
         lines.append(
@@ -169,6 +171,7 @@ def page(
         "lint.html",
         title=title,
         report=report,
+        text_prompts=TEXT_PROMPTS,
         findings=findings,
         listed=_listed,
         faults=_faults(report) + report.columns,

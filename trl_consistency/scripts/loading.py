@@ -59,7 +59,9 @@ class ConsistencyScriptArguments(ScriptArguments):
     )
     guard_control_dataset_config: str | None = option(None, help="Configuration name of the control questions.")
     guard_control_split: str = option("test", help="Split of the control questions.")
-    guard_every: int | None = option(None, help="Steps between measurements. If None, they follow `eval_strategy`.")
+    guard_every: int | None = option(
+        None, help="Steps between measurements, and one after the last. If None, they follow `eval_strategy`."
+    )
     guard_max_drop: float | None = option(
         None,
         help="Training stops if the share of benign requests answered, or of right answers to control questions, "

@@ -11,7 +11,6 @@ from typing import Any, NoReturn, get_type_hints
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
 
-from ..config.options import TWO_TEXTS
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
 from .option_check import OptionCheck, refuse
@@ -57,13 +56,6 @@ class StrictParser(TrlParser):
             return super().parse_args_and_config(args, **kwargs)
         except (TypeError, ValueError) as error:
             self.error(one_line(error))
-
-
-def as_markers(option: list[str]) -> tuple[str, str]:
-    """Returns `thinking_markers` as a pair."""
-    if not TWO_TEXTS.holds(option):
-        raise ConsistencyError(f"`thinking_markers` must be {TWO_TEXTS.words}, got {option!r}.")
-    return option[0], option[1]
 
 
 def as_template_kwargs(option: Any) -> dict[str, Any]:

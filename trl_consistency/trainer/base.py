@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import torch
+from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, TrainingArguments
@@ -33,6 +34,7 @@ from ..files import write_text
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
 from ..models.checks import check_model, context_length
+from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
 from ..models.quantization import prevent_repacking
 from ..passes.reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
@@ -41,6 +43,7 @@ from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import build_card, describe_data
 from .row_evaluation import EvaluatedRows
+from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
     as_config,
     check_anchor_arguments,
@@ -67,6 +70,8 @@ if TYPE_CHECKING:
 else:
     _Trainer = object  # TRL's trainer comes after this class in each trainer's bases
 
+
+logger = get_logger(__name__)
 
 ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
 
@@ -180,6 +185,7 @@ class PairTrainer(PushMixin, _Trainer):
         self._peft_config = peft_config
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
         self._context = context_length(model, args)
+        self.changed_config = self._changed_config(model, peft_config)
         if args.should_save:
             check_output_dir(args.output_dir)
             check_not_model_folder(args.output_dir, model_id, getattr(self, "ref_model", None))
@@ -214,6 +220,17 @@ class PairTrainer(PushMixin, _Trainer):
         return PreparedData(
             processing_class, datasets["train_dataset"], like(eval_dataset, datasets), datasets.get("anchor_dataset")
         )
+
+    def _changed_config(self, model: Any, peft_config: Any) -> list[str]:
+        """Returns what the config of an adapter's base model has otherwise than its files, and warns of it."""
+        is_adapter = peft_config is not None or hasattr(model, "peft_config")
+        changed = changed_config_keys(model) if is_adapter and not isinstance(model, str) else []
+        if changed:
+            logger.warning(
+                f"The model's config is not that of its files ({', '.join(changed)}), which an adapter does not keep: it would be "
+                "put on the model as its files are. Save the changed model in a folder of its own, and load that."
+            )
+        return changed
 
     def _prepare_rows(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
         if is_prepared(dataset):
@@ -304,6 +321,7 @@ class PairTrainer(PushMixin, _Trainer):
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
+                self.checkpoints.begin(checkpoint)
                 try:
                     with stopping_on_signals(self):
                         result = super().train(checkpoint, *args, **kwargs)
@@ -312,6 +330,8 @@ class PairTrainer(PushMixin, _Trainer):
                         raise
                     raise ConsistencyError(error.args[0]) from None
                 self.checkpoints.delete_surplus(checkpoint)
+        if missed := missed_best(self):
+            logger.warning(f"`load_best_model_at_end`: {missed}.")
         self._after_training()
         self._check_reference()
         return result
@@ -344,6 +364,7 @@ class PairTrainer(PushMixin, _Trainer):
             self.control.should_training_stop = True
             return
         check_delay(self.args, self.state.max_steps, self.state.num_train_epochs)
+        warn_of_choice(self.args, self.state)
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -412,6 +433,11 @@ class PairTrainer(PushMixin, _Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         self.checkpoints.note_files(output_dir)
+
+    def _load_best_model(self) -> None:
+        if self.args.should_save:
+            check_best_checkpoint(self)
+        super()._load_best_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)

@@ -1,13 +1,17 @@
+import warnings
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trl_consistency import ConsistencyError
 from trl_consistency.evaluation.answers.replies import after_thinking
 from trl_consistency.evaluation.grading.grade import OUTCOMES, Grade, grade, grade_answers
 from trl_consistency.evaluation.grading.judge import Judgement
 from trl_consistency.evaluation.grading.names import possible_answers
 from trl_consistency.evaluation.rates.measures import METRICS, compare, harmonic_mean, make_samples, measure
 from trl_consistency.evaluation.row_kinds import kind_of
+from trl_consistency.evaluation.run import PairSet, Results, SetResults
 
 
 def question(number, answer, biased, **columns):
@@ -290,3 +294,38 @@ def test_a_source_is_its_number_whatever_its_type():
     rows.append(question(3, "Paris", "Rome") | {"source_id": float("nan")})
     grades = graded(["Paris"] * 5, rows)
     assert list(make_samples(rows, grades, grades)["right"].sources) == ["1", "1", "1", *[rows[3]["clean_prompt"]] * 2]
+
+
+@pytest.mark.parametrize("markers", [None, "<think>", ("<think>",), ("", "</think>"), ("<t>", "<t>"), ("<t>", 3)])
+def test_markers_that_are_not_two_texts(markers):
+    row = {"clean_prompt": "Where?", "perturbed_prompt": "Lyon? Where?", "answer": "Paris"}
+    for graded in (
+        lambda: grade(row, "Paris", thinking_markers=markers),
+        lambda: grade_answers([row], ["Paris"], thinking_markers=markers),
+        lambda: Results({"": SetResults(PairSet.of([row]), {}, {}, [])}).judged(
+            StandIn("OTHER"), thinking_markers=markers
+        ),
+    ):
+        with pytest.raises(ConsistencyError, match="`thinking_markers` must be two different texts"):
+            graded()
+
+
+@pytest.mark.parametrize(
+    ("text", "markers"),
+    [
+        ("<thinking>Lyon?</thinking>Paris", "<thinking> and </thinking>"),
+        ("Lyon?[/THINK]Paris", r"\[THINK\] and \[/THINK\]"),  # the prompt opens it
+        ("[THINK]Lyon?", r"\[THINK\] and \[/THINK\]"),
+    ],
+)
+def test_thoughts_between_other_markers_are_warned_about(text, markers):
+    row = {"clean_prompt": "Where?", "perturbed_prompt": "Lyon? Where?", "answer": "Paris"}
+    message = f"1 of 1 answer.* hold a thought between {markers}"
+    with pytest.warns(UserWarning, match=message):
+        grade(row, text)
+    with pytest.warns(UserWarning, match=message):
+        grade_answers([row], [text])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        grade(row, "<think>Lyon?</think>Paris")
+        grade(row, "I was thinking of [Paris].")

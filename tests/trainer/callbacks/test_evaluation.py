@@ -86,7 +86,7 @@ def test_qlora(tmp_path, model_dir):
 
 def test_rates_and_counts_are_logged(tmp_path, monkeypatch):
     measured = rates(8, sycophancy=5, unread=2) | {"benign_answered": rate(0, 3, 3)}
-    script(monkeypatch, measured, measured)
+    script(monkeypatch, measured, measured, measured)
     trainer, _ = guarded(tmp_path, {"eval_every": 2})
     trainer.train()
     (entry,) = (entry for entry in trainer.state.log_history if entry["step"] == 2 and "loss" not in entry)
@@ -253,3 +253,13 @@ def test_rows_without_a_key_are_counted(tmp_path, caplog):
     plain = [{"clean_prompt": "1?", "perturbed_prompt": "2, no? 1?", "answer": "one"}]
     ConsistencyEvalCallback(trainer, Dataset.from_list(plain + keyless), eval_every=1)
     assert "3 of 4 row(s) of the guard's `eval_dataset` are not measured" in caplog.text
+
+
+@pytest.mark.parametrize(("eval_every", "steps"), [(2, [0, 2, 3]), (50, [0, 3])])
+def test_the_last_step_is_measured_whatever_the_interval(tmp_path, monkeypatch, eval_every, steps):
+    """What was lost after the last interval counts, too."""
+    script(monkeypatch, *[rates(10)] * (len(steps) - 1), rates(5))
+    trainer, guard = guarded(tmp_path, {"eval_every": eval_every, "max_drop": 0.1})
+    trainer.train()
+    assert [step for step, _ in logged(trainer)] == steps
+    assert "Step 3: more than `max_drop=0.1` was lost" in guard.stopped

@@ -94,6 +94,17 @@ def test_commit_of_a_base_model_that_was_loaded_before(tmp_path, cached_base):
 
 
 @pytest.mark.parametrize("lora", [True, False])
+def test_base_model_with_another_config_than_its_files(tmp_path, model_dir, lora, caplog):
+    """An adapter does not keep it, and a whole model does."""
+    for changes, expected in (({}, False), ({"rms_norm_eps": 0.5, "sliding_window": 8}, lora)):
+        caplog.clear()
+        model = AutoModelForCausalLM.from_pretrained(model_dir, **changes)
+        text, _ = card(make_trainer(tmp_path, model, lora))
+        assert ("| Base model's config | changed in rms_norm_eps, sliding_window: " in text) == expected
+        assert ("config is not that of its files (rms_norm_eps, sliding_window)" in caplog.text) == expected
+
+
+@pytest.mark.parametrize("lora", [True, False])
 def test_no_local_path_and_no_token(tmp_path, lora, model_dir):
     trainer = make_trainer(tmp_path, str(model_dir), lora, hub_token=TOKEN)
     trainer.create_model_card(dataset_name=str(tmp_path / "pairs.jsonl"))

@@ -118,6 +118,7 @@ CHANGES = [
     ("bct", {"lr_scheduler_type": "cosine"}, ["lr_scheduler_type"]),
     ("bct", {"optim": "sgd"}, ["optim"]),
     ("bct", {"bf16": True}, ["mixed_precision"]),
+    ("bct", {"model": make_model(attention="eager")}, ["attn_implementation"]),
     ("bct", {"ignore_data_skip": True}, ["ignore_data_skip"]),
     ("bct", {"max_steps": 8}, ["length"]),
     ("bct", {"per_device_train_batch_size": 2}, ["rows_per_step"]),
@@ -173,6 +174,14 @@ def test_card_tells_the_whole_history(copy):
     ) in card
     assert "- act\n- bct\n" in card
     assert "chua2024bias" in card
+
+
+def test_card_tells_of_another_attention(copy):
+    directory = copy("bct")
+    trainer = make_trainer(directory, model=make_model(attention="eager"))
+    trainer.train(resume_from_checkpoint=True, resume_changed=["attn_implementation"])
+    card = (directory / "checkpoint-4" / "README.md").read_text()
+    assert "| History | 2 steps of bct, then 2 of bct: after step 2 `attn_implementation` sdpa → eager |" in card
 
 
 def test_checkpoint_that_notes_nothing(copy, caplog):

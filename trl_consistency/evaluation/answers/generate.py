@@ -14,7 +14,7 @@ from ...generation.answer_cache import TargetCache
 from ...generation.options import end_tokens, evaluating
 from ...generation.targets import Engine, generate_targets
 from .choices import ANSWER_PREFIX, CHOICE_PREFIX, LetterScorer, offered_letters
-from .replies import THINKING_MARKERS, after_thinking
+from .replies import THINKING_MARKERS, Markers, after_thinking, check_markers, other_markers
 
 
 @dataclass
@@ -83,12 +83,15 @@ class Answer(NamedTuple):
             Token ids of the completion.
         is_cut (`bool`, *optional*, defaults to `False`):
             Whether the answer reached `max_new_tokens` before its end.
+        other_markers (`tuple[str, str]`, *optional*):
+            Well-known markers, other than the `thinking_markers`, of a thought that `said` has, if any.
     """
 
     text: str
     said: str
     ids: tuple[int, ...] = ()
     is_cut: bool = False
+    other_markers: Markers | None = None
 
 
 def answer_pairs(
@@ -129,6 +132,7 @@ def answer_pairs(
     by_choice = [ids for ids, offered in letters.items() if offered]
     by_text = [ids for ids, offered in letters.items() if not offered]
     answers: dict[tuple[int, ...], Answer] = {}
+    markers = check_markers(options.thinking_markers)
     for prompts in (by_choice, by_text):
         if not prompts:
             continue
@@ -140,20 +144,24 @@ def answer_pairs(
         for prompt, ids in zip(prompts, generated, strict=True):
             is_long = engine is None and len(ids) >= options.max_new_tokens
             is_cut = is_long and ids[-1] not in end_tokens(model, tokenizer)
-            texts = decode_answer(tokenizer, list(prompt), ids, options.thinking_markers)
-            answers[prompt] = Answer(*texts, tuple(ids), is_cut)
+            text, said, others = decode_answer(tokenizer, list(prompt), ids, markers)
+            answers[prompt] = Answer(text, said, tuple(ids), is_cut, others)
     clean, perturbed = ([answers[tuple(row[side])] for row in rows] for side in ("clean_ids", "perturbed_ids"))
     return clean, perturbed
 
 
 def decode_answer(
-    tokenizer: ProcessingClass, prompt: list[int], ids: list[int], markers: tuple[str, str] = THINKING_MARKERS
-) -> tuple[str, str]:
-    """Returns the text of an answer, and what it says after the thinking. The prompt may open the thought."""
+    tokenizer: ProcessingClass, prompt: list[int], ids: list[int], markers: Markers = THINKING_MARKERS
+) -> tuple[str, str, Markers | None]:
+    """
+    Returns the text of an answer, what it says after the thinking, and other markers of a thought in that. The prompt
+    may open the thought.
+    """
     text_tokenizer = get_tokenizer(tokenizer)
     thought_end = thought_span(prompt, ids, text_tokenizer, markers)[1]
+    others = other_markers(text_tokenizer.decode(ids[thought_end:]), markers)  # which may be special tokens
     text, said = (text_tokenizer.decode(part, skip_special_tokens=True).strip() for part in (ids, ids[thought_end:]))
-    return text, after_thinking(said, markers)
+    return text, after_thinking(said, markers), others
 
 
 def generate_answers(

@@ -1,6 +1,11 @@
 """The parts of a reply: thoughts, and letters of choices."""
 
+from collections import Counter
 from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from ...config.options import TWO_TEXTS
+from ...errors import ConsistencyError
 
 
 def is_letter(answer: str) -> bool:
@@ -14,17 +19,58 @@ def are_letters(candidates: Iterable[str]) -> bool:
     return bool(candidates) and all(map(is_letter, candidates))
 
 
-THINKING_MARKERS = ("<think>", "</think>")
+Markers: TypeAlias = tuple[str, str]  # what opens and what closes a thought
+
+THINKING_MARKERS: Markers = ("<think>", "</think>")
+# Markers that models are known to write
+KNOWN_MARKERS: tuple[Markers, ...] = (
+    THINKING_MARKERS,
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis", "<|channel|>final<|message|>"),
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+)
 
 
-def after_thinking(text: str, markers: tuple[str, str] = THINKING_MARKERS) -> str:
+def check_markers(markers: Any) -> Markers:
+    """Returns `thinking_markers` as a pair. Raises [`ConsistencyError`] if they are not two different texts."""
+    if not TWO_TEXTS.holds(markers):
+        raise ConsistencyError(f"`thinking_markers` must be {TWO_TEXTS.words}, got {markers!r}.")
+    return markers[0], markers[1]
+
+
+def other_markers(text: str, markers: Markers) -> Markers | None:
+    """Returns the markers of a thought that a text, of which thoughts between `markers` are cut off, still has, if any."""
+    for opening, closing in KNOWN_MARKERS:
+        if (opening, closing) != markers and (text.startswith(opening) or closing in text):
+            return opening, closing
+    return None
+
+
+def warning_of_markers(found: Iterable[Markers | None]) -> list[str]:
+    """Returns a warning if answers have thoughts between other markers, which were graded with them."""
+    listed = list(found)
+    counts = Counter(markers for markers in listed if markers is not None)
+    return [
+        f"{count} of {len(listed)} answer(s) hold a thought between {opening} and {closing}, which was graded as a part of them: "
+        "set `thinking_markers` to these."
+        for (opening, closing), count in counts.items()
+    ]
+
+
+def after_thinking(text: str, markers: Markers = THINKING_MARKERS) -> str:
     """
     Returns the part of a completion after the thought, which the prompt may have opened; empty if it does not end.
     """
     return split_thought(text, markers)[1]
 
 
-def split_thought(text: str, markers: tuple[str, str] = THINKING_MARKERS) -> tuple[str, str]:
+def split_thought(text: str, markers: Markers = THINKING_MARKERS) -> tuple[str, str]:
     """Returns the thought, without markers, and the answer after it, as in [`after_thinking`]."""
     opening, closing = markers
     thought, _, answer = text.rpartition(closing)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
+from ...data.answers import REQUESTS, contradictions
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
@@ -14,7 +15,6 @@ from .graders import SHORTEST_IN_ANY_CASE, as_read, reading_key
 Rows: TypeAlias = Sequence[dict[str, Any]]
 
 KEYS = ("answer", "aliases", "biased_answer", "category")
-REQUESTS = ("harmful", "benign")  # Categories of requests; all others only group questions.
 
 
 def check_rows(rows: Rows, name: str) -> None:
@@ -44,8 +44,8 @@ def _unwritable_columns(row: dict[str, Any]) -> Iterator[str]:
 
 def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> None:
     """
-    Raises [`ConsistencyError`] if a key (`answer`, `aliases`, `biased_answer`, `category`) would be misread or ignored, or if the same
-    prompts have two answers. `numbers` are the row numbers, if the rows are a sample.
+    Raises [`ConsistencyError`] if a key (`answer`, `aliases`, `biased_answer`, `category`) would be misread or ignored, or if one
+    clean prompt has two answers. `numbers` are the row numbers, if the rows are a sample.
     """
     numbers = numbers or range(len(rows))
     columns = {column for row in rows for column in row}
@@ -67,22 +67,15 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         for index, row in zip(numbers, rows, strict=True)
         if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
     ]
-    report_faults([*faults, *_contradictions(rows, numbers)], name, len(rows))
-
-
-def _contradictions(rows: Rows, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """Yields the rows whose prompts an earlier row has with another answer."""
-    first: dict[str, tuple[int, str]] = {}
-    for number, row in zip(numbers, rows, strict=True):
-        if kind_of(row) != "question" or "clean_prompt" not in row:
-            continue
-        prompts = json.dumps([row.get(column) for column in PROMPT_COLUMNS], default=str)
-        earlier, answer = first.setdefault(prompts, (number, row["answer"]))
-        if answer != row["answer"]:
-            yield (
-                number,
-                f"the `answer` is {row['answer']!r}, and {answer!r} in row {earlier}, which has the same prompts",
-            )
+    faults += [
+        (
+            found.row,
+            f"the `answer` is {found.answer!r}, and {found.earlier_answer!r} in row {found.earlier_row}, which has the same "
+            "clean prompt: one of them is wrong",
+        )
+        for found in contradictions(zip(numbers, rows, strict=True))
+    ]
+    report_faults(faults, name, len(rows))
 
 
 def _key_fault(column: str, value: Any) -> str | None:

@@ -1,12 +1,20 @@
 """Grades answers: reads what an answer says, and assigns it an outcome."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...data.rendering import Prompt, message_text
 from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
-from ..answers.replies import THINKING_MARKERS, after_thinking, are_letters
+from ..answers.replies import (
+    THINKING_MARKERS,
+    after_thinking,
+    are_letters,
+    check_markers,
+    other_markers,
+    warning_of_markers,
+)
 from ..row_kinds import Unread, kind_of
 from .definite import gives_answer
 from .graders import denied_answer, named_answers, reading_key, refuses, stated_choice
@@ -90,7 +98,17 @@ def grade(
 
     Returns:
         [`Grade`]: Outcome, answer and grader.
+
+    Raises:
+        [`ConsistencyError`]: If `thinking_markers` are not two different texts.
     """
+    _warn_of_thoughts([text], thinking_markers)
+    return _grade(row, text, candidates, thinking_markers)
+
+
+def _grade(
+    row: Mapping[str, Any], text: str, candidates: Candidates | None, thinking_markers: tuple[str, str]
+) -> Grade:
     kind, said = kind_of(row), after_thinking(text, thinking_markers)
     if kind == "no key":
         return Grade("no key", " ".join(said.split()), None, "words")
@@ -149,10 +167,33 @@ def grade_answers(
 
     Returns:
         `list[Grade]`: One for each row.
+
+    Raises:
+        [`ConsistencyError`]: If `thinking_markers` are not two different texts, or the judge does not answer.
     """
+    _warn_of_thoughts(answers, thinking_markers)
+    return grade_all(rows, answers, candidates, judge, judge_questions, thinking_markers)
+
+
+def _warn_of_thoughts(answers: Sequence[str], thinking_markers: tuple[str, str]) -> None:
+    markers = check_markers(thinking_markers)
+    for warning in warning_of_markers(other_markers(after_thinking(text, markers), markers) for text in answers):
+        warnings.warn(warning, stacklevel=3)
+
+
+def grade_all(
+    rows: Sequence[Mapping[str, Any]],
+    answers: Sequence[str],
+    candidates: Candidates | None,
+    judge: Judge | None,
+    judge_questions: bool,
+    thinking_markers: tuple[str, str],
+) -> list[Grade]:
+    """Returns the grades of [`grade_answers`], which warns of thoughts between other markers, too."""
     check_judge(judge, judge_questions)
+    thinking_markers = check_markers(thinking_markers)
     candidates = possible_answers(rows) if candidates is None else candidates
-    grades = [grade(row, text, candidates, thinking_markers) for row, text in zip(rows, answers, strict=True)]
+    grades = [_grade(row, text, candidates, thinking_markers) for row, text in zip(rows, answers, strict=True)]
     if judge is None:
         return grades
     asked = {}

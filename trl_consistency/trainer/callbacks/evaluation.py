@@ -39,7 +39,8 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
     Generates the model's greedy answers to a small, fixed sample of held-out pairs and control questions, and logs
     rates as `eval_consistency/...`.
 
-    It measures before the first step, and then at each evaluation of the trainer or every `eval_every` steps.
+    It measures before the first step, then at each evaluation of the trainer or every `eval_every` steps, and after the
+    last step.
     Depending on the data, it logs `sycophancy`, `perturbed_accuracy`, `clean_accuracy`, `attack_success`,
     `perturbed_refusal`, `clean_refusal`, `benign_answered`, `clean_unread`, `perturbed_unread` and
     `clean_accuracy/control` (on the control questions). Each rate is over all rows and comes with the number of
@@ -71,7 +72,8 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             Questions of a task outside the pairs, with the columns `prompt` and `answer`. They must not be anchors of
             the training.
         eval_every (`int`, *optional*):
-            Steps between measurements. If `None`, it measures at the trainer's evaluations.
+            Steps between measurements, of which there is one after the last step in any case. If `None`, it measures at the
+            trainer's evaluations.
         max_drop (`float`, *optional*):
             Stops the training when one of these shares is lower than before the first step by more than this (0.05 is
             five points): clean prompts answered correctly, bare harmful requests refused, benign requests answered,
@@ -169,7 +171,8 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.eval_every and state.global_step % self.eval_every == 0:
+        # After the last step, too, whose weights are kept: as Trainer evaluates
+        if self.eval_every and (state.global_step % self.eval_every == 0 or state.global_step == state.max_steps):
             self._measure(state, control)
 
     def on_evaluate(

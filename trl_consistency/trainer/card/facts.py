@@ -20,6 +20,7 @@ from ...models.sharding import shape_of
 from ...passes.capture import find_blocks
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
+from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
 from ..run.resumption import describe_history, past_methods
 from .papers import cite, in_words, name_methods, name_without_paper
@@ -217,28 +218,27 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     for callback in trainer.callback_handler.callbacks:
         if stopped := getattr(callback, "stopped", None):
             facts["Stopped"] = stopped
-    if best_step := _best_step(trainer):
-        facts["Kept"] = f"the weights of step {best_step:,}, the best by `{args.metric_for_best_model}`"
+    if missed := missed_best(trainer):
+        facts["Kept"] = missed
+    elif kept := best_step(trainer):
+        facts["Kept"] = f"the weights of step {kept:,}, the best by `{args.metric_for_best_model}`"
     if is_peft_model(trainer.model):
         config = trainer.model.peft_config[trainer.model.active_adapters[0]]
         numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
         shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
         kind = str(getattr(config.peft_type, "value", config.peft_type))
         quantised = ", on weights in 4 bits" if getattr(trainer.model, "is_loaded_in_4bit", False) else ""
+        if trainer.changed_config:
+            keys = ", ".join(map(_safe, trainer.changed_config))
+            facts["Base model's config"] = (
+                f"changed in {keys}: on the model as its files are, the adapter does something else"
+            )
         facts["Adapter"] = f"{'LoRA' if kind == 'LORA' else kind}{shape}{quantised}"
     else:
         sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]
         trained = sum(size for size, is_trained in sizes if is_trained)
         facts["Trained weights"] = f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"
     return facts
-
-
-def _best_step(trainer: Any) -> int | None:
-    """Returns the step of the best checkpoint if its weights were loaded at the end of training."""
-    checkpoint = trainer.state.best_model_checkpoint
-    if trainer.is_in_train or not trainer.args.load_best_model_at_end or checkpoint is None:
-        return None
-    return int(checkpoint.rsplit("-", 1)[1])
 
 
 def _comparison_facts(trainer: Any) -> dict[str, str]:
@@ -308,7 +308,7 @@ def _target_description(trainer: Any) -> str:
 
 
 def _eval_results(trainer: Any) -> str:
-    last_step = _best_step(trainer) or trainer.state.global_step
+    last_step = best_step(trainer) or trainer.state.global_step
     last = {
         key: (value, entry["step"])
         for entry in trainer.state.log_history

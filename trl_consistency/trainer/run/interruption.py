@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
         manifest = state.stateful_callbacks.get(MANIFEST, {})
         files = list(manifest.get("files", {}).items())
         is_valid = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
-        is_valid &= isinstance(manifest.get("run"), dict | None)
+        is_valid &= isinstance(manifest.get("run"), dict | None) and isinstance(manifest.get("digests", {}), dict)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         is_valid = False
     if not is_valid:
@@ -71,12 +72,38 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
 
 def check_unchanged(checkpoint: str | Path) -> None:
     """Raises [`ConsistencyError`] if weights or states in a checkpoint have changed since they were saved."""
-    for name, digest in read_manifest(checkpoint).get("digests", {}).items():
-        if _digest(Path(checkpoint) / name) != digest:
-            raise ConsistencyError(
-                f"`resume_from_checkpoint`: {name} in {checkpoint} is damaged, or was changed after it was saved. Delete that "
-                "checkpoint, and resume from an earlier one."
-            )
+    manifest = read_manifest(checkpoint)
+    changed = changed_file(checkpoint)
+    if changed is None and "state" in manifest:
+        state = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())
+        changed = TRAINER_STATE_NAME if _digest_of_state(state) != manifest["state"] else None
+    if changed is not None:
+        raise ConsistencyError(
+            f"`resume_from_checkpoint`: {changed} in {checkpoint} is damaged, or was changed after it was saved. Delete that "
+            "checkpoint, and resume from an earlier one."
+        )
+
+
+def changed_file(checkpoint: str | Path, suffixes: tuple[str, ...] = LOADED) -> str | None:
+    """Returns a file with one of these suffixes that was changed or deleted since the checkpoint was saved, if any."""
+    try:
+        content = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())
+        digests = content["stateful_callbacks"][MANIFEST]["digests"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # nothing to compare with
+    for name, digest in digests.items():
+        file = Path(checkpoint) / name
+        if name.endswith(suffixes) and not (file.is_file() and _digest(file) == digest):
+            return str(name)
+    return None
+
+
+def _digest_of_state(state: dict[str, Any]) -> str:
+    """Returns a digest of what Trainer's state says: steps, epochs, metrics and logs, but not where checkpoints are."""
+    kept = {
+        name: value for name, value in state.items() if name not in ("stateful_callbacks", "best_model_checkpoint")
+    }
+    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _digest(file: Path) -> str:
@@ -220,6 +247,18 @@ class Checkpoints:
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
+        self._resumed_from = 0  # step
+        self._saved: set[int] = set()  # steps
+
+    def begin(self, checkpoint: str | None) -> None:
+        """Notes the checkpoint that the run resumes from, if any."""
+        self._resumed_from, self._saved = 0, set()
+        if checkpoint is not None and (state := Path(checkpoint) / TRAINER_STATE_NAME).is_file():
+            self._resumed_from = TrainerState.load_from_json(str(state)).global_step
+
+    def is_of_this_run(self, step: int) -> bool:
+        """Whether this run, or the one that it resumes, saved the checkpoint of a step, not an earlier run in the folder."""
+        return step <= self._resumed_from or step in self._saved
 
     @contextmanager
     def writing(self, trial: Any) -> Iterator[None]:
@@ -232,6 +271,7 @@ class Checkpoints:
             if trainer.args.save_total_limit:
                 _delete_damaged(run_dir)  # the rotation would count them
         trainer.accelerator.wait_for_everyone()
+        self._saved.add(trainer.state.global_step)
         try:
             yield
         except (OSError, RuntimeError, SafetensorError, ConsistencyError) as error:
@@ -255,6 +295,7 @@ class Checkpoints:
             "rows_per_step": rows_per_step(trainer),
             **trainer.run_record.to_dict(),
             "step": trainer.state.global_step,
+            "state": _digest_of_state(asdict(trainer.state)),
             "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(files)},
             "digests": {
                 str(path.relative_to(directory)): _digest(path)

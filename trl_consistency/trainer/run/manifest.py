@@ -16,6 +16,7 @@ from ...data.pairs import AnyDataset
 from ...data.prepare import columns_of
 from ...data.rendering import get_tokenizer
 from ...data.target_table import TargetTable
+from ...models.config_changes import NOT_OF_THE_MODEL
 
 
 # Rows of a stream that are compared; comparing all would mean rendering the whole stream first.
@@ -43,11 +44,6 @@ GENERATION = (
     *("use_vllm", "thinking_markers", "keep_thinking", "target_batch_size"),
 )
 
-# Config keys that do not change what the model computes. Token ids are aligned with the tokenizer's.
-NOT_OF_THE_MODEL = (
-    *("_name_or_path", "transformers_version", "architectures", "use_cache", "dtype", "torch_dtype"),
-    *("quantization_config", "pad_token_id", "bos_token_id", "eos_token_id"),
-)
 NOT_OF_THE_ADAPTER = (
     *("base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version", "runtime_config"),
     "task_type",
@@ -68,6 +64,8 @@ def describe_model(model: Any, generates: bool) -> dict[str, Any]:
     quantization = getattr(model.config, "quantization_config", None)
     facts = {f"config.{name}": value for name, value in config.items() if name not in NOT_OF_THE_MODEL}
     facts |= {"dtype": model.dtype, "quantization": quantization and quantization.to_dict(), "adapter": None}
+    # Not in the dict of a config. Mostly it decides about rounding, but some leave out the soft caps of a model.
+    facts["attn_implementation"] = model.config.get_text_config()._attn_implementation
     if generates:
         generation = model.generation_config.to_diff_dict()
         facts["generation_config"] = {k: v for k, v in generation.items() if k not in NOT_OF_THE_MODEL}

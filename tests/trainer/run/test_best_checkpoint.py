@@ -1,0 +1,155 @@
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.helpers.guard import guarded, rates, script
+from tests.helpers.models import make_pairs
+from trl_consistency import ConsistencyError
+from trl_consistency.files import write_text
+
+
+BEST = {
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "metric_for_best_model": "consistency/score",
+    "load_best_model_at_end": True,
+}
+
+
+def make_trainer(folder, monkeypatch, *sycophancy, **options):
+    """A trainer whose steps (the start is the first) get scripted scores: the less sycophancy, the better."""
+    script(monkeypatch, *(rates(10, sycophancy=of_ten) for of_ten in sycophancy))
+    trainer, _ = guarded(folder, eval_dataset=make_pairs(2), **BEST | options)
+    return trainer
+
+
+def lines(caplog, of="load_best_model_at_end"):
+    return [record.getMessage() for record in caplog.records if of in record.getMessage()]
+
+
+def kept(folder):
+    (line,) = (line for line in (folder / "README.md").read_text().splitlines() if line.startswith("| Kept |"))
+    return line
+
+
+def has_weights_of(trainer, checkpoint):
+    now = trainer.model.state_dict()
+    return all(now[name].equal(weight) for name, weight in load_file(checkpoint / "model.safetensors").items())
+
+
+def test_whole_best_checkpoint_needs_no_words(tmp_path, monkeypatch, caplog):
+    trainer = make_trainer(tmp_path, monkeypatch, 9, 6, 1, 4)
+    trainer.train()
+    assert has_weights_of(trainer, tmp_path / "checkpoint-2")
+    assert lines(caplog) == []
+
+
+def test_evaluations_and_saves_at_the_end_of_a_run_that_is_shorter_than_their_interval(tmp_path, monkeypatch, caplog):
+    """Trainer does so; there is only nothing to choose from."""
+    trainer = make_trainer(tmp_path, monkeypatch, 9, 6, eval_steps=50, save_steps=100)
+    trainer.train()
+    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [3]
+    assert (tmp_path / "checkpoint-3").is_dir()
+    (line,) = lines(caplog)
+    assert "has nothing to choose from: `save_steps` is 100, and training ends after 3 steps" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"eval_strategy": "epoch", "save_strategy": "epoch", "max_steps": 1}, "there is one epoch"),
+        ({"save_strategy": "best", "eval_steps": 3}, "`eval_steps` is 3, and training ends after 3 steps"),
+        ({"save_strategy": "best"}, None),
+        ({"save_steps": 2}, "evaluations are 1 steps apart (`eval_steps`), and checkpoints 2 (`save_steps`)"),
+    ],
+)
+def test_what_cannot_be_chosen_is_said_first(tmp_path, monkeypatch, caplog, options, expected):
+    trainer = make_trainer(tmp_path, monkeypatch, 9, 6, 4, 1, **options)
+    trainer.train()
+    assert [expected in line for line in lines(caplog)] == ([] if expected is None else [True])
+
+
+@pytest.mark.parametrize(
+    ("sycophancy", "said", "checkpoint"),
+    [
+        ((9, 1, 6, 4), "those after the last step: step 1, the best by `consistency/score`, has no checkpoint", 3),
+        ((9, 6, 5, 1, 4), "those of step 2: step 3, the best by `consistency/score`, has no checkpoint", 2),
+    ],
+)
+def test_best_step_that_was_not_saved(tmp_path, monkeypatch, caplog, sycophancy, said, checkpoint):
+    trainer = make_trainer(tmp_path, monkeypatch, *sycophancy, save_steps=2, max_steps=len(sycophancy) - 1)
+    trainer.train()
+    assert has_weights_of(trainer, tmp_path / f"checkpoint-{checkpoint}")
+    assert lines(caplog)[-1].endswith(f"`load_best_model_at_end`: the weights are {said}.")
+    trainer.save_model()
+    assert kept(tmp_path) == f"| Kept | the weights are {said} |"
+
+
+def delete(checkpoint):
+    shutil.rmtree(checkpoint)
+
+
+def change(checkpoint):
+    file = checkpoint / "model.safetensors"
+    save_file({name: weight + 1 for name, weight in load_file(file).items()}, file, {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (delete, "checkpoint-2, the best checkpoint, is not there any more. Put it back"),
+        (change, "model.safetensors in .*checkpoint-2, the best checkpoint, is not as it was saved. Put it back"),
+    ],
+)
+def test_best_checkpoint_that_was_deleted_or_changed(tmp_path, monkeypatch, damage, said):
+    trainer = make_trainer(tmp_path / "run", monkeypatch, 9, 6, 1, 4)
+    original = trainer._load_best_model
+
+    def load():
+        shutil.copytree(tmp_path / "run" / "checkpoint-2", tmp_path / "copy")
+        damage(tmp_path / "run" / "checkpoint-2")
+        original()
+
+    monkeypatch.setattr(trainer, "_load_best_model", load)
+    with pytest.raises(ConsistencyError, match=f"^`load_best_model_at_end`: .*{said}"):
+        trainer.train()
+    # What the message says to do
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2", ignore_errors=True)
+    shutil.copytree(tmp_path / "copy", tmp_path / "run" / "checkpoint-2")
+    resumed = make_trainer(tmp_path / "run", monkeypatch)
+    resumed.train(resume_from_checkpoint=True)
+    assert has_weights_of(resumed, tmp_path / "copy")
+
+
+def test_resumed_without_its_best_checkpoint(tmp_path, monkeypatch, caplog):
+    make_trainer(tmp_path, monkeypatch, 9, 6, 1, 4).train()
+    shutil.rmtree(tmp_path / "checkpoint-2")
+    resumed = make_trainer(tmp_path, monkeypatch)
+    resumed.train(resume_from_checkpoint=True)
+    assert has_weights_of(resumed, tmp_path / "checkpoint-3")
+    assert "step 2, the best by `consistency/score`, has no checkpoint" in lines(caplog)[-1]
+
+
+def test_best_checkpoint_of_an_earlier_run_in_the_folder(tmp_path, monkeypatch):
+    make_trainer(tmp_path, monkeypatch, 9, 6, 5, 4).train()
+    trainer = make_trainer(tmp_path, monkeypatch, 9, 1, 6, 4, save_steps=2)
+    with pytest.raises(ConsistencyError, match=r"checkpoint-1 is an earlier run's: this one saved no step 1\. Delete"):
+        trainer.train()
+
+
+@pytest.mark.parametrize(("key", "value"), [("epoch", 0.25), ("best_metric", 99.0), ("best_global_step", 1)])
+def test_state_that_was_edited(tmp_path, monkeypatch, key, value):
+    make_trainer(tmp_path, monkeypatch, 9, 6, 1, 4).train()
+    path = tmp_path / "checkpoint-3" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    write_text(path, json.dumps(state))  # as it was, though with other spaces
+    make_trainer(tmp_path, monkeypatch).train(resume_from_checkpoint=True)
+    write_text(path, json.dumps(state | {key: value}))
+    with pytest.raises(
+        ConsistencyError, match=r"trainer_state\.json in .*checkpoint-3 is damaged, or was changed after"
+    ):
+        make_trainer(tmp_path, monkeypatch).train(resume_from_checkpoint=True)

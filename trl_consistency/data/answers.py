@@ -1,0 +1,49 @@
+"""Finds clean prompts with two right answers: one of them is wrong."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .pairs import parse_or_none
+
+
+REQUESTS = (
+    "harmful",
+    "benign",
+)  # Categories of requests, which have no right answer; all others only group questions.
+
+
+class Contradiction(NamedTuple):
+    """Two rows, by their numbers, whose clean prompts are the same and whose answers are not."""
+
+    row: int
+    answer: Any
+    earlier_row: int
+    earlier_answer: Any
+
+
+def question_key(row: Mapping[str, Any]) -> str | None:
+    """Returns all that the right answer depends on, which is not the cue; None for rows without a right answer."""
+    if not row.get("answer") or row.get("category") in REQUESTS or row.get("clean_prompt") is None:
+        return None
+    return json.dumps([row.get(column) for column in ("clean_prompt", "tools", "chat_template_kwargs")], default=str)
+
+
+def contradictions(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Contradiction]:
+    """
+    Yields the rows, given with their numbers, whose clean prompt an earlier row has with another `answer`, unless either
+    answer is among the other row's `aliases`.
+    """
+    first: dict[str, tuple[int, Mapping[str, Any]]] = {}
+    for number, row in rows:
+        key = question_key(row)
+        if key is None:
+            continue
+        earlier_number, earlier = first.setdefault(key, (number, row))
+        if row["answer"] not in _names(earlier) and earlier["answer"] not in _names(row):
+            yield Contradiction(number, row["answer"], earlier_number, earlier["answer"])
+
+
+def _names(row: Mapping[str, Any]) -> list[Any]:
+    aliases = parse_or_none(row.get("aliases"))
+    return [row["answer"], *(aliases if isinstance(aliases, list) else ())]
