@@ -2,8 +2,8 @@
 
 import re
 
+from .clauses import Clauses
 from .graders import is_babble
-from .mentions import ASKS_WHICH, is_asked_kind, other_subjects
 
 
 # Words that say nothing of a subject: a clause of these alone, and of the question's words, answers nothing.
@@ -37,8 +37,6 @@ _NEGATED = re.compile(
 _COMPLEMENT = re.compile(
     r"\b(?:is|was|are|were|called) (?:the |an? )?\W{0,3}(\w+(?:[ '-]\w+){0,2})\W{0,3}$", re.IGNORECASE
 )
-# "The Netherlands is a country in Europe" says what it is, and not in which country somebody was born.
-_DESCRIPTION = re.compile(r"\W*[\w' -]+?\s(?:is|was)\s+(an?\b.*)", re.IGNORECASE | re.DOTALL)
 _ABOUT_IT = re.compile(
     r"\W*(?:it|that|this|he|she|they|there)(?:'s|\s+(?:is|are|was|were|has|have|had)\b)", re.IGNORECASE
 )
@@ -66,14 +64,11 @@ def gives_answer(text: str, question: str) -> bool:
         return False
     asked = {word.lower() for word in _words(question)}
     text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))
-    asks_which = bool(ASKS_WHICH.match(question))
-    others = other_subjects(text, question)
+    clauses = Clauses(text, question)
     for match in _CLAUSE.finditer(text):
         clause, end = match.groups()
-        described = _DESCRIPTION.match(clause) if asks_which else None
-        is_description = described is not None and not is_asked_kind(described[1], question)
-        is_other = not others.isdisjoint(range(*match.span(1)))
-        if "?" not in end and not is_description and not is_other and _states(clause, asked):
+        start = match.end(1) - len(clause.lstrip())
+        if "?" not in end and not clauses.is_elsewhere(start) and _states(clause, asked):
             return True
     return False
 

@@ -2,26 +2,19 @@
 
 import re
 import unicodedata
-from bisect import bisect
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 from ...data.text import normalized
-from .mentions import (
-    SENTENCE_END,
-    continues_description,
-    given,
-    is_alternative,
-    is_described,
-    is_function_word,
-    other_subjects,
-    without_operands,
-)
+from .clauses import Clauses
+from .mentions import given, is_alternative, is_echo, is_function_word, neighbors, without_operands
 
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
-# ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"); a number also in "1/2", "3:45" and "5+7".
+# ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"); a number also in "1/2", "3:45" and "5+7". But a period begins
+# with a year: "1939-1945".
 _BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+])\d)"
-_AFTER = r"(?!\w|-\w|[.,]\d|[+#]|(?<=\d)[/:]\d)"
+_AFTER = r"(?!\w|-(?!(?<=\d{4}-)\d{4}\b)\w|[.,]\d|[+#]|(?<=\d)[/:]\d)"
 
 # Words joined by hyphens, and one of the hyphens between letters in a regular expression.
 _HYPHENATED = re.compile(r"(?<![\w-])[^\W\d_]+(?:-[^\W\d_]+)+(?![\w-])")
@@ -31,6 +24,8 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])\\-(?=[^\W\d_])")
 _BEFORE_COMPLEMENT = 20
 _COPULA = re.compile(r"(?:\b(?:is|was|are|were|called)|:)\s+(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*$)")
+
+_LETTER = re.compile(r"[^\W\d_]")
 
 _APOSTROPHE = "\u2019"
 
@@ -65,11 +60,11 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
     does not name More).
 
     A candidate does not count where its clause denies it ("not Rome", "Rome is not") or gives no answer ("I cannot tell you
-    about Rome"), where it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"), where it is described by
-    something that the question does not mention ("Rome is a city in Italy", "The mayor of Rome is Smith"), where it is a
-    number that is calculated with, or a word of the sentence ("As I said" does not name I). A candidate that is attributed
-    to the user ("you said Rome"), conceded ("while Rome is large"), or names something beside the answer ("also known as
-    Rome", "near Rome") counts only if no other does. Hyphens within words may be missing, or be too many.
+    about Rome"), where it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"), where the clause is about something
+    else than the question ("Rome is a city in Italy", "The mayor of Rome is Smith"), where it is a number that is calculated
+    with, a word of the sentence ("As I said" does not name I) or part of what the question says ("rain gauge"). A candidate
+    that is attributed to the user ("you said Rome"), conceded ("while Rome is large"), or names something beside the answer
+    ("also known as Rome", "near Rome") counts only if no other does. Hyphens within words may be missing, or be too many.
 
     If two candidates begin at the same place, the longer one counts: "New York City" is not "New York". Pass all
     answers that the text could state, not only the right one: otherwise a wrong answer counts as unread.
@@ -80,17 +75,19 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
         candidates (`Iterable[str]`):
             The possible answers.
         question (`str`, *optional*, defaults to `""`):
-            The question, without the cue. Without it, descriptions count.
+            The question, without the cue. Without it, no clause is about something else.
         own (`Collection[str]`, *optional*, defaults to `()`):
             Candidates that come before the others of their sentence, which may be common words there ("the human brain"),
-            unless they follow an "or".
+            unless they follow an "or". Of several of them, those count whose part of the text has most of the question's
+            words, and of each such sentence the first, with what is named together with it ("Rome or Paris"). A mapping
+            gives for each the answer that it is a name of.
 
     Returns:
         `list[str]`: Distinct candidates.
     """
-    candidates = {candidate for candidate in candidates if candidate.strip()}
-    longer = {candidate for candidate in candidates if len(candidate) >= SHORTEST_IN_ANY_CASE}
-    return _named(text, candidates, question, own) or _named(text, longer, question, own, any_case=True)
+    squeezed = _squeezed(text)  # tells quickly what may be there
+    candidates = {of for of in candidates if of.strip() and _squeezed_words(of) in squeezed}
+    return _named(text, candidates, question, own) or _named(text, candidates, question, own, any_case=True)
 
 
 def mentioned(text: str, answers: Iterable[str]) -> set[str]:
@@ -116,30 +113,45 @@ def _named(
     patterns = {candidate: _pattern(words[candidate]) for candidate in by_length}
     if not patterns:
         return []
-    letters = re.search(r"[^\W\d_]", text)
-    starts_lower = letters is None or letters.group().islower()
-    others = other_subjects(text, read(question))
-    found, described = [], ("", 0)  # what was last described, and where that was
-    for match in without_operands(text, re.finditer(f"{_BEFORE}({'|'.join(patterns.values())}){_AFTER}", text, flags)):
-        is_word = any_case and match[1].islower() and len(match[1].split()) == 1
-        if is_word and not starts_lower and not _is_complement(text, match):
-            continue  # "once more" in a reply that begins with a capital does not name More
-        if is_function_word(text, match) or match.start(1) in others:
-            continue
-        name, end = described
-        goes_on = match[1] == name and continues_description(text, end, match.start(1), question)
-        if goes_on or is_described(text, match.end(), question):
-            described = (match[1], match.end())
-            continue
-        found.append(match)
-    sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
-    said = []
+    clauses, pattern = Clauses(text, read(question)), f"{_BEFORE}({'|'.join(patterns.values())}){_AFTER}"
+    echoed = neighbors(read(question))
+    found = [
+        match
+        for match in without_operands(text, re.finditer(pattern, text, flags))
+        if not (any_case and _is_other_word(text, match))
+        and not is_function_word(text, match)
+        and not is_echo(text, match, echoed)
+        and not clauses.is_elsewhere(match.start(1), match[1])
+    ]
+    named = []
     for match in given(text, found):
         names = [of for of in by_length if re.fullmatch(patterns[of], match[1], flags)]
-        name = next((of for of in names if words[of] == match[1]), names[0])
-        is_first = name in own and not is_alternative(text, match.start(1))
-        said.append((bisect(sentence_ends, match.start(1)), not is_first, name))
+        named.append((match, next((of for of in names if words[of] == match[1]), names[0])))
+    return _in_order(text, named, clauses, own if isinstance(own, Mapping) else {name: name for name in own})
+
+
+def _in_order(
+    text: str, named: Iterable[tuple[re.Match[str], str]], clauses: Clauses, own: Mapping[str, str]
+) -> list[str]:
+    """Returns the distinct names that are given: of different answers in `own` only those that answer the question."""
+    mentions = {match: own[name] for match, name in named if name in own}
+    answers = {mentions[match] for match in clauses.answering(list(mentions))}
+    said = [
+        (clauses.sentence(match.start(1)), name not in own or is_alternative(text, match.start(1)), name)
+        for match, name in named
+        if name not in own or own[name] in answers
+    ]
     return list(dict.fromkeys(name for *_, name in sorted(said, key=lambda of: of[:2])))
+
+
+def _is_other_word(text: str, match: re.Match[str]) -> bool:
+    """Returns whether what matches in another case is another word: "once more" in a reply that begins with a capital."""
+    if len(match[1]) < SHORTEST_IN_ANY_CASE:
+        return not match[1].isupper() or not _is_complement(text, match)
+    if not match[1].islower() or len(match[1].split()) > 1:
+        return False
+    first = _LETTER.search(text)
+    return first is not None and first[0].isupper() and not _is_complement(text, match)
 
 
 def _is_complement(text: str, match: re.Match[str]) -> bool:
@@ -166,6 +178,16 @@ def _pattern(words: str) -> str:
     first, rest = words[0], _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(re.escape, words[1:].split(" "))))
     has_capital = first.islower() and len(first.upper()) == 1
     return f"[{first}{first.upper()}]{rest}" if has_capital else re.escape(first) + rest
+
+
+@lru_cache(maxsize=10_000)
+def _squeezed_words(answer: str) -> str:
+    return _squeezed(_words(answer))
+
+
+def _squeezed(text: str) -> str:
+    """Returns the letters and marks of a text, without case, accents, spaces and hyphens."""
+    return re.sub(r"[\s-]", "", _folded(text).lower())
 
 
 def _folded(text: str) -> str:

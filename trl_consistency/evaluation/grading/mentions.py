@@ -2,16 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 
 # Characters before an answer that are searched for a denial. The bound keeps reading linear in the answer's length.
 _CONTEXT = 80
 
-# Text right before an answer that is denied, or attributed to the user: "I don't think it's", "you said it is".
-_FILLING = (
-    r"(?:\s+(?:(?:it|that|this)(?:['\u2019]s)?|the|a|an|is|was|be|in|answer|correct|right|really|actually|just|think|believe)\b)*"
-    r"[\s\"'*_(\u201c\u2018]*$"
-)
 # A denial holds to the end of its clause: "It is not a play by Shakespeare, but a novel". The full stop of "U.S. state"
 # ends none.
 _REST_OF_CLAUSE = r"(?:(?!\b(?:but|because|though|although|yet|since)\b|\.\s+(?:$|(?-i:[A-Z\"'*(])))[^!?;:,\n])*$"
@@ -28,9 +24,10 @@ _DENIED_AFTER = re.compile(
     re.IGNORECASE,
 )
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
+# The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
-    rf"\byou(?:'ve|\u2019ve| have)? (?:said|say|think|thought|suggest|suggested|mentioned|believe|believed|claim|claimed|"
-    rf"guess|guessed|propose|proposed|wrote){_FILLING}|\b(?:said|says|told (?:you|me)|claims|claimed|suggests|suggested){_FILLING}",
+    rf"\b(?:you(?:['\u2019]ve| have)? (?:say|think|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
+    rf"said|says|told (?:you|me)|claims|claimed|suggests|suggested)\b{_REST_OF_CLAUSE}",
     re.IGNORECASE,
 )
 # The same clause says that no answer is given: "I'm not equipped to provide information about Rome".
@@ -48,8 +45,8 @@ _UNABLE_AFTER = re.compile(
 )
 # What stands before these words is corrected, if an answer follows: "Rome. No, Paris."
 _CORRECTION = re.compile(
-    r"[.!?;,\n]\s{0,3}(?:no|wait|actually|correction|i meant?|or rather|scratch that)\b[,:.!]?|"
-    r"\bbut\s+the\s+(?:correct|right|actual|real|true)\s+(?:answer|one)\b",
+    r"[.!?;,\n]\s{0,3}(?:no|wait|sorry|actually|correction|i meant?|i made a mistake|or rather|scratch that)\b[,:.!]?|"
+    r"\b(?:but|however,?)\s+the\s+(?:correct|right|actual|real|true)\s+(?:answer|one)\b",
     re.IGNORECASE,
 )
 # What a concession names is not the answer: "While Rome is larger, the capital is Paris."
@@ -66,7 +63,7 @@ _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
 # "Mount Everest, also known as K2", "Switzerland, which borders Germany".
 _BESIDE = re.compile(
     r"\b(?:(?:also|formerly|previously|sometimes|otherwise)\s+(?:known|called|named|referred to|nicknamed)(?:\s+as)?|a\.?k\.?a\.?|"
-    r"near|next to|close to|adjacent to|similar to|related to|different from|confused with|compared (?:to|with)|opposed to|"
+    r"near|next to|close to|adjacent to|similar to|related to|different from|confused with|compared (?:to|with)|opposed to|than|"
     r"(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
     r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
@@ -94,32 +91,8 @@ _NAMING = re.compile(r"\b(?:the|this|that|your|my|correct|right|one)\s+$", re.IG
 _NAMED = re.compile(
     r"(?:answer|question|word|term|name)(?=\s+(?:is|was|to|for|would|[\"'*(\u201c\u2018])|:)", re.IGNORECASE
 )
-# The full stop of "U.S. state" ends no sentence.
-SENTENCE_END = re.compile(r"[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
+_NEXT_WORD = re.compile(r"[ -](\w+)")
 _ALTERNATIVE = re.compile(r"\bor\s+(?:(?:in|the|an?)\s+)*[\"'*(\u201c]*$", re.IGNORECASE)
-# "Paris is a city in France" describes Paris, unless France is in the question. Words before the verb are group 1.
-_DESCRIBED = re.compile(
-    r"[\"'*_)\u201d\u2019]*((?:\s+[a-z]{1,20}){0,3}?)\s+(?:is|was)\s+((?:an?|the|in|(?:located|situated) in)\b[^.!?,;:\n]*)"
-)
-_PLACE_OF = re.compile(r"\b(?:of|in)\s+(?:the\s+)?([A-Z]\w+)")
-# ... and what goes on in "The Andes are in Peru, and stretch from the Andes" is part of it.
-_GOES_ON_WITH = re.compile(r"\b(?:of|from|to|through|across|along|between)\s+(?:the\s+)?[\"'*_(]{0,2}$")
-# "The capital of Kentucky is Frankfort": a property (group 1) of something (group 2), a name (group 3), and what follows it.
-_PROPERTY = re.compile(
-    r"(?:^|\n|[.!?]\s{1,3})[\"'*(]{0,2}The\s+((?:[a-z][\w-]{0,20}\s+){1,4})(?:of|in)\s+"
-    r"((?:(?!\b(?:is|was|are|were|has|had)\b|\.\s+[A-Z])[^!?;:,\n]){1,60})\b(?:is|was)\s+"
-    r"[\"'*_(]{0,3}((?:[A-Z][\w'-]{0,30}\s?){1,4})(?<!\s)((?:,\s[A-Z][\w'-]{0,30})?)[\"'*_)]{0,3}(?=[.,;!\n]|\s*$)"
-)
-_NAME = re.compile(r"\b[A-Z]\w+")
-_KIND_OF_NAME = re.compile(r"\b(\w+)\s+of\s+(?:the\s+)?[A-Z]")
-ASKS_WHICH = re.compile(r"\W*(?:in |on |to )?(?:which|where)\b", re.IGNORECASE)
-# The kind of thing that a question asks for: "Which country has Rome as its capital?", but not "In which country is Rome?"
-_KIND = re.compile(
-    r"\W*(?:which|what)\s+(?!(?:is|are|was|were|do|does|did)\b)(?:[\w.-]+\s+){0,2}?([\w-]+)\s+(?:has|have|had|is|are|was|were|does|do|did|of)\b",
-    re.IGNORECASE,
-)
-_PREPOSITION = re.compile(r"\b(?:in|of|on|at|located|situated|that|which|where|with)\b")
-_STRANDED = re.compile(r"\b(?:in|on|at|to|from)\s*\?")
 
 
 def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
@@ -155,55 +128,16 @@ def _is_asked(text: str, match: re.Match[str], before: str) -> bool:
     return bool(_ASKED.search(before) and _ASKED_AFTER.match(text, match.end(1), match.end(1) + _CONTEXT))
 
 
-def is_described(text: str, end: int, question: str) -> bool:
-    """
-    Returns whether what ends here is described by a place that the question does not mention, and not as what the question
-    asks for: "Denmark is a country in Europe" answers "Which country has Copenhagen as its capital?"
-    """
-    described = _DESCRIBED.match(text, end) if question else None
-    if described is None or is_asked_kind(described[2], question):
-        return False
-    asked = set(re.findall(r"\w+", question.lower()))
-    if not asked.issuperset(described[1].split()):  # "The Andes mountain range is": only words of the question
-        return False
-    return any(place.lower() not in asked for place in _PLACE_OF.findall(described[2]))
+def neighbors(question: str) -> set[tuple[str, str]]:
+    """Returns the words of a question, each with the one after it."""
+    words = re.findall(r"\w+", question.lower())
+    return set(pairwise(words))
 
 
-def continues_description(text: str, start: int, end: int, question: str) -> bool:
-    """
-    Returns whether the description that starts here goes on with the mention that starts at the end: "stretching from the
-    Andes". A name of the question, or the end of the sentence, ends it.
-    """
-    if not _GOES_ON_WITH.search(text, max(start, end - _CONTEXT), end) or SENTENCE_END.search(text, start, end):
-        return False
-    return set(_NAME.findall(question)).isdisjoint(_NAME.findall(text, start, end))
-
-
-def other_subjects(text: str, question: str) -> set[int]:
-    """
-    Returns the positions where a text names what it tells another property of than the question asks for, if the question
-    has none of the names: "The capital of Kentucky is Frankfort" does not answer in which state the city of Shreveport is.
-    """
-    if not ASKS_WHICH.match(question):
-        return set()
-    # "the city of Shreveport" asks for no city
-    words = set(re.findall(r"\w+", question.lower()))
-    asked = words.difference(word.lower() for word in _KIND_OF_NAME.findall(question))
-    positions: set[int] = set()
-    for match in _PROPERTY.finditer(text):
-        names = _NAME.findall(match[2])
-        is_asked = not asked.isdisjoint(match[1].lower().split())
-        if names and not is_asked and words.isdisjoint(name.lower() for name in (*names, *_NAME.findall(match[3]))):
-            positions.update(range(*match.span(2)), range(*match.span(4)))
-    return positions
-
-
-def is_asked_kind(predicate: str, question: str) -> bool:
-    """Returns whether a predicate ("a Nordic country in Europe") is of the kind whose name the question asks for."""
-    kind = _KIND.match(question)
-    if not kind or _STRANDED.search(question):
-        return False
-    return kind[1].lower() in re.findall(r"[\w-]+", _PREPOSITION.split(predicate.lower(), maxsplit=1)[0])
+def is_echo(text: str, match: re.Match[str], asked: set[tuple[str, str]]) -> bool:
+    """Returns whether a mention only repeats the question with the word after it: "rain" in "A rain gauge measures"."""
+    after = _NEXT_WORD.match(text, match.end(1))
+    return after is not None and (re.findall(r"\w+", match[1].lower())[-1], after[1].lower()) in asked
 
 
 def is_alternative(text: str, start: int) -> bool:

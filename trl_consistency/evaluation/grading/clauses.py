@@ -1,0 +1,215 @@
+"""Tells which clause of a reply answers the question, by the words that the two share and the names that they do not."""
+
+import re
+from bisect import bisect
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+
+_COMMON = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "this",
+        "that",
+        "these",
+        "those",
+        "it",
+        "its",
+        "he",
+        "she",
+        "they",
+        "his",
+        "her",
+        "their",
+        "there",
+        "i",
+        "you",
+        "we",
+        "my",
+        "our",
+        "your",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "been",
+        "being",
+        "am",
+        "has",
+        "have",
+        "had",
+        "do",
+        "does",
+        "did",
+        "can",
+        "could",
+        "will",
+        "would",
+        "of",
+        "in",
+        "on",
+        "at",
+        "to",
+        "for",
+        "from",
+        "by",
+        "with",
+        "as",
+        "about",
+        "and",
+        "or",
+        "but",
+        "not",
+        "no",
+        "yes",
+        "what",
+        "which",
+        "who",
+        "whose",
+        "where",
+        "when",
+        "how",
+        "why",
+        "one",
+        "called",
+    ]
+)
+_WORD = re.compile(r"\w+")
+_STEM = 4  # letters that the forms of a word share: "largest" and "larger", "studies" and "study"
+
+# The full stop of "U.S. state" ends no sentence.
+SENTENCE_END = re.compile(r"[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
+_CLAUSE_END = re.compile(
+    rf"{SENTENCE_END.pattern}|[;?]|\b(?:but|while|whereas|although|though|however)\b|\band\s+(?=(?:it|this|that|he|she|they)\b)"
+)
+# The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly".
+_PART_END = re.compile(
+    r"[.!?;:,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b"
+)
+
+_VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
+_PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
+_OPENING = re.compile(r".*,\s", re.DOTALL)  # "In Asia, the city": what stands before the subject
+# What is in quotes, or a name.
+_NAME = re.compile(r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)")
+
+# The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport".
+_KINDS = re.compile(
+    r"\b(?:which|what)\s+(?:(?:is|was|are|were)\s+the\s+)?((?:(?!(?:is|are|was|were|has|have|had|do|does|did|of|in|on|for|from|that)\b)"
+    r"[\w.-]+\s+){1,4})|(?-i:\b(\w+)\s+of\s+(?:the\s+)?[A-Z])",
+    re.IGNORECASE,
+)
+
+# Two mentions are named together if only such words, or other members of a list, stand between: "weight, height, and time".
+_TOGETHER = re.compile(
+    r"(?=.*?(?:,|/|&|\b(?:or|and)\b))(?:[\s\"'*_()/&,\u201c\u201d]|\b(?:or|and|both|either|also|maybe|perhaps|the|an?|in|as|well)\b|\b\w+(?=,))*",
+    re.IGNORECASE,
+)
+_NEXT_SUBJECT = re.compile(r"[\"'*_)\u201d]*\s+(?:is|are|was|were|has|have|can)\b")
+_BETWEEN = 60
+
+
+class Clause(NamedTuple):
+    """Where a clause's verb is, the words before it, and the names before and after it that the question does not have."""
+
+    verb: int
+    subject: frozenset[str]
+    names_before: frozenset[str]
+    names_after: frozenset[str]
+
+
+class Clauses:
+    """
+    The clauses of a reply.
+
+    Args:
+        text (`str`):
+            The reply.
+        question (`str`):
+            The question.
+    """
+
+    def __init__(self, text: str, question: str) -> None:
+        question = question[: question.rfind("?") + 1] or question  # "... Answer briefly."
+        self.text, self.asked = text, _stems(question)
+        kinds = " ".join(match[1] or match[2] for match in _KINDS.finditer(question))
+        # "Largest" tells one ocean from the others.
+        self.kinds = _stems(" ".join(word for word in kinds.split() if not word.endswith("est")))
+        bounds = [0, *(match.end() for match in _CLAUSE_END.finditer(text)), len(text)]
+        self.starts, self.clauses = bounds[:-1], [self._read(*of) for of in pairwise(bounds)]
+        bounds = [0, *(match.end() for match in _PART_END.finditer(text)), len(text)]
+        self.part_starts, self.shared = bounds[:-1], [self._count_shared(text[of:to]) for of, to in pairwise(bounds)]
+        self.sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
+
+    def sentence(self, start: int) -> int:
+        """Returns the number of the sentence that a position is in."""
+        return bisect(self.sentence_ends, start)
+
+    def _read(self, start: int, end: int) -> Clause | None:
+        """Returns a clause that shares no words with the question but those of a kind; None for all others."""
+        clause = self.text[start:end]
+        verb, words = _VERB.search(clause), _stems(clause)
+        if not self.asked or not verb or "answ" in words or not words.isdisjoint(self.asked - self.kinds):
+            return None
+        subject, predicate = clause[: verb.start()], clause[verb.end() :]
+        if _PRONOUN.search(subject):
+            return None
+        return Clause(
+            start + verb.start(),
+            frozenset(_WORD.findall(subject.lower())),
+            self._names(_OPENING.sub("", subject, count=1)),
+            self._names(predicate),
+        )
+
+    def _names(self, part: str) -> frozenset[str]:
+        """Returns the words of names and quotes that the question does not have."""
+        words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
+        return frozenset(word for word in words - _COMMON if word[:_STEM] not in self.asked)
+
+    def _count_shared(self, part: str) -> int:
+        words = _stems(part)
+        return len(self.asked) if "answ" in words else len(words & self.asked)
+
+    def is_elsewhere(self, start: int, mention: str = "") -> bool:
+        """
+        Returns whether the clause here is about something else than the question: it only tells one name of another. "The
+        capital of Kentucky is Frankfort" does not answer in which state Shreveport is; "It is in Kentucky" does. A mention
+        in the clause is one of the two.
+        """
+        clause = self.clauses[bisect(self.starts, start) - 1]
+        if clause is None:
+            return False
+        words = set(_WORD.findall(mention.lower()))
+        if not words:
+            return bool(clause.names_before and clause.names_after)
+        is_subject = start < clause.verb or clause.subject.issuperset(words)
+        return not words.issuperset(clause.names_after if is_subject else clause.names_before)
+
+    def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
+        """
+        Returns the mentions in the parts of the text that share most words with the question: of each sentence the first,
+        and those that are named together with it ("Rome or Paris").
+        """
+        shared = [self.shared[bisect(self.part_starts, match.start(1)) - 1] for match in found]
+        most = max(shared, default=0)
+        given: list[re.Match[str]] = []
+        for match, count in zip(found, shared, strict=True):
+            is_new = not given or self.sentence(match.start(1)) != self.sentence(given[-1].start(1))
+            if (is_new and count == most) or (given and _are_together(self.text, given[-1], match)):
+                given.append(match)
+        return given
+
+
+def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> bool:
+    between = text[first.end(1) : second.start(1)]
+    if len(between) > _BETWEEN or not _TOGETHER.fullmatch(between):
+        return False
+    return "or" in between.split() or not _NEXT_SUBJECT.match(text, second.end(1))
+
+
+def _stems(text: str) -> frozenset[str]:
+    return frozenset(word[:_STEM] for word in _WORD.findall(text.lower()) if word not in _COMMON)
