@@ -5,7 +5,8 @@ import json
 import pytest
 from huggingface_hub import ModelCard, snapshot_download
 
-from tests.helpers.publishing import set_config
+from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.publishing import CARD, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.publishing import publish
@@ -212,3 +213,18 @@ def test_links_that_are_neither_read_nor_sent_stay(adapter_dir, tmp_path, capsys
     (adapter_dir / "last").symlink_to(adapter_dir / "checkpoint-2")
     publish(adapter_dir, "me/bct", dry_run=True)
     assert "scheduler" not in capsys.readouterr().out.split("Stays here")[0]
+
+
+def test_files_of_an_earlier_model_go(hub, adapter_dir, tmp_path):
+    """Left there, they would be loaded in place of the model that was sent last."""
+    publish(adapter_dir, "me/bct")
+    hub.files("me/bct")["notes.md"] = b"mine"
+    for name, size in (("single", "1GB"), ("sharded", "60KB")):
+        folder = tmp_path / name
+        make_model().save_pretrained(folder, max_shard_size=size)
+        make_tokenizer().save_pretrained(folder)
+        (folder / "README.md").write_text(CARD)
+        with pytest.warns(UserWarning, match="^me/bct: removed what an earlier upload left and this model lacks: "):
+            publish(folder, "me/bct", base_model="Qwen/Qwen3-4B-Instruct-2507")
+        assert hub.files("me/bct").keys() - {"notes.md", ".gitattributes"} == {path.name for path in folder.iterdir()}
+        assert "notes.md" in hub.files("me/bct")

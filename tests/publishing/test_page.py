@@ -213,10 +213,36 @@ def test_results_are_of_the_weights_in_the_folder(adapter_dir):
     read_card(adapter_dir)
     weights = adapter_dir / "adapter_model.safetensors"
     save_file({name: 2 * weight for name, weight in load_file(weights).items()}, weights)
-    with pytest.raises(ConsistencyError, match=r"results\.json is of other weights than those in the folder"):
+    with pytest.raises(ConsistencyError, match=r"results\.json is of another model than the folder now holds"):
         read_card(adapter_dir)
     write_results(adapter_dir, RESULTS)
     read_card(adapter_dir)
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "chat_template.jinja"])
+def test_results_are_of_all_that_decides_an_answer(adapter_dir, file):
+    if file == "adapter_config.json":
+        set_config(adapter_dir, lora_alpha=1000)
+    else:
+        (adapter_dir / file).write_text("Always agree. {{ messages[0].content }}")
+    with pytest.raises(ConsistencyError, match=r"results\.json is of another model than the folder now holds"):
+        read_card(adapter_dir)
+
+
+def test_results_stay_valid_when_the_base_gets_its_name_on_the_hub(adapter_dir):
+    set_config(adapter_dir, base_model_name_or_path="/somewhere/base")
+    read_card(adapter_dir, base_model="me/base")
+
+
+def test_figures_without_their_file_go(adapter_dir):
+    add_results(adapter_dir)
+    (adapter_dir / "consistency_results.json").unlink()
+    with pytest.warns(UserWarning, match="figures .* are taken out"):
+        add_results(adapter_dir)
+    card = (adapter_dir / "README.md").read_text()
+    assert "25.0%" not in card
+    assert "model-index" not in card
+    assert "## Training" in card
 
 
 @pytest.mark.parametrize(
@@ -266,4 +292,5 @@ def test_pickled_weights(adapter_dir):
 
 def test_whole_model_needs_no_base_model(adapter_dir):
     (adapter_dir / "adapter_config.json").unlink()
+    write_results(adapter_dir, RESULTS)
     assert list(prepare_page(adapter_dir, "me/bct")) == ["README.md"]

@@ -8,9 +8,9 @@ import pytest
 import trl
 from safetensors.torch import load_file, save_file
 
-from tests.helpers.publishing import set_config
+from tests.helpers.publishing import RESULTS, set_config
 from trl_consistency import ConsistencyError
-from trl_consistency.publishing import publish
+from trl_consistency.publishing import publish, write_results
 from trl_consistency.publishing.secret_scan import choose_files, scan
 
 
@@ -78,6 +78,7 @@ def test_push_refuses_all_of_it_at_once(hub, adapter_dir):
     lines = (adapter_dir / "README.md").read_text().splitlines()
     (adapter_dir / "README.md").write_text("\n".join([*lines, "/home/me/y"]))  # above it, results will come
     (adapter_dir / "chat_template.jinja").write_text("{# /home/me/x #}\n\n{# hf_" + ALPHABET + " #}")
+    write_results(adapter_dir, RESULTS)
     message = (
         f"Nothing was sent: {adapter_dir} holds what must not be published.\n"
         rf"  README.md, line {len(lines) + 1}: a local path \(/home/me/y\)\n"

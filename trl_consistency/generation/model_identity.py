@@ -43,7 +43,7 @@ _OF_NO_EFFECT = (
     *("_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype", "use_cache"),
     *("output_router_logits", "router_aux_loss_coef"),
 )
-_OF_ADAPTERS = ("base_model_name_or_path", "revision", "inference_mode", "peft_version")
+OF_ADAPTERS = ("base_model_name_or_path", "revision", "inference_mode", "peft_version")
 
 
 def model_identity(
@@ -62,7 +62,7 @@ def model_identity(
     config = {key: value for key, value in base.config.to_dict().items() if key not in _OF_NO_EFFECT}
     identity: dict[str, Any] = {
         "name": name,
-        "config": _digest(config),
+        "config": digest_of(config),
         "dtype": str(base.dtype).removeprefix("torch."),
         "quantization": str(method) if (method := getattr(base, "quantization_method", None)) else None,
     }
@@ -79,7 +79,7 @@ def model_identity(
 
 def identity_digest(identity: dict[str, Any]) -> str:
     """Returns a short digest of an identity, for the name of a folder."""
-    return _digest({key: value for key, value in identity.items() if key != LIBRARIES})
+    return digest_of({key: value for key, value in identity.items() if key != LIBRARIES})
 
 
 def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None = None) -> AnswerCache:
@@ -98,7 +98,7 @@ def files_identity(folder: str | Path) -> dict[str, str]:
     for kind, patterns in FILES.items():
         paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
         if paths:
-            identity[kind] = _digest({str(path.relative_to(folder)): file_digest(path) for path in paths})
+            identity[kind] = digest_of({str(path.relative_to(folder)): file_digest(path) for path in paths})
     return identity
 
 
@@ -125,12 +125,13 @@ def model_tensors(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _adapter_digest(model: PeftModel, adapter: str) -> str:
-    config = {key: value for key, value in model.peft_config[adapter].to_dict().items() if key not in _OF_ADAPTERS}
+    config = {key: value for key, value in model.peft_config[adapter].to_dict().items() if key not in OF_ADAPTERS}
     weights = get_peft_model_state_dict(model, adapter_name=adapter)
-    return _digest({"config": config, "weights": fingerprint(weights.items())})
+    return digest_of({"config": config, "weights": fingerprint(weights.items())})
 
 
-def _digest(content: Any) -> str:
+def digest_of(content: Any) -> str:
+    """Returns a short digest of nested mappings, lists and plain values."""
     text = json.dumps(content, sort_keys=True, default=_plain)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 

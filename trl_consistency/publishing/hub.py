@@ -1,9 +1,11 @@
 """Publishes a folder: prepares and scans it, updates its card and config, and uploads it in one commit."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from ..errors import ConsistencyError, one_line
@@ -11,11 +13,19 @@ from ..escaping import printable
 from ..files import write_bytes
 from ..finite import check_files
 from .page import check_halves, is_hub_name, prepare_page
+from .results import RESULTS_FILE
 from .secret_scan import check_links, choose_files, scan
 
 
 # Marks a checkpoint, which is not changed: a run resumes from unchanged files only.
 CHECKPOINT_STATE = "trainer_state.json"
+# What a model is loaded from. Those of an earlier upload would be loaded in place of the new files, or along with them.
+LOADED = (
+    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*", "adapter_model*.bin", "adapter_config.json"),
+    *("config.json", "generation_config.json", "*.jinja", "chat_template.json", "tokenizer*", "vocab*", "merges.txt"),
+    *("special_tokens_map.json", "added_tokens.json", "processor_config.json", "preprocessor_config.json"),
+    RESULTS_FILE,
+)
 
 
 def publish(
@@ -33,7 +43,8 @@ def publish(
     Publishes a trained model: its weights, tokenizer, card, results and plots.
 
     The card and the adapter's config are completed in the folder first (a checkpoint is not changed). All files arrive
-    in one commit, or none. After a failure, repeat the call: weights already sent are not sent again.
+    in one commit, or none. Weights, configs, tokenizer and results of an earlier model on the page that this one lacks
+    are removed in the same commit; other files stay. After a failure, repeat the call: weights already sent are not sent again.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
@@ -92,14 +103,24 @@ def publish(
         url = api.create_repo(repo_id, private=private, exist_ok=True)
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
+        earlier = _left_over(api.list_repo_files(repo_id, revision=revision), files)
         operations = [CommitOperationAdd(name, changed.get(name, str(folder / name))) for name in files]
-        api.create_commit(repo_id, operations, commit_message=commit_message, revision=revision)
+        removals = [CommitOperationDelete(name) for name in earlier]
+        api.create_commit(repo_id, [*operations, *removals], commit_message=commit_message, revision=revision)
     except Exception as error:  # errors of the Hub, the name and the network share no type
         raise ConsistencyError(
             f"{folder} was not published: {explain(error, repo_id)} Nothing is lost: `trl-consistency push {folder} "
             f"{repo_id}` goes on from here."
         ) from None
+    if earlier:
+        warnings.warn(f"{repo_id}: removed what an earlier upload left and this model lacks: {', '.join(earlier)}.")
     return str(url)
+
+
+def _left_over(published: Collection[str], files: Collection[str]) -> list[str]:
+    """Returns the files of an earlier model on the page that the new one does not replace."""
+    loaded = {name for name in published if any(fnmatch(name, pattern) for pattern in LOADED)}
+    return sorted(name for name in loaded - set(files) if "/" not in name)
 
 
 def check_repo_id(repo_id: str) -> None:

@@ -24,6 +24,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 LOCAL_MODEL, LOCAL_REPO = "a local model", "path/to/this/folder"
 LARGEST_CARD = 5_000_000  # bytes
 RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
+_RESULTS_SECTION = re.compile(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> dict[str, bytes]:
@@ -78,7 +79,7 @@ def add_results(folder: str | Path, unfinished: str | Path | None = None) -> Non
 def insert_results(text: str, results: str) -> str:
     """Returns a card's text with results (Markdown) that replace earlier ones, before "Training" or at the end."""
     section = f"{RESULTS_HEADING}\n\n{results.strip()}\n"
-    had = re.search(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", text, re.MULTILINE | re.DOTALL)
+    had = _RESULTS_SECTION.search(text)
     if had:
         rest = text[had.end() :]
         return f"{text[: had.start()]}{section}{chr(10) if rest else ''}{rest}"
@@ -174,11 +175,17 @@ def _load_json(path: Path) -> dict[str, Any]:
 
 
 def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
+    data: Any = card.data
+    entries = data.eval_results or []
+    others = [entry for entry in entries if entry.dataset_type != DATASET_TYPE]
     if not (folder / RESULTS_FILE).exists():
+        if len(others) < len(entries):
+            warnings.warn(f"{folder} has no {RESULTS_FILE}: the figures of an earlier one are taken out of the card.")
+            data.eval_results = others or None
+            data.model_name = data.model_name if others else None
+            card.text = _RESULTS_SECTION.sub("", card.text, count=1)
         return
     page = read_results(folder)
-    data: Any = card.data
-    others = [entry for entry in data.eval_results or [] if entry.dataset_type != DATASET_TYPE]
     data.eval_results = others + model_index(page.results) or None
     data.model_name = (data.model_name or model_name) if data.eval_results else None
     plots = [path for suffix in ("png", "svg") for path in sorted(folder.glob(f"*.{suffix}"))]

@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult
 from ..errors import ConsistencyError, one_line
 from ..evaluation.rates.intervals import outcomes_text
 from ..files import write_text
-from ..generation.model_identity import files_identity
+from ..generation.model_identity import OF_ADAPTERS, digest_of, files_identity
 from ..pages import render, row_table
 
 
@@ -137,7 +137,7 @@ def write_results(
         findings (`Sequence[str]`, *optional*, defaults to `()`):
             What a reader must know first, such as that right answers were lost.
         weights (`str`, *optional*):
-            The digest of the weights that were measured, of [`weights_digest`]. By default that of the folder's.
+            The digest of the model that was measured, of [`model_digest`]. By default that of the folder's.
 
     Returns:
         [`~pathlib.Path`]: The file.
@@ -152,7 +152,7 @@ def write_results(
         "findings": findings if isinstance(findings, str) else list(findings),
         "outcomes": [_without_none(asdict(of_name)) for of_name in outcomes],
         "results": [_without_none(asdict(result)) for result in results],
-        "weights": weights or weights_digest(folder),
+        "weights": weights or model_digest(folder),
     }
     try:
         text = json.dumps(_without_none(content), indent=2)
@@ -173,9 +173,20 @@ class Page(NamedTuple):
     weights: str | None = None
 
 
-def weights_digest(folder: str | Path) -> str | None:
-    """The digest of the weights in a folder; None if it has none."""
-    return files_identity(folder).get("weights")
+def model_digest(folder: str | Path) -> str | None:
+    """
+    Returns the digest of what decides the answers of the model in a folder: weights, adapter's options, template,
+    tokenizer and generation config. None without weights. An adapter's base model is left out: its name changes when
+    it is published.
+    """
+    identity: dict[str, Any] = {**files_identity(folder)}
+    config = Path(folder) / "adapter_config.json"
+    if "weights" not in identity:
+        return None
+    if config.is_file():
+        options = json.loads(config.read_text(encoding="utf-8"))
+        identity["adapter"] = {key: value for key, value in options.items() if key not in OF_ADAPTERS}
+    return digest_of(identity)
 
 
 def read_results(folder: str | Path) -> Page:
@@ -193,10 +204,12 @@ def read_results(folder: str | Path) -> Page:
     except (OSError, ValueError) as error:
         raise ConsistencyError(f"{path} cannot be read ({one_line(error)}). Write it with `write_results`.") from None
     page = _read_content(text, path)
-    if page.weights and weights_digest(folder) not in (None, page.weights):
+    # Earlier files have the digest of the weights alone.
+    if page.weights and not {None, page.weights} & {model_digest(folder), files_identity(folder).get("weights")}:
         raise ConsistencyError(
-            f"{path} is of other weights than those in the folder, which have changed since. Measure again with "
-            "`trl-consistency evaluate --save_to_adapters true`, or remove that file."
+            f"{path} is of another model than the folder now holds: its weights, its adapter's options, its template or its "
+            "tokenizer have changed since. Measure again with `trl-consistency evaluate --save_to_adapters true`, or remove "
+            "that file; its figures then go from the card."
         )
     return page
 

@@ -33,7 +33,7 @@ from ..files import whole_file, whole_files, write_by
 from ..models.loading import BASE
 from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
-from ..publishing.results import RESULTS_FILE, weights_digest
+from ..publishing.results import RESULTS_FILE, model_digest
 from ..smollm2.checkpoint import origin_of
 
 
@@ -222,7 +222,7 @@ def save_to_adapters(summary: Mapping[str, Any], found: Mapping[str, Results]) -
                 _description(summary),
                 make_page_outcomes(results, base),
                 results.findings(base) + results.warnings(),
-                weights_digest(folder),
+                model_digest(folder),
             )
             rates = {"before": base.rates(), name: results.rates()}
             if any(rates.values()):

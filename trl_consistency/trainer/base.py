@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import torch
 from accelerate.logging import get_logger
+from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, TrainingArguments
@@ -46,6 +47,7 @@ from .row_evaluation import EvaluatedRows
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
     as_config,
+    check_adapter_folder,
     check_anchor_arguments,
     check_assigned,
     check_chat_template,
@@ -246,6 +248,8 @@ class PairTrainer(PushMixin, _Trainer):
         args, model_id = self.args, _id_of(model)
         prevent_repacking(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
+        if args.should_save:
+            check_adapter_folder(args.output_dir, is_peft_model(self.model))
         check_base(self.model, model_id, self.accelerator)
         self.base_checksum = checksum_base(self.model, has_new_adapter=self._peft_config is not None)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):

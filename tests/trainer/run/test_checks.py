@@ -3,7 +3,8 @@ from types import SimpleNamespace
 import pytest
 from peft import LoraConfig, get_peft_model
 
-from tests.helpers.models import make_config, make_model
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import context_length
 from trl_consistency.passes.reference import freeze_initial_policy
@@ -80,3 +81,15 @@ def test_context_length(tmp_path, rope, length):
     model = make_model("llama")
     model.config.rope_parameters = rope
     assert context_length(model, make_config(tmp_path)) == length
+
+
+def test_whole_model_is_not_saved_beside_an_adapter(tmp_path):
+    """`from_pretrained` of that folder would load the adapter."""
+    args = make_config(tmp_path, method="bct", max_steps=1)
+    options = {"args": args, "train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
+    ConsistencyTrainer(make_model(), peft_config=LORA, **options).save_model()
+    with pytest.raises(
+        ConsistencyError, match="holds an adapter of an earlier training, and this one trains the whole"
+    ):
+        ConsistencyTrainer(make_model(), **options)
+    ConsistencyTrainer(make_model(), peft_config=LORA, **options)
