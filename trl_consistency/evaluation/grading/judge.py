@@ -329,8 +329,10 @@ class EndpointJudge:
         from huggingface_hub import get_async_session
 
         body, headers = bytearray(), {"Authorization": f"Bearer {self._key or 'none'}"}
-        request = {"json": asked, "headers": headers, "timeout": self._timeout}
-        async with get_async_session() as session, session.stream("POST", self._url, **request) as response:
+        async with (
+            get_async_session() as session,
+            session.stream("POST", self._url, json=asked, headers=headers, timeout=self._timeout) as response,
+        ):
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > LARGEST_REPLY:
