@@ -14,10 +14,11 @@ def completion(text):
 
 
 @contextmanager
-def judge_server(answer, pause=0.0):
+def judge_server(answer, pause=0.0, header_pause=0.0):
     """
     Runs while the block does. `answer(prompt, attempt)` gives status and body, and headers if there are any, or None to
-    drop the connection, byte by byte with a `pause` after each; `attempt` counts the requests with that prompt from 0.
+    drop the connection, byte by byte with a `pause` after each of the body and a `header_pause` before it; `attempt` counts
+    the requests with that prompt from 0.
     """
     seen = []
     lock = threading.Lock()
@@ -44,6 +45,15 @@ def judge_server(answer, pause=0.0):
                 for start in range(0, len(content), 1 if pause else len(content)):
                     self.wfile.write(content[start:][: 1 if pause else None].encode())
                     time.sleep(pause)
+
+        def flush_headers(self):
+            if not header_pause:
+                return super().flush_headers()
+            headers, self._headers_buffer = b"".join(self._headers_buffer), []
+            with suppress(BrokenPipeError, ConnectionResetError):
+                for byte in headers:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(header_pause)
 
         def log_message(self, *args):
             pass

@@ -1,5 +1,6 @@
 """Hostile input: models and tokenizers."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ def custom_code(room: Room, file: str = "config.json") -> Path:
         settings = {"tokenizer_class": "Custom", "auto_map": {"AutoTokenizer": ["custom.T", None]}}
     folder = room.model(**{file.replace(".", "__"): settings, "custom__py": code})
     (folder / "tokenizer.json").unlink()
+    return folder
+
+
+def endless_template(folder: Path) -> Path:
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").symlink_to("/dev/zero")
     return folder
 
 
@@ -191,6 +198,30 @@ CASES: list[Case] = [
         "A chat template that is not there",
         "`chat_template_path` gone.jinja cannot be read: …",
         lambda room: room.train(chat_template_path="gone.jinja"),
+    ),
+    Case(
+        "template without an end",
+        "A chat template that is a device without an end, or a file of many gigabytes",
+        "`chat_template_path` …zero.jinja cannot be read: it has more than 1,000,000 bytes.",
+        lambda room: (
+            (room.path / "zero.jinja").symlink_to("/dev/zero"),
+            room.train(chat_template_path=str(room.path / "zero.jinja")),
+        ),
+    ),
+    Case(
+        "large template of a model",
+        "A model whose chat template has gigabytes",
+        "The tokenizer of …model cannot be loaded: chat_template.jinja has more than 1,000,000 bytes.",
+        lambda room: (
+            os.truncate(room.model() / "chat_template.jinja", 1 << 30),
+            room.train(model_name_or_path=str(room.path / "model")),
+        ),
+    ),
+    Case(
+        "template of a model without an end",
+        "A model whose chat template is a device without an end",
+        "The tokenizer of …model cannot be loaded: tool_use.jinja is a folder, a pipe or a device, and not a file.",
+        lambda room: room.train(model_name_or_path=str(endless_template(room.model()))),
     ),
     Case(
         "template that refuses",

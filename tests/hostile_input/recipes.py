@@ -101,6 +101,12 @@ CASES: list[Case] = [
         lambda room: cli(["on-policy-consistency", "--config", "gone.yaml"]),
     ),
     Case(
+        "recipe without an end",
+        "A recipe that is a device without an end, or a file of many gigabytes",
+        "cannot read `--config` /dev/zero: it has more than 1,000,000 bytes.",
+        lambda room: cli(["consistency", "--config", "/dev/zero"]),
+    ),
+    Case(
         "recipe not named",
         "A recipe that is not named",
         "`--config` needs a file.",

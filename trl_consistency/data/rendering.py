@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from tokenizers import Tokenizer
 from transformers import AutoProcessor, AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 
 from ..errors import ConsistencyError, InvalidPairsError, one_line
 from ..json_files import fault_in
+from ..weight_files import folder_of
 from .control_tokens import are_rendered, check_messages
 from .template_check import check_rendered, check_variables
 from .time_limit import TimeLimitError, time_limit
@@ -23,6 +25,14 @@ ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
 RENDERING_SECONDS = 10.0
 # About ten million tokens. A tokenizer would work on more for a long time, and nothing could stop it.
 MOST_CHARACTERS = 50_000_000
+LONGEST_TEMPLATE = 1_000_000  # bytes, of which real ones have less than 100,000
+# Files that hold chat templates, by their pattern in a model's folder, and the bytes that each may have
+TEMPLATE_FILES = {
+    "chat_template.jinja": LONGEST_TEMPLATE,
+    "chat_template.json": LONGEST_TEMPLATE,
+    "additional_chat_templates/*.jinja": LONGEST_TEMPLATE,
+    "tokenizer_config.json": 50_000_000,  # with all special tokens
+}
 
 
 def load_processing_class(
@@ -33,6 +43,7 @@ def load_processing_class(
         raise ConsistencyError(
             f"`model_revision` is {revision}, but {name} is a folder, which has no revisions. Leave it out."
         )
+    check_template_files(name, revision)
     try:
         loaded = AutoProcessor.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code, **options)
     except Exception as error:  # a damaged file makes `tokenizers` raise `Exception` itself
@@ -57,6 +68,23 @@ def load_processing_class(
             "the model could end with it. Set another one in tokenizer_config.json."
         )
     return loaded
+
+
+def check_template_files(name: str, revision: str | None = None) -> None:
+    """Raises [`ConsistencyError`] if a file with a chat template, which would be read whole, is too large or no file."""
+    try:
+        folder = folder_of(name, revision)
+    except HFValidationError:  # no name of the Hub, which loading reports
+        return
+    for pattern, most in TEMPLATE_FILES.items():
+        for file in sorted(folder.glob(pattern)) if folder is not None else ():
+            fault = ""
+            if not file.is_file():  # reading a pipe would block
+                fault = "is a folder, a pipe or a device, and not a file"
+            elif file.stat().st_size > most:
+                fault = f"has more than {most:,} bytes"
+            if fault:
+                raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: {file.name} {fault}.")
 
 
 def _reason(name: str, error: Exception) -> str:

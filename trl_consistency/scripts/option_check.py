@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import yaml
 
+from ..bounded_reading import read_at_most
 from ..config.types import accepts, describe
 from ..errors import did_you_mean, one_line
 from ..escaping import printable
@@ -33,6 +34,9 @@ TRUE_OR_TEXT = ("resume_from_checkpoint",)
 
 # Maximum number of values in a file with its aliases expanded, as an error message that quotes one would print them.
 MAX_VALUES = 100_000
+
+
+LONGEST_RECIPE = 1_000_000  # bytes
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -113,8 +117,7 @@ class OptionCheck:
 
     def _read(self, path: str) -> dict[str, Any]:
         try:
-            with open(path, encoding="utf-8") as file:
-                config = yaml.load(file, Loader=_UniqueKeyLoader)
+            config = yaml.load(read_at_most(path, LONGEST_RECIPE), Loader=_UniqueKeyLoader)
         except OSError as error:
             self._refuse(f"cannot read `--config` {path}: {error.strerror}.")
         except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -15,6 +15,7 @@ from ..data.collators import PairCollator
 from ..data.eval_sets import EvalDataset
 from ..data.pairs import AnyDataset
 from ..data.prepare import align_pairs, prepare_pairs
+from ..data.rendering import check_template_files
 from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
 from ..generation.vllm_engine import check_vllm
@@ -214,6 +215,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         template = args.chat_template_path
         if template is not None and not template.endswith((".jinja", ".j2")):
             # TRL's trainer clones another model's template, which may add tokens to the tokenizer and the model.
+            check_template_files(template)
             self._vocab_size, self._loads_plainly = None, False
             return False
         if template is not None:

@@ -1,4 +1,5 @@
 import json
+from time import monotonic
 
 import pytest
 from huggingface_hub import constants
@@ -128,6 +129,16 @@ def test_replies_without_an_end(waits, monkeypatch, said, fault):
         (judgement,) = make_judge(url, attempts=1, timeout=0.5)(["a"])
     assert judgement.label is None
     assert fault in judgement.text
+
+
+def test_headers_without_an_end(waits):
+    """Each byte comes in time, and all of them do not."""
+    start = monotonic()
+    with judge_server(lambda prompt, attempt: completion(REFUSED), header_pause=0.05) as (url, _):
+        (judgement,) = make_judge(url, attempts=1, timeout=0.5)(["a"])
+        took = monotonic() - start
+    assert judgement == Judgement(None, "TimeoutError: its reply was not whole after 0.5 seconds")
+    assert took < 3, "the headers take seven seconds"
 
 
 def test_a_reply_that_was_cut_is_no_verdict(waits):

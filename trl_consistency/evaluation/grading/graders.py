@@ -198,8 +198,8 @@ def _folded(text: str) -> str:
 
 def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     """
-    Returns the letter that a text chooses: the one in its last "the answer is (B)" or "actually (B)", else the one that
-    it begins with, else the only one in brackets. A letter that is denied, or attributed to the user, does not count (as in
+    Returns the letter that a text chooses: the one in its last "the answer is (B)", "actually (B)" or "No, it's (B)", else the
+    one that it begins with, else the only one in brackets. A letter that is denied, or attributed to the user, does not count (as in
     [`named_answers`]). "A" and "I" as words never count.
 
     Args:
@@ -216,7 +216,8 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
         return None
     text = text.replace(_APOSTROPHE, "'")
     alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
-    corrected = r"""(?:(?i:\bactually),?(?:\s+it(?:'s|\s+is))?[\s*_`"'(\[]*(?=[A-Z](?:[).*,!]|\s*$)))"""
+    again = r"(?:\A|(?<=[.!?;,\n]))\s{0,3}(?i:no\b[,:.!]|(?:wait|correction|i meant?|or rather|scratch that)\b[,:.!]?)"
+    corrected = rf"""(?:(?:(?i:\bactually),?|{again})(?:\s+it(?:'s|\s+is))?[\s*_`"'(\[]*(?=[A-Z](?!\)?\s+that\b)(?:[).*,!]|\s*$)))"""
     named = rf"""(?:(?i:\banswer)(?:\s+is)?\s*:?[\s*_`"'(\[]*|{corrected}){letter}{alone}(?![\w'])"""
     first = rf"""\A[\s*_`"'(\[]*{letter}{alone}(?:[).:,\]*]|\s*$|\s*\n|\s+(?:is|because)\b)(?!\W*or\b)"""
     for pattern in (named, first):

@@ -1,5 +1,6 @@
 """Language models as judges: behind an OpenAI-compatible endpoint, or loaded here."""
 
+import asyncio
 import hashlib
 import json
 import re
@@ -7,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -312,23 +313,30 @@ class EndpointJudge:
 
     def _post(self, prompt: str) -> tuple[int, Mapping[str, str], bytes]:
         """Returns status, headers and body of the response to one request; raises an error after the time-out."""
-        from huggingface_hub import get_session
-
         asked = {
             "model": self.name,
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": self._max_tokens,
             "temperature": 0.0,
         }
-        body, end = bytearray(), monotonic() + self._timeout
-        headers = {"Authorization": f"Bearer {self._key or 'none'}"}
-        with get_session().stream("POST", self._url, json=asked, headers=headers, timeout=self._timeout) as response:
-            for chunk in response.iter_bytes():
+        try:
+            return asyncio.run(asyncio.wait_for(self._send(asked), self._timeout))
+        except TimeoutError:
+            raise TimeoutError(f"its reply was not whole after {self._timeout:g} seconds") from None
+
+    async def _send(self, asked: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
+        """Can be cancelled at any byte: an endpoint may send those of its headers, too, one by one."""
+        from huggingface_hub import get_async_session
+
+        body, headers = bytearray(), {"Authorization": f"Bearer {self._key or 'none'}"}
+        async with (
+            get_async_session() as session,
+            session.stream("POST", self._url, json=asked, headers=headers, timeout=self._timeout) as response,
+        ):
+            async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > LARGEST_REPLY:
                     raise ValueError(f"its reply is larger than {LARGEST_REPLY:,} bytes")
-                if monotonic() > end:
-                    raise TimeoutError(f"its reply was not whole after {self._timeout:g} seconds")
             return response.status_code, response.headers, bytes(body)
 
     def _redacted(self, error: Exception) -> str:

@@ -18,12 +18,13 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedTokenizerBase, ProcessorMixin, Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
+from ...bounded_reading import read_at_most
 from ...config.consistency_config import ConsistencyConfig
 from ...data.anchors import count_anchors
 from ...data.eval_sets import named
 from ...data.pairs import AnyDataset, check_anchors
 from ...data.prepare import columns_of, is_prepared
-from ...data.rendering import ProcessingClass, get_tokenizer, render_text
+from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, render_text
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...models.checks import check_checkpoint, load_config
 from ...models.sharding import is_sharded
@@ -224,9 +225,10 @@ def check_delay(args: Any, max_steps: int, epochs: float) -> None:
 def read_template(path: str) -> str:
     """Returns the chat template in a file. Raises [`ConsistencyError`] if it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig")  # removes a byte order mark
+        return read_at_most(path, LONGEST_TEMPLATE, encoding="utf-8-sig")  # removes a byte order mark
     except (OSError, UnicodeDecodeError) as error:
-        raise ConsistencyError(f"`chat_template_path` {path} cannot be read: {one_line(error)}") from None
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise ConsistencyError(f"`chat_template_path` {path} cannot be read: {reason}.") from None
 
 
 def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase:
