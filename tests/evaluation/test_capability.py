@@ -379,9 +379,12 @@ def test_completions_one_at_a_time(batch_size, tokenizer, capfd):
 
 
 @needs_lm_eval
-def test_a_whole_folder(folder, model, tokenizer):
+def test_a_whole_folder(folder, model, tokenizer, capfd, caplog):
+    """With the bars of the harness, but not its warnings."""
     write_lines(folder / "more" / "mine.jsonl", make_questions())
-    found = measure_capability(model, tokenizer, folder, max_items=5)
+    found = measure_capability(model, tokenizer, folder, max_items=5, progress=True)
+    assert "Running loglikelihood requests" in capfd.readouterr().err
+    assert not [record for record in caplog.records if record.name.startswith("lm_eval")]
     assert {name: len(result.values) for name, result in found.items()} == dict.fromkeys(found, 5)
     assert found["more/mine"].metric == "accuracy"
     assert tokenizer.pad_token == "<|endoftext|>"

@@ -5,12 +5,14 @@ from collections import Counter
 
 import pytest
 from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from tests.helpers.models import CHATML, QUIET, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_completion, render_prompt
-from trl_consistency.evaluation import AnswerOptions, conversion, convert_pairs
+from trl_consistency.evaluation import Answer, AnswerOptions, conversion, convert_pairs
 from trl_consistency.evaluation.answers import generate as answering
 
 
@@ -188,6 +190,15 @@ def test_trl_trains_on_what_the_model_said(model, model_dir, tmp_path, monkeypat
         assert completion["input_ids"][: len(prompt_ids)] == prompt_ids
         assert ended(completion["input_ids"][len(prompt_ids) :], tokenizer) == ended(expected, tokenizer)
     assert trainer.train().training_loss > 0
+
+
+def test_text_goes_on_with_the_space_that_an_answer_alone_would_lose():
+    """A tokenizer in SentencePiece's manner, which writes no space before its first word."""
+    backend = Tokenizer(models.WordLevel({"▁Say": 0, "▁A": 1, "▁B": 2}))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    assert tokenizer.decode([1, 2]) == "A B"
+    assert conversion._continuation(tokenizer, [0], Answer("A B", "A B", (1, 2))) == " A B"
 
 
 @pytest.mark.parametrize(

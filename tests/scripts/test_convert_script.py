@@ -109,6 +109,9 @@ def test_targets_become_sft_data_without_a_model(tmp_path, answers):
     assert [row[0]["content"] for row in rows["completion"]] == given["completion"][:]
     assert not answers
     assert not rows_of(tmp_path / "out" / "left_out.jsonl")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "- `to: sft`" in card
+    assert "temperature" not in card
 
 
 def test_nothing_is_left(pairs_file, tmp_path, model_dir, monkeypatch, tokenizer):

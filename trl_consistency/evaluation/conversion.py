@@ -218,8 +218,8 @@ def _generated(
 def _continuation(tokenizer: ProcessingClass, prompt_ids: list[int], answer: Answer) -> str:
     """Returns the text that continues a text prompt. It may begin with a space, which an answer alone would lose."""
     decode = get_tokenizer(tokenizer).decode
-    whole = decode([*prompt_ids, *answer.ids], skip_special_tokens=True)
-    return whole.removeprefix(decode(prompt_ids, skip_special_tokens=True))
+    before, whole = (decode(ids, skip_special_tokens=True) for ids in (prompt_ids, [*prompt_ids, *answer.ids]))
+    return whole[len(before) :] if whole.startswith(before) else answer.text
 
 
 def _graded(of_set: PairSet, answers: Sequence[Answer], options: AnswerOptions) -> list[_Reply]:

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass
-from ..data.system_prompt import with_system_prompt
-from ..errors import ConsistencyError, InvalidPairsError
+from ..data.system_prompt import pairs_with_system_prompt
+from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
@@ -92,14 +92,7 @@ class PairSet:
         Returns the set with a system message in front of both prompts of each row; raises [`InvalidPairsError`] for rows
         of text, and for those that have one.
         """
-        rows, faults = [], []
-        for number, row in zip(self.places, self.rows, strict=True):
-            try:
-                rows.append(row | {column: with_system_prompt(row[column], text) for column in PROMPT_COLUMNS})
-            except InvalidPairsError as error:
-                faults.append((number, f"`system_prompt` cannot stand in front: a prompt {error}"))
-        report_faults(faults, name, len(self.rows))
-        return replace(self, rows=rows)
+        return replace(self, rows=pairs_with_system_prompt(self.rows, text, self.places, name))
 
     def rendered(
         self,

@@ -84,6 +84,7 @@ ABOUT = {
 
 # Options that are of no use in a card.
 _NOT_IN_CARD = ("pairs", "output_dir", "batch_size", "trust_remote_code")
+_OF_THE_MODEL = ("max_completion_length", "temperature", "top_p")
 
 
 def main(args: ConvertArguments) -> dict[str, Conversion]:
@@ -179,7 +180,9 @@ def _card(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Con
     options = {
         option.name: getattr(args, option.name)
         for option in fields(args)
-        if option.name not in _NOT_IN_CARD and getattr(args, option.name) is not None
+        if option.name not in _NOT_IN_CARD
+        and (args.model_name_or_path or option.name not in _OF_THE_MODEL)
+        and getattr(args, option.name) is not None
     }
     return render(
         "converted_card.md",

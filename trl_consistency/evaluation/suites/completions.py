@@ -3,7 +3,7 @@
 import io
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from copy import deepcopy
 from typing import Any
 
@@ -42,7 +42,7 @@ def score_completions(
         batch_size (`int`, *optional*, defaults to `32`):
             Completions per batch.
         progress (`bool`, *optional*, defaults to `False`):
-            Whether the harness shows its progress and warnings.
+            Whether the harness shows its progress bars.
 
     Returns:
         `dict[str, list[float]]`: 1 or 0 for each question: `"acc"` by the log-probability of the choice, `"acc_norm"` by the
@@ -51,7 +51,7 @@ def score_completions(
     from lm_eval import evaluate
     from lm_eval.models.huggingface import HFLM
 
-    with evaluating(model), _quiet(not progress):
+    with evaluating(model), _quiet(progress):
         lm = HFLM(
             pretrained=model,
             tokenizer=deepcopy(get_tokenizer(processing_class)),  # a padding token is set on it
@@ -87,16 +87,16 @@ def _task(questions: Sequence[Mapping[str, Any]]) -> Any:
 
 
 @contextmanager
-def _quiet(is_quiet: bool) -> Iterator[None]:
-    """Within it, the harness shows neither bars nor warnings, for which it has no option."""
-    if not is_quiet:
-        yield
-        return
+def _quiet(progress: bool) -> Iterator[None]:
+    """
+    Within it, the harness shows no warnings, which are about other ways to call it, and bars only with `progress`. It has
+    an option for neither.
+    """
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with redirect_stderr(io.StringIO()):
+        with nullcontext() if progress else redirect_stderr(io.StringIO()):
             yield
     finally:
         logger.setLevel(level)
