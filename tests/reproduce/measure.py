@@ -69,7 +69,8 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
     """
     loaded, left_out = load(plan, data_dir)
     models, system = _load_models(plan, work, adapter), job.cell.system
-    parts = _Parts(work / "measured" / job.name, [models.identity, system, code_digest()])
+    sizes = [plan.tokens, plan.reply_tokens, plan.batch_size, plan.long_batch_size]
+    parts = _Parts(work / "measured" / job.name, [models.identity, system, sizes, code_digest()])
     numbers, sets = number_sources(loaded), {}
 
     in_words = [of_set for of_set in loaded if of_set.plan.reading == "words"]
