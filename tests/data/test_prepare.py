@@ -3,9 +3,10 @@ from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from tests.helpers.models import make_pairs, make_tokenizer
+from tests.helpers.models import CHATML, make_pairs, make_tokenizer
 from trl_consistency import InvalidPairsError
-from trl_consistency.data.prepare import prepare_pairs
+from trl_consistency.data.lint import lint_pairs
+from trl_consistency.data.prepare import align_row, prepare_pairs
 from trl_consistency.data.rendering import render_completion, render_prompt
 
 
@@ -147,6 +148,93 @@ def test_completions_that_say_two_things_are_refused(tokenizer):
         prepare_pairs(Dataset.from_list(rows), tokenizer, "train")
     rows[1]["completion"] = None
     assert len(prepare_pairs(Dataset.from_list(rows), tokenizer, "train")) == 3
+
+
+@pytest.mark.parametrize("edited", ["The capital is Paris.", "Paris", "L", "you are right.", "The capital is Lyon."])
+def test_an_edited_completion_beside_the_tokens_of_before(tokenizer, edited):
+    """The tokens would be trained on, whatever the text says."""
+    written = "The capital is Paris. But you think Lyon, and you are right."
+    ids = [*tokenizer(written)["input_ids"], tokenizer.eos_token_id]
+    row = {"clean_prompt": "Capital?", "perturbed_prompt": "Lyon? Capital?", "completion_ids": ids}
+    prepare_pairs(Dataset.from_list([row | {"completion": written}]), tokenizer, "train")
+    with pytest.raises(InvalidPairsError, match="`completion` and `completion_ids` differ"):
+        prepare_pairs(Dataset.from_list([row | {"completion": edited}]), tokenizer, "train")
+
+
+@pytest.mark.parametrize("end", ["", "<end>", "<end>\n"])
+def test_tokens_of_a_completion_may_end_as_turns_do(end):
+    """`<end>` is no special token, which decoding would leave out."""
+    tokenizer = make_tokenizer(CHATML.replace("<|im_end|>", "<end>"))
+    user = [{"role": "user", "content": "Capital?"}]
+    row = {"clean_prompt": user, "perturbed_prompt": user, "completion": [{"role": "assistant", "content": "Paris."}]}
+    row["completion_ids"] = tokenizer(f"Paris.{end}")["input_ids"]
+    assert len(prepare_pairs(Dataset.from_list([row]), tokenizer, "train")) == 1
+    row["completion_ids"] = tokenizer(f"Paris.<end> Lyon.{end}")["input_ids"]
+    with pytest.raises(InvalidPairsError, match="`completion` and `completion_ids` differ"):
+        prepare_pairs(Dataset.from_list([row]), tokenizer, "train")
+
+
+# As DeepSeek's R1 has it: the prompt opens a thought, and the conversation leaves thoughts out.
+R1 = CHATML.replace(
+    "{% if no_think %}<think></think>{% endif %}", "{% if not no_think %}<think>\n{% endif %}"
+).replace("message.content", "message.content.split('</think>')[-1]")
+
+
+@pytest.mark.parametrize("is_row", [True, False])
+def test_an_answer_in_an_open_thought_is_refused(is_row):
+    tokenizer = make_tokenizer(R1)
+    user = [{"role": "user", "content": "Capital?"}]
+    row = {"clean_prompt": user, "perturbed_prompt": user, "completion": "Paris."}
+    with pytest.raises(InvalidPairsError, match="row 0: the prompt ends inside a thought, and `completion`"):
+        prepare_pairs(Dataset.from_list([row]), tokenizer, "train")
+    own = {"chat_template_kwargs": {"no_think": True}} if is_row else {}
+    closed = prepare_pairs(Dataset.from_list([row | own]), tokenizer, "train", {} if is_row else {"no_think": True})
+    assert tokenizer.decode(closed[0]["completion_ids"]).strip().endswith("Paris.<|im_end|>")
+    ids = tokenizer("I recall it.\n</think>\n\nParis.<|im_end|>")["input_ids"]
+    assert len(prepare_pairs(Dataset.from_list([row | {"completion": None, "completion_ids": ids}]), tokenizer, "t"))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_open"),
+    [
+        ("Q: capital? <think>", True),
+        ("Q: what does <think> mean? A:", False),
+        ([{"role": "user", "content": "Q"}, {"role": "assistant", "content": "<think>\nHm, "}], True),
+        ([{"role": "user", "content": "Q"}, {"role": "assistant", "content": "<think>Hm.</think> It is"}], False),
+        ([{"role": "user", "content": "What does <think> mean?"}], False),
+    ],
+)
+def test_prompts_that_end_in_a_thought(tokenizer, prompt, is_open):
+    """The completions answer; those that begin with the thought's end are right in an open thought."""
+    row = {"clean_prompt": prompt, "perturbed_prompt": prompt, "completion": " Paris."}
+    if is_open:
+        with pytest.raises(InvalidPairsError, match="has no '</think>'"):
+            prepare_pairs(Dataset.from_list([row]), tokenizer, "train")
+        row["completion"] = "yes.</think> Paris."
+    assert len(prepare_pairs(Dataset.from_list([row]), tokenizer, "train")) == 1
+
+
+def test_the_markers_are_the_runs(tokenizer):
+    row = {"clean_prompt": "Q [THINK]", "perturbed_prompt": "Sure? Q [THINK]", "completion": " Paris."}
+    assert len(prepare_pairs(Dataset.from_list([row]), tokenizer, "train")) == 1
+    with pytest.raises(InvalidPairsError, match=r"has no '\[/THINK\]'"):
+        prepare_pairs(Dataset.from_list([row]), tokenizer, "train", thinking_markers=("[THINK]", "[/THINK]"))
+
+
+def test_variables_that_arrow_added_are_not_the_rows(tmp_path):
+    """The second row's variable gives the first one a null, which must not stand for the run's."""
+    tokenizer = make_tokenizer(CHATML.replace("{% if no_think %}", "{% if style %}{% endif %}{% if no_think %}"))
+    own = [{"style": "brief"}, {"no_think": False}]
+    rows = list(make_pairs(2))
+    pairs = Dataset.from_list([row | {"chat_template_kwargs": of_row} for row, of_row in zip(rows, own, strict=True)])
+    pairs.to_parquet(tmp_path / "pairs.parquet")
+    pairs = Dataset.from_parquet(str(tmp_path / "pairs.parquet"), cache_dir=str(tmp_path))
+    prepared = prepare_pairs(pairs, tokenizer, "train", {"no_think": True})
+    is_closed = [tokenizer.decode(row["clean_ids"]).endswith("<think></think>") for row in prepared]
+    assert is_closed == [True, False]
+    header = len(tokenizer("<|im_end|>\n<|im_start|>assistant\n<think></think>")["input_ids"])
+    assert align_row(prepared[0], tokenizer, {"no_think": True}, ("suffix",), {})["header_length"] == header
+    assert not lint_pairs(list(pairs), tokenizer, {"no_think": True}).reasons
 
 
 def small_tokenizer(unk_token: str | None = "<unk>") -> PreTrainedTokenizerFast:

@@ -6,6 +6,7 @@ from tokenizers import processors
 
 from tests.helpers.models import CHATML, make_tokenizer
 from tests.helpers.processors import TextProcessor
+from trl_consistency import InvalidPairsError
 from trl_consistency.data.rendering import render_completion, render_prompt
 
 
@@ -103,6 +104,24 @@ def test_template_that_renders_the_prompt_alone_differently():
     tokenizer = make_tokenizer(template)
     assert text(tokenizer, render_prompt(tokenizer, USER)).endswith("<think></think>")
     assert text(tokenizer, render_completion(tokenizer, USER, "Paris.")).strip() == "Paris.<|im_end|>"
+
+
+# As Mistral 7B Instruct v0.3 has it: the system text is in the last user turn, but only while nothing follows that turn.
+MISTRAL = (
+    "{%- if messages[0].role == 'system' -%}{%- set system = messages[0].content -%}{%- set messages = messages[1:] -%}"
+    "{%- endif -%}"
+    "{%- for message in messages -%}{%- if message.role == 'user' -%}"
+    "{{ '[INST] ' + (system + '\n\n' if loop.last and system is defined else '') + message.content + '[/INST]' }}"
+    "{%- else -%}{{ ' ' + message.content + eos_token }}{%- endif -%}{%- endfor -%}"
+)
+
+
+def test_a_template_that_renders_the_prompt_itself_differently_is_refused():
+    """The first difference is before the question, which would be trained on."""
+    tokenizer = make_tokenizer(MISTRAL)
+    assert text(tokenizer, render_completion(tokenizer, USER, "Paris.")) == " Paris.<|im_end|>"
+    with pytest.raises(InvalidPairsError, match="writes the prompt itself in another way once an answer follows"):
+        render_completion(tokenizer, [{"role": "system", "content": "Be brief."}, *USER], "Paris.")
 
 
 def test_text_blocks_and_strings_render_alike(tokenizer):

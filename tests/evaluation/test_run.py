@@ -309,14 +309,11 @@ def test_lost_answers_are_a_loss_in_every_figure_and_in_words(tokenizer, monkeyp
     assert str(after["clean_accuracy/facts"]).endswith("(60/200), 140 unread; 100.0% of 60 read")
     assert all(rate.unread_total <= rate.total == 200 for rate in after.values())
     findings = trained.findings(base)
-    assert (
-        "Suggested answers (facts) fell by 25.0 points, and right answers to perturbed prompts changed by -45.0"
-        in findings[0]
-    )
-    assert findings[2].startswith(
+    # All suggested answers became right, so that there is nothing to say of them.
+    assert findings[1].startswith(
         "Right answers to clean prompts (facts) fell from 150 to 60 of 200: -45.0 points [-5"
     )
-    assert [text.partition(":")[0] for text in findings[1:]] == [
+    assert [text.partition(":")[0] for text in findings] == [
         "Right answers to perturbed prompts (facts) fell from 150 to 60 of 200",
         "Right answers to clean prompts (facts) fell from 150 to 60 of 200",
         "Unread answers to clean prompts (facts) rose from 0 to 140 of 200",
@@ -329,6 +326,26 @@ def test_lost_answers_are_a_loss_in_every_figure_and_in_words(tokenizer, monkeyp
         "Unread answers to perturbed prompts",
     ]
     assert trained.findings(trained) == []
+
+
+@pytest.mark.parametrize("right", [40, 20, 19, 0])
+def test_what_became_of_suggested_answers(tokenizer, monkeypatch, right):
+    """Only rows that had one count: other pairs, whose right answers stay or are lost, say nothing of it."""
+    rows = [row(f"{number}?", "Rome! ", "Paris", "Rome") for number in range(40)]
+    rows += [row(f"{number}?", "Oh. ", "Paris", "") for number in range(40, 100)]
+    found = []
+    for is_trained in (False, True):
+        said = {f"{number}?": "Paris." for number in range(100)} | {
+            f"Oh. {number}?": "Paris." for number in range(100)
+        }
+        now = {f"Rome! {number}?": "Paris." if number < right else "Madrid." for number in range(40)}
+        says(monkeypatch, tokenizer, said | (now if is_trained else dict.fromkeys(now, "Rome.")))
+        found.append(evaluate(None, tokenizer, rows))
+    sentences = [
+        text for text in found[1].findings(found[0]) if text.startswith("Suggested answers fell by 100.0 points")
+    ]
+    expected = f"but of the 40 rows that had one before and have none now, {right} became right"
+    assert [expected in text for text in sentences] == ([True] if right < 20 else [])
 
 
 def test_results_of_other_rows_are_not_compared(tokenizer, monkeypatch):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.hostile_input.room import Case, Room
+from tests.hostile_input.room import CHAT, Case, Room
 
 
 def train_files(**files: Any) -> Callable[[Room], None]:
@@ -31,6 +31,18 @@ def with_vocabulary(change: Callable[[dict], Any]) -> Callable[[Room], None]:
 def train_template(template: str | bytes) -> Callable[[Room], None]:
     """Training with another chat template."""
     return lambda room: room.train(chat_template_path=str(room.file("template.jinja", template)))
+
+
+def train_completion(template: str) -> Callable[[Room], None]:
+    """Training on a given answer under a system message, with another chat template."""
+
+    def meet(room: Room) -> None:
+        system = {"role": "system", "content": "Be brief."}
+        prompts = {side: [system, *CHAT[side]] for side in CHAT}
+        room.file("pairs.jsonl", [prompts | {"completion": "Paris."}] * 2)
+        train_template(template)(room)
+
+    return meet
 
 
 def replaced_by_folder(name: str) -> Callable[[Room], None]:
@@ -182,6 +194,21 @@ CASES: list[Case] = [
         "A folder in the place of a chat template",
         "The tokenizer of …model cannot be loaded: chat_template.jinja is a folder, a pipe or a device, and not a file.",
         replaced_by_folder("chat_template.jinja"),
+    ),
+    Case(
+        "template moves the system message",
+        "Given completions, under a chat template that moves the system message once an answer follows (Mistral's)",
+        "…row 0: the chat template writes the prompt itself in another way once an answer follows …",
+        train_completion(
+            "{% set s = messages[0].content %}{% for m in messages[1:] %}{{ s if loop.last and m.role == 'user' }}"
+            "{{ m.content }}{% endfor %}"
+        ),
+    ),
+    Case(
+        "template opens a thought",
+        "Given completions without a thought, under a chat template whose prompt opens one",
+        "…row 0: the prompt ends inside a thought, and `completion` as the chat template writes it has no '</think>': …",
+        train_completion(ALL_TEXT + "{% if add_generation_prompt %}<think>{% endif %}"),
     ),
     Case(
         "template empty",

@@ -9,6 +9,7 @@ import numpy as np
 from accelerate.logging import get_logger
 
 from .rendering import (
+    SENTINEL,
     Message,
     ProcessingClass,
     Prompt,
@@ -23,7 +24,6 @@ from .rendering import (
 logger = get_logger(__name__)
 
 # Replaces a message's content to probe a template. Ends in a letter, because punctuation can merge with a newline.
-_SENTINEL = "consistency q"
 _OTHER_SENTINEL = "consistency z"
 
 # In tokens. Words are tokenized one by one, so a neighbour changes only the word beside it.
@@ -171,10 +171,8 @@ def _last_user_content(
         return "", -1
     content = message_text(messages[position]).strip()
     # A plain search could find a later quotation of the content or, if the content is short, a part of the template.
-    probed = render_text(
-        processing_class, _with_content_at(messages, position, _SENTINEL), tools, chat_template_kwargs
-    )
-    start = probed.find(_SENTINEL)
+    probed = render_text(processing_class, _with_content_at(messages, position, SENTINEL), tools, chat_template_kwargs)
+    start = probed.find(SENTINEL)
     if start >= 0 and text[:start] == probed[:start]:
         start += len(text[start:]) - len(text[start:].lstrip())
         if text.startswith(content, start):
@@ -223,16 +221,16 @@ def header_length(
     """
     if isinstance(prompt, str) or is_prefilled(prompt):
         return 0
-    one, other = (_with_content_at(prompt, -1, content) for content in (_SENTINEL, _OTHER_SENTINEL))
+    one, other = (_with_content_at(prompt, -1, content) for content in (SENTINEL, _OTHER_SENTINEL))
     tokenizer = get_tokenizer(processing_class)
     if tokenizer.is_fast:
         # Use characters where possible: a small vocabulary may map both sentinels to the same unknown token.
         text = render_text(processing_class, one, tools, chat_template_kwargs)
-        found = text.rfind(_SENTINEL)
+        found = text.rfind(SENTINEL)
         if found < 0:
             return 0
         encoding = tokenizer(text=text, add_special_tokens=False, return_offsets_mapping=True)
-        return sum(left >= found + len(_SENTINEL) for left, _ in encoding["offset_mapping"])
+        return sum(left >= found + len(SENTINEL) for left, _ in encoding["offset_mapping"])
     ids = [render_prompt(processing_class, messages, tools, chat_template_kwargs) for messages in (one, other)]
     return shared_suffix(*ids).length if ids[0] != ids[1] else 0
 

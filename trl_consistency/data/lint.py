@@ -16,11 +16,13 @@ from .alignment import AlignmentReport, report_alignment, shared_suffix
 from .answers import REQUESTS, contradictions, question_key
 from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
-from .prepare import align_row, forget_many, render_row
+from .prepare import align_row, forget_many, render_row, variables_of
 from .rendering import (
+    SENTINEL,
     ProcessingClass,
     Prompt,
     get_tokenizer,
+    has_equal_prompts,
     is_prefilled,
     message_text,
     render_text,
@@ -60,7 +62,6 @@ SPAN_FINDINGS = ("no_shared_span", "header_only")
 # Stands between the name and the number of wordings that are not for training.
 _HELD_OUT = "/held-out-"
 
-_SENTINEL = "consistency q"
 _EMPTY = "a prompt is empty or blank"
 
 
@@ -138,7 +139,7 @@ class _Linter:
     def findings(self, row: Mapping[str, Any]) -> list[str]:
         """Returns the names of the row's findings that need the template or the row's other columns."""
         tools = parse_json_column(row.get("tools"))
-        kwargs = {**self.chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
+        kwargs = variables_of(row, self.chat_template_kwargs)
         sides = [(row[f"{side}_prompt"], row[f"{side}_ids"]) for side in ("clean", "perturbed")]
         frames = [None if isinstance(prompt, str) else self._frame(prompt, tools, kwargs) for prompt, _ in sides]
         found = []
@@ -160,12 +161,12 @@ class _Linter:
 
     def _frame(self, messages: list[dict], tools: Any, kwargs: dict[str, Any]) -> _Frame | None:
         """Returns None if the template refuses or leaves out the stand-ins for the messages' contents."""
-        stand_ins = [{**message, "content": _SENTINEL} for message in messages]
+        stand_ins = [{**message, "content": SENTINEL} for message in messages]
         key = repr((stand_ins, tools, kwargs))
         if key not in self.frames:
             forget_many(self.frames)
             try:
-                parts = render_text(self.processing_class, stand_ins, tools, kwargs).split(_SENTINEL)
+                parts = render_text(self.processing_class, stand_ins, tools, kwargs).split(SENTINEL)
             except Exception:  # templates may raise anything
                 parts = []
             self.frames[key] = _Frame(parts[0], parts[-2], parts[-1], "".join(parts)) if len(parts) > 1 else None
@@ -252,6 +253,7 @@ def lint_pairs(
         chat_template_kwargs=kwargs,
         max_completion_length=max_completion_length,
         always_generates=always_generates,
+        thinking_markers=thinking_markers,
     )
     found: dict[str, list[int]] = {name: [] for name in FINDINGS}
     anchors: list[int] = []
@@ -270,7 +272,7 @@ def lint_pairs(
             reasons[index] = fault
         if not row:
             continue
-        if row["clean_prompt"] == row["perturbed_prompt"]:
+        if has_equal_prompts(row):
             anchors.append(index)
         if skips_template(processing_class, *(row[column] for column in PROMPT_COLUMNS)):
             text_prompts.append(index)

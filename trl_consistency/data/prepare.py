@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 from accelerate import PartialState
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
-from transformers import PreTrainedTokenizerBase
 
 from ..errors import ConsistencyError, InvalidPairsError
 from .alignment import (
@@ -21,9 +20,17 @@ from .alignment import (
     shared_content_span,
     shared_suffix,
 )
+from .completion_faults import completion_fault, count_unknown
 from .control_tokens import check_texts
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
-from .rendering import ProcessingClass, get_tokenizer, message_text, render_completion, render_prompt, without_none
+from .rendering import (
+    ProcessingClass,
+    get_tokenizer,
+    has_equal_prompts,
+    render_completion,
+    render_prompt,
+    without_none,
+)
 from .time_limit import TimeLimitError
 
 
@@ -63,6 +70,7 @@ def prepare_pairs(
     always_generates: bool = False,
     vocab_size: int | None = None,
     context: int | None = None,
+    thinking_markers: tuple[str, str] = ("<think>", "</think>"),
 ) -> AnyDataset:
     """
     Renders both prompts of every row, and its completion if it has one: adds the columns `clean_ids`, `perturbed_ids`,
@@ -71,7 +79,8 @@ def prepare_pairs(
     For a completion that is still to be generated, `max_completion_length` tokens are reserved; with
     `always_generates`, for every row. Rows over `max_length`, or whose prompt and given completion exceed `context`
     (the model's context length), are refused if `overlong` is `"error"`, and left out and counted if it is `"drop"`.
-    Token ids from `vocab_size` on are refused. A row's own template variables override `chat_template_kwargs`.
+    Token ids from `vocab_size` on are refused, and a text completion that does not close a thought that its prompt leaves
+    open. A row's own template variables override `chat_template_kwargs`.
     """
     dataset = unformatted(dataset)
     columns = columns_of(dataset)
@@ -90,6 +99,7 @@ def prepare_pairs(
         max_completion_length=max_completion_length,
         always_generates=always_generates,
         vocab_size=vocab_size,
+        thinking_markers=thinking_markers,
     )
     if isinstance(dataset, IterableDataset):
         check = row_checker(next(iter(dataset)), has_completion="completion" in columns)
@@ -115,10 +125,11 @@ def render_row(
     max_completion_length: int,
     always_generates: bool,
     vocab_size: int | None = None,
+    thinking_markers: tuple[str, str] = ("<think>", "</think>"),
 ) -> dict[str, Any]:
     """Renders a row to token ids and its `length`. `render_fault` says why it cannot be used (empty if it can)."""
     tools = parse_json_column(row.get("tools"))
-    kwargs = {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
+    kwargs = variables_of(row, chat_template_kwargs)
     # An empty string and not None, because Arrow infers a column's type from the first rows.
     rendered: dict[str, Any] = {"clean_ids": [], "perturbed_ids": [], "unknown": 0, "render_fault": ""}
     if has_completion:
@@ -136,8 +147,7 @@ def render_row(
             check_texts(tokenizer, texts, row["completion"] if is_text else "")
         rendered["clean_ids"] = render_prompt(processing_class, row["clean_prompt"], tools, kwargs)
         rendered["perturbed_ids"] = render_prompt(processing_class, row["perturbed_prompt"], tools, kwargs)
-        differ = without_none(row["clean_prompt"]) != without_none(row["perturbed_prompt"])
-        if differ and rendered["clean_ids"] == rendered["perturbed_ids"]:
+        if not has_equal_prompts(row) and rendered["clean_ids"] == rendered["perturbed_ids"]:
             rendered["render_fault"] = (
                 "the two prompts differ, but the chat template renders them to the same tokens: it drops what tells them "
                 "apart (look at the roles and the content)"
@@ -149,7 +159,7 @@ def render_row(
             rendered["completion_ids"] = row.get("completion_ids") or render_completion(
                 processing_class, row["clean_prompt"], row["completion"], tools, kwargs, rendered["clean_ids"]
             )
-            fault = _completion_fault(row, tokenizer, rendered["completion_ids"])
+            fault = completion_fault(row, processing_class, rendered, tools, kwargs, thinking_markers)
             rendered["render_fault"] = rendered["render_fault"] or fault
             if not always_generates:
                 completion_length = len(rendered["completion_ids"])
@@ -165,33 +175,14 @@ def render_row(
         rendered |= {"clean_ids": [], "perturbed_ids": [], "render_fault": str(error)}
     except Exception as error:  # templates may raise anything; the user needs to know the row
         rendered["render_fault"] = f"the chat template refused it ({type(error).__name__}: {error})"
-    rendered["unknown"] = sum(_count_unknown(tokenizer, rendered[f"{side}_ids"]) for side in ("clean", "perturbed"))
+    rendered["unknown"] = sum(count_unknown(tokenizer, rendered[f"{side}_ids"]) for side in ("clean", "perturbed"))
     rendered["length"] = max(len(rendered["clean_ids"]), len(rendered["perturbed_ids"])) + completion_length
     return rendered
 
 
-def _completion_fault(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
-    """Returns the fault in a completion's tokens, empty if there is none."""
-    completion = row.get("completion")
-    unknown = _count_unknown(tokenizer, ids)
-    if not row.get("completion_ids"):
-        if not unknown:
-            return ""
-        return (
-            f"`completion` holds {unknown} word(s) or sign(s) that the tokenizer does not know: the model would learn to write "
-            f"{tokenizer.unk_token!r}"
-        )
-    target = message_text(completion[0]) if isinstance(completion, list) else completion or ""
-    decoded = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False))
-    if any(" ".join(target.split()) in " ".join(text.split()) for text in decoded):
-        return ""
-    return "`completion` and `completion_ids` differ: render `completion_ids` again, or remove it"
-
-
-def _count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:
-    unknown = tokenizer.unk_token_id
-    # Some byte-level tokenizers, which know every text, give their end-of-sequence token as the unknown one.
-    return 0 if unknown in (None, tokenizer.eos_token_id, tokenizer.bos_token_id) else ids.count(unknown)
+def variables_of(row: Mapping[str, Any], of_run: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row's template variables: the run's, and its own, which override them. Arrow's nulls are not its own."""
+    return {**of_run, **without_none(parse_json_column(row.get("chat_template_kwargs")) or {})}
 
 
 def _warn_of_unknown(name: str, rows: str, words: int) -> None:
@@ -344,7 +335,7 @@ def align_row(
     """Returns the spans of a rendered row and the length of its generation header, which `headers` caches."""
     prompt, clean_ids, perturbed_ids = row["clean_prompt"], row["clean_ids"], row["perturbed_ids"]
     tools = parse_json_column(row.get("tools"))
-    kwargs = {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}
+    kwargs = variables_of(row, chat_template_kwargs)
     # The header is the same for all rows with the same template variables and the same last role.
     key = repr((kwargs, tools, prompt[-1]["role"] if isinstance(prompt, list) else None))
     if key not in headers:

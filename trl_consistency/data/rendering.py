@@ -1,6 +1,7 @@
 """Renders prompts and completions to token ids, with one function for both sides of a pair and every trainer."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,6 +34,8 @@ TEMPLATE_FILES = {
     "additional_chat_templates/*.jinja": LONGEST_TEMPLATE,
     "tokenizer_config.json": 50_000_000,  # with all special tokens
 }
+# Stands for a message's content, to find what a template writes around it
+SENTINEL = "consistency q"
 
 
 def load_processing_class(
@@ -195,9 +198,30 @@ def render_completion(
     prompt_text = render_text(processing_class, prompt, tools, chat_template_kwargs)
     if text.startswith(prompt_text):
         return tokenizer(text=text[len(prompt_text) :], add_special_tokens=False)["input_ids"]
-    # A template may render the prompt alone differently (for example with an empty thought that the full conversation
-    # lacks). The completion then starts at the first difference.
+    # A template may write another generation header than the answer gets (for example with an empty thought that the
+    # full conversation lacks). The completion then starts at the first difference.
+    header = _generation_header(processing_class, prompt, tools, chat_template_kwargs)
+    if not text.startswith(prompt_text[: len(prompt_text) - len(header)]):
+        raise InvalidPairsError(
+            "the chat template writes the prompt itself in another way once an answer follows (some move the system message, "
+            "or leave out earlier thoughts), so that nobody can tell where `completion` begins. Put a system message's text "
+            "into the user's message, give the answer's tokens as `completion_ids`, or use another template"
+        )
     return ids[prefix:]
+
+
+def _generation_header(
+    processing_class: ProcessingClass,
+    prompt: Prompt,
+    tools: list[dict] | None,
+    chat_template_kwargs: dict[str, Any] | None,
+) -> str:
+    """Returns what the chat template writes after a prompt's last message. A text, or a turn to continue, has nothing."""
+    if isinstance(prompt, str) or is_prefilled(prompt):
+        return ""
+    probe = [*prompt[:-1], {**prompt[-1], "content": SENTINEL}]
+    _, found, header = render_text(processing_class, probe, tools, chat_template_kwargs).rpartition(SENTINEL)
+    return header if found else ""
 
 
 def _append(prompt: list[Message], completion: Prompt) -> list[Message]:
@@ -277,6 +301,11 @@ def without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_none(item) for key, item in value.items() if item is not None or key == "content"}
     return value
+
+
+def has_equal_prompts(row: Mapping[str, Any]) -> bool:
+    """Whether both prompts of a row are the same."""
+    return bool(without_none(row["clean_prompt"]) == without_none(row["perturbed_prompt"]))
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from .rendering import Prompt, is_prefilled, message_text
+
 
 def empty_thought(
     completion_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: tuple[str, str] = ("<think>", "</think>")
@@ -49,6 +51,18 @@ def thought_span(
     if closing is None:
         return start or 0, len(completion_ids)
     return 0 if start is None or start > closing.start else start, closing.end
+
+
+def leaves_thought_open(
+    prompt: Prompt, prompt_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: tuple[str, str]
+) -> bool:
+    """Whether the model writes its answer to a rendered prompt in a thought that the prompt, or its turn, has opened."""
+    opening, closing = markers
+    begun = message_text(prompt[-1]) if isinstance(prompt, list) and is_prefilled(prompt) else ""
+    last = tokenizer.decode(
+        prompt_ids[-len(opening.encode()) - 8 :]
+    )  # a token is at least one byte; 8 for white space
+    return begun.rfind(opening) > begun.rfind(closing) or last.rstrip().endswith(opening)
 
 
 class _Place(NamedTuple):

@@ -23,6 +23,7 @@ from ..json_files import fault_in
 from ..upstream import create_model_from_path
 from ..weight_files import ADAPTER_CONFIG, shapes_in
 from .architecture import check_architecture
+from .base_state import restored
 from .checks import check_adapter_config, check_model_folder, check_weights, load_config
 from .embedded_models import resolve_model
 from .finite_weights import check_base
@@ -100,7 +101,8 @@ def check_loadable(
     model = check_architecture(path, config)
     for adapter in adapters:
         if model is not None and is_adapter_folder(adapter):
-            put_adapter(model, adapter, on_meta=True).unload()
+            with restored(model, adapter):
+                put_adapter(model, adapter, on_meta=True)
     return path, revision, config
 
 
@@ -181,7 +183,8 @@ def adapted(
 ) -> Iterator[Any]:
     """
     Yields the model itself without a `path`, the model with the adapter at `path`, or the whole model at `path`.
-    Raises [`ConsistencyError`] if the adapter does not fit, or the other model has a different tokenizer.
+    Afterwards, the model is as it was. Raises [`ConsistencyError`] if the adapter does not fit, or cannot be taken off
+    again, or the other model has a different tokenizer.
     """
     if path is None:
         yield model
@@ -192,13 +195,8 @@ def adapted(
             raise ConsistencyError(f"`adapters`: {path} has another tokenizer than the base model.")
         yield other
         return
-    with_adapter = put_adapter(model, path)
-    try:
-        yield with_adapter
-    finally:
-        unload = getattr(with_adapter.base_model, "unload", None)  # prompt learning does not change the model
-        if unload is not None:
-            unload()
+    with restored(model, path):
+        yield put_adapter(model, path)
 
 
 def put_adapter(model: Any, path: str, option: str = "adapters", on_meta: bool = False) -> PeftModel:

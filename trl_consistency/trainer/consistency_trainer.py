@@ -253,6 +253,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             num_proc=args.dataset_num_proc,
             vocab_size=self._vocab_size,
             context=self._context,
+            thinking_markers=tuple(args.thinking_markers),
         )
         if args.needs_shared_span:
             kinds = {"suffix": args.compares_suffix, "content_span": args.compares_content}

@@ -209,6 +209,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             always_generates=True,
             vocab_size=self._vocab_size,
             context=self._context,
+            thinking_markers=tuple(args.thinking_markers),
         )
 
     def _check_size(self, dataset: AnyDataset, args: Any) -> None:

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.models import make_tokenizer
 from trl_consistency import ConsistencyError
+from trl_consistency.data.lint import lint_pairs
 from trl_consistency.evaluation.answers.replies import after_thinking
 from trl_consistency.evaluation.grading.grade import OUTCOMES, Grade, grade, grade_answers
 from trl_consistency.evaluation.grading.judge import Judgement
@@ -54,6 +56,15 @@ def graded(answers, rows=ROWS):
 
 def samples(clean=CLEAN, cue=CUE):
     return make_samples(ROWS, graded(clean), graded(cue))
+
+
+def test_anchors_whose_messages_have_the_keys_of_other_rows():
+    """Arrow gives the messages of one column a key that one of them has, and the two prompts of an anchor differ."""
+    anchor, named = ({"role": "user", "content": "7?"} | more for more in ({}, {"name": None}))
+    row = {"clean_prompt": [anchor], "perturbed_prompt": [named], "answer": "A", "biased_answer": ""}
+    graded = grade_answers([row], ["(A)"], possible_answers([row]))
+    assert measure(make_samples([row], graded, graded)).keys() == {"clean_accuracy", "clean_unread"}
+    assert lint_pairs([row], make_tokenizer()).anchors == [0]
 
 
 def test_outcomes_by_hand():

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ...data.rendering import Prompt, message_text
+from ...data.rendering import Prompt, has_equal_prompts, message_text
 from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
 from ..answers.replies import (
@@ -66,7 +66,7 @@ class Grade(NamedTuple):
 
 def is_anchor(row: Mapping[str, Any]) -> bool:
     """Whether both prompts are the same."""
-    return bool(row["clean_prompt"] == row["perturbed_prompt"])
+    return has_equal_prompts(row)
 
 
 def suggests_wrong(row: Mapping[str, Any]) -> bool:

@@ -1,0 +1,71 @@
+"""Looks for faults in a completion's tokens."""
+
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from .rendering import ProcessingClass, get_tokenizer, message_text, render_completion, without_none
+from .thinking import leaves_thought_open
+
+
+def completion_fault(
+    row: dict[str, Any],
+    processing_class: ProcessingClass,
+    rendered: dict[str, Any],
+    tools: list[dict] | None,
+    kwargs: dict[str, Any],
+    thinking_markers: tuple[str, str],
+) -> str:
+    """Returns the fault in a completion's tokens, empty if there is none."""
+    tokenizer, ids = get_tokenizer(processing_class), rendered["completion_ids"]
+    if row.get("completion_ids"):
+        is_same = not row.get("completion") or _says(row, processing_class, ids, tools, kwargs)
+        return (
+            "" if is_same else "`completion` and `completion_ids` differ: render `completion_ids` again, or remove it"
+        )
+    if unknown := count_unknown(tokenizer, ids):
+        return (
+            f"`completion` holds {unknown} word(s) or sign(s) that the tokenizer does not know: the model would learn to write "
+            f"{tokenizer.unk_token!r}"
+        )
+    closing = thinking_markers[1]
+    # `lint` and training warn of thoughts that are open on one side only.
+    leaves_open = leaves_thought_open(row["clean_prompt"], rendered["clean_ids"], tokenizer, thinking_markers)
+    if leaves_open and closing not in tokenizer.decode(ids):
+        return (
+            f"the prompt ends inside a thought, and `completion` as the chat template writes it has no {closing!r}: the model "
+            "would learn the answer as a thought that does not end. Let the targets be generated, give the thought and the "
+            "answer as `completion_ids`, or turn thinking off by `chat_template_kwargs` (such as `enable_thinking: false`)"
+        )
+    return ""
+
+
+def _says(
+    row: dict[str, Any],
+    processing_class: ProcessingClass,
+    ids: list[int],
+    tools: list[dict] | None,
+    kwargs: dict[str, Any],
+) -> bool:
+    """Whether a row's `completion_ids` are those of its `completion`, except for white space and how the turn ends."""
+
+    def texts(ids: list[int]) -> set[str]:
+        tokenizer = get_tokenizer(processing_class)
+        return {"".join(tokenizer.decode(ids, skip_special_tokens=skip).split()) for skip in (True, False)}
+
+    completion = row["completion"]
+    message = completion[0] if isinstance(completion, list) else {"content": completion}
+    text, said = "".join(message_text(message).split()), texts(ids)
+    if text in said:
+        return True
+    if without_none(message).keys() - {"role", "content"}:  # tool calls, which models write with their own spaces
+        return any(text in of_ids for of_ids in said)
+    alone = render_completion(processing_class, row["clean_prompt"], completion, tools, kwargs)
+    return bool(said & texts(alone))
+
+
+def count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:
+    """Counts the tokens that stand for something the tokenizer does not know."""
+    unknown = tokenizer.unk_token_id
+    # Some byte-level tokenizers, which know every text, give their end-of-sequence token as the unknown one.
+    return 0 if unknown in (None, tokenizer.eos_token_id, tokenizer.bos_token_id) else ids.count(unknown)
