@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
@@ -42,11 +41,12 @@ from ..passes.reference import Reference, adapter_changes_base, checksum_base, f
 from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
-from .card.facts import build_card, describe_data
+from .card.facts import build_card, describe_data, describe_left_out
 from .row_evaluation import EvaluatedRows
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
     as_config,
+    built_in_options,
     check_adapter_folder,
     check_anchor_arguments,
     check_assigned,
@@ -216,6 +216,7 @@ class PairTrainer(PushMixin, _Trainer):
             datasets = {
                 name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()
             }
+            self.data_facts |= describe_left_out(train_dataset, datasets["train_dataset"])
             if isinstance(datasets["train_dataset"], Dataset):
                 count_anchors(len(datasets["train_dataset"]), args.anchor_ratio)
             self._check_size(datasets["train_dataset"], args)
@@ -257,7 +258,8 @@ class PairTrainer(PushMixin, _Trainer):
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
                 "is_trainable=True)`, or give a `peft_config`."
             )
-        self.checked_method = copy(getattr(args, "method", None))
+        self.checked_options = built_in_options(args)
+        self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
         self.run_record = RunRecord(self)

@@ -2,6 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from datasets import Dataset
 from peft import LoraConfig, VeraConfig, get_peft_model
@@ -351,3 +352,40 @@ def test_compositions_are_counted_by_all_their_names():
 def test_perturbation_names_cannot_break_the_table():
     facts = describe_data(Dataset.from_dict({"clean_prompt": ["a"], "perturbation": ["x | y\n/1"]}))
     assert facts["Perturbations"] == "x  y 1 (1 wordings)"
+
+
+def test_targets_that_were_made_anew_or_otherwise_than_by_default(tmp_path):
+    options = {"num_train_epochs": 2, "max_steps": -1, "regenerate_targets_every": 1, "temperature": 0.0}
+    options |= {"generation_kwargs": {"num_beams": 2}, "repetition_penalty": 1.5}
+    text, _ = card(make_trainer(tmp_path, make_model(), **options))
+    targets = (
+        "beam search, num_beams 2, repetition_penalty 1.5, at most 8 tokens), replaced every 1 epoch(s) by the trained"
+    )
+    assert targets in text
+
+
+def test_pairs_that_were_left_out(tmp_path):
+    pairs = make_pairs(8)
+    longest = max(len(row[0]["content"]) for row in pairs["perturbed_prompt"])
+    pairs = pairs.map(
+        lambda row: {"completion": row["completion"] * (40 if row["completion"].startswith("City 3") else 1)}
+    )
+    text, _ = card(make_trainer(tmp_path, make_model(), pairs=pairs, max_length=longest + 120, overlong="drop"))
+    assert "| Pairs | 8 (8 distinct clean prompts) |" in text
+    assert "| Left out | 1 of these pairs" in text
+
+
+@pytest.mark.parametrize("given", ["optimizers", "optimizer_cls_and_kwargs"])
+def test_optimizer_of_the_callers(tmp_path, given):
+    model = make_model()
+    value = {
+        "optimizers": (torch.optim.SGD(model.parameters(), lr=0.5), None),
+        "optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.5}),
+    }
+    args = make_config(tmp_path, max_steps=1)
+    trainer = ConsistencyTrainer(
+        model, args, train_dataset=make_pairs(), processing_class=make_tokenizer(), **{given: value[given]}
+    )
+    text, _ = card(trainer)
+    assert "an optimizer that was given to the trainer" in text
+    assert "learning rate" not in text.split("| Optimisation |")[1].splitlines()[0]

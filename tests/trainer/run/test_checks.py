@@ -93,3 +93,14 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path):
     ):
         ConsistencyTrainer(make_model(), **options)
     ConsistencyTrainer(make_model(), peft_config=LORA, **options)
+
+
+@pytest.mark.parametrize("change", [{"act_tokens": "all"}, {"anchor_ratio": 0.5}, {"temperature": 0.2}])
+def test_options_that_change_after_the_trainer_was_made(tmp_path, change):
+    """They would be stated by the card, and followed by nothing."""
+    args = make_config(tmp_path, method="bct", max_steps=1)
+    trainer = ConsistencyTrainer(make_model(), args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+    ((name, value),) = change.items()
+    setattr(trainer.args, name, value)
+    with pytest.raises(ConsistencyError, match=f"`args.{name}` was .* when the trainer was made, and is "):
+        trainer.train()

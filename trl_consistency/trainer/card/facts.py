@@ -52,6 +52,13 @@ def describe_data(dataset: Any) -> dict[str, str]:
     return facts
 
 
+def describe_left_out(dataset: Any, prepared: Any) -> dict[str, str]:
+    """Returns the card's fact about pairs that preparation left out, such as overlong ones."""
+    if not isinstance(dataset, Dataset) or not isinstance(prepared, Dataset) or len(prepared) == len(dataset):
+        return {}
+    return {"Left out": f"{len(dataset) - len(prepared):,} of these pairs (too long, or with nothing to compare)"}
+
+
 def _name_wordings(perturbations: Iterable[Any]) -> str:
     """Lists the wordings of each perturbation by their numbers on the data card."""
     numbers: dict[str, set[str]] = {}
@@ -104,7 +111,7 @@ def build_card(
         revision=revision,
         method=name_methods(methods),
         is_adapter=is_adapter,
-        quantization=_four_bits(model),
+        quantization=_quantization(model),
         is_chat=trainer.is_chat,
         repo=trainer.hub_model_id or "path/to/this/folder",
         example="I think the answer is Lyon. What is the capital of France?",
@@ -129,8 +136,10 @@ def _revision(base_model: str, init_kwargs: dict[str, Any] | None) -> str | None
     return snapshot.name
 
 
-def _four_bits(model: Any) -> str | None:
-    """Returns the arguments of `BitsAndBytesConfig` for a 4-bit model."""
+def _quantization(model: Any) -> str | None:
+    """Returns the arguments of `BitsAndBytesConfig` for a model in 4 or 8 bits."""
+    if getattr(model, "is_loaded_in_8bit", False):
+        return "load_in_8bit=True"
     if not getattr(model, "is_loaded_in_4bit", False):
         return None
     config = model.config.quantization_config
@@ -185,7 +194,9 @@ def rollout_facts(trainer: Any) -> dict[str, str]:
         for name, off in (("top_p", 1), ("top_k", 0), ("min_p", None))
         if getattr(args, name) != off
     }
-    options = "".join(f", {name} {value:g}" for name, value in sampling.items())
+    options_named = [f"{name} {value:g}" for name, value in sampling.items()]
+    options_named += _named({"repetition_penalty": args.repetition_penalty, **(args.generation_kwargs or {})})
+    options = "".join(f", {option}" for option in options_named)
     facts["Rollouts"] = (
         f"{args.num_generations} a prompt (temperature {args.temperature:g}{options}, at most "
         f"{args.max_completion_length} tokens{', by vLLM' if args.use_vllm else ''})"
@@ -209,10 +220,10 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     epochs = f" ({state.epoch:.4g} epochs)" if args.max_steps <= 0 and state.epoch else ""
     optim = getattr(args.optim, "value", args.optim)
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
-    facts["Optimisation"] = (
-        f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {optim}, learning rate {args.learning_rate:g} ({schedule}), "
-        f"seed {args.seed}"
-    )
+    how = f"{optim}, learning rate {args.learning_rate:g} ({schedule})"
+    if trainer.has_own_optimizer:
+        how = "an optimizer that was given to the trainer in place of the options'"
+    facts["Optimisation"] = f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {how}, seed {args.seed}"
     if history := describe_history(trainer):
         facts["History"] = history
     for callback in trainer.callback_handler.callbacks:
@@ -227,7 +238,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
         shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
         kind = str(getattr(config.peft_type, "value", config.peft_type))
-        quantised = ", on weights in 4 bits" if getattr(trainer.model, "is_loaded_in_4bit", False) else ""
+        bits = next((bits for bits in (4, 8) if getattr(trainer.model, f"is_loaded_in_{bits}bit", False)), None)
+        quantised = f", on weights in {bits} bits" if bits else ""
         if trainer.changed_config:
             keys = ", ".join(map(_safe, trainer.changed_config))
             facts["Base model's config"] = (
@@ -301,10 +313,19 @@ def _target_description(trainer: Any) -> str:
     config = trainer.target_maker.generation_config()
     names = ("temperature", "top_p", "top_k", "min_p") if config.do_sample else ()
     options = [f"{name} {getattr(config, name):g}" for name in names if getattr(config, name) is not None]
-    sampled = ", ".join(options) or "greedy"
+    options = options or ["greedy" if config.num_beams in (None, 1) else f"beam search, num_beams {config.num_beams}"]
+    others = {"repetition_penalty": trainer.args.repetition_penalty, **(trainer.args.generation_kwargs or {})}
+    options += _named({name: value for name, value in others.items() if name != "num_beams"})
     engine = ", by vLLM" if trainer.args.use_vllm else ""
-    how = f"{sampled}, at most {config.max_new_tokens} tokens{engine}"
-    return f"the reference's own answers to the clean prompts ({how}){use}"
+    how = f"{', '.join(options)}, at most {config.max_new_tokens} tokens{engine}"
+    every = trainer.args.regenerate_targets_every
+    renewed = f", replaced every {every} epoch(s) by the trained model's" if every else ""
+    return f"the reference's own answers to the clean prompts ({how}){renewed}{use}"
+
+
+def _named(options: dict[str, Any]) -> list[str]:
+    """Names further options of generation that are not off."""
+    return [f"{_safe(name)} {_safe(str(value))}" for name, value in options.items() if value not in (None, 1.0)]
 
 
 def _eval_results(trainer: Any) -> str:

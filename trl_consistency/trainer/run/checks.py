@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +37,14 @@ from .interruption import check_unchanged, find_checkpoint
 logger = get_logger(__name__)
 
 Config = TypeVar("Config", bound=TrainingArguments)
+
+
+# Options on which the trainer's constructor built data, objectives and generation
+BUILT_IN = (
+    *("method", "method_weights", "layers", "act_tokens", "mlp_distance", "anchor_ratio", "max_length"),
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "max_completion_length"),
+    *("completion_length_schedule", "chat_template_kwargs"),
+)
 
 
 def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
@@ -181,11 +190,16 @@ def check_assigned(trainer: Any) -> None:
     for name, dataset in {"train_dataset": trainer.train_dataset, **named(trainer.eval_dataset)}.items():
         if not is_prepared(dataset):
             raise ConsistencyError(f"`{name}` was assigned after the trainer was made. Make a new trainer with it.")
-    was, method = trainer.checked_method, getattr(trainer.args, "method", None)
-    if method != was:
-        raise ConsistencyError(
-            f"`args.method` was {was} when the trainer was made, and is {method}. Make a new trainer."
-        )
+    for name, was in trainer.checked_options.items():
+        if (now := getattr(trainer.args, name)) != was:
+            raise ConsistencyError(
+                f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: nothing would follow it. Make a new trainer."
+            )
+
+
+def built_in_options(args: Any) -> dict[str, Any]:
+    """Returns the options that a trainer follows as they were when it was made."""
+    return {name: deepcopy(getattr(args, name)) for name in BUILT_IN if hasattr(args, name)}
 
 
 def check_evaluation(args: Any, eval_dataset: Any) -> None:
