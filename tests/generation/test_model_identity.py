@@ -206,3 +206,13 @@ def test_answers_of_another_model_are_not_used(folder, tmp_path):
     described = json.loads((first.directory / "model.json").read_text())
     assert described[LIBRARIES].keys() == {"torch", "transformers", "peft"}
     TargetCache(first.directory, described | {LIBRARIES: {"torch": "1.0"}})
+
+
+def test_answers_of_adapters_that_earlier_versions_cached_are_not_used(folder, tmp_path):
+    """Their base could have parts of another adapter. A model without one was always answered as it was loaded."""
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    earlier = identity_digest(model_identity.model_identity(base, "model", as_loaded=True))
+    assert answer_cache(tmp_path / "answers", "model", base).directory.name == earlier
+    model = get_peft_model(base, LoraConfig(target_modules="all-linear"))
+    earlier = identity_digest(model_identity.model_identity(model, "adapter", as_loaded=True))
+    assert answer_cache(tmp_path / "answers", "adapter", model).directory.name != earlier

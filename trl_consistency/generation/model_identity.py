@@ -88,6 +88,9 @@ def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None
     without an adapter.
     """
     identity = model_identity(model, name, as_loaded=True, revision=revision)
+    if isinstance(model, PeftModel):
+        # Answers that were cached without this may be wrong: the base could have parts of an adapter measured before.
+        identity["base"] = "as loaded"
     return AnswerCache(Path(folder) / identity_digest(identity), identity)
 
 
