@@ -49,6 +49,68 @@ def test_sources_and_wordings_of_the_splits_are_disjoint():
         assert all(f"/{called}-" in row["perturbation"] for row in rows)
 
 
+REPEATS = {
+    "other ids": lambda row, copy: {**row, "id": f"{copy}-{row['id']}"},
+    "other ids, white space": lambda row, copy: {
+        **row,
+        "id": f"{copy}-{row['id']}",
+        "question": row["question"] + " " * copy,
+    },
+    "white space": lambda row, copy: {**row, "id": None, "question": row["question"] + " " * copy},
+    "line breaks and case": lambda row, copy: {
+        **row,
+        "id": None,
+        "question": row["question"].replace(" ", "\n" * copy or " ").swapcase() if copy else row["question"],
+    },
+    "order of choices": lambda row, copy: {
+        **row,
+        "id": None,
+        "answer": (row["answer"] - copy) % 3,
+        "choices": row["choices"][copy:] + row["choices"][:copy],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", REPEATS)
+def test_a_question_that_is_asked_again_stays_in_one_split(kind):
+    rows = [REPEATS[kind](row, copy) for copy in range(3) for row in questions(60)]
+    report = BuildReport()
+    splits = build(rows, test_share=0.3, report=report, instruction="")
+
+    def asked(split):
+        return {row["clean_prompt"][0]["content"].split("(A)")[0].casefold().split()[9] for row in splits[split]}
+
+    assert len(asked("test")) > 9
+    assert len(asked("train")) > 30
+    assert not asked("train") & asked("test")
+    assert report.asked_again == 120
+    assert "120 row(s)" in report.repeats()
+    assert sum(report.num_pairs()[split] for split in ("train", "test")) == 180, "no row is left out"
+
+
+def test_different_questions_of_one_name_and_other_choices_are_no_repeats():
+    report = BuildReport()
+    rows = [{**row, "id": f"q{index % 10}"} for index, row in enumerate(questions(60))]
+    rows += [{**rows[0], "id": "other", "choices": ["a", "b", "c"]}]
+    splits = build(rows, test_share=0.3, report=report)
+    assert not {row["source_id"] for row in splits["train"]} & {row["source_id"] for row in splits["test"]}
+    assert (report.asked_again, report.between_splits, report.repeats()) == (0, 0, "")
+
+
+def test_a_row_between_the_splits_is_left_out_and_counted():
+    rows = questions(60)
+    held_out = {row["source_id"] for row in build(rows, test_share=0.3)["test"]}
+    of_train = next(row for row in rows if row["id"] not in held_out)
+    report = BuildReport()
+    splits = build([*rows, {**of_train, "id": min(held_out)}], test_share=0.3, report=report)
+    assert report.between_splits == 1
+    assert "1 row(s) with the id" in report.left_out()[0]
+    assert sum(report.num_pairs()[split] for split in ("train", "test")) == 60
+    assert not {str(row["clean_prompt"]) for row in splits["train"]} & {
+        str(row["clean_prompt"]) for row in splits["test"]
+    }
+
+
 def test_a_source_stays_in_its_split_when_seed_and_perturbations_change():
     one = build(questions(), ["suggested_answer"], seed=1)
     two = build(questions(), ["typos"], seed=2)

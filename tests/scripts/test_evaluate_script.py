@@ -1,6 +1,7 @@
 import datetime
 import json
 import re
+import shutil
 import sys
 import warnings
 from html import unescape
@@ -260,6 +261,7 @@ def test_report(options, model_dir, tmp_path, capsys):
         (folder / f"checkpoint-{number}").mkdir()
         log = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
         (folder / f"checkpoint-{number}" / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+        shutil.copy(folder / "adapter_model.safetensors", folder / f"checkpoint-{number}")
     assert len(read_history(str(folder))) == 2, "the last checkpoint's"
     options[options.index("--adapters") + 1] = str(folder)
     run(options)
@@ -282,6 +284,18 @@ def test_report(options, model_dir, tmp_path, capsys):
     assert page.index("<img") < page.index("<table"), "what became of all answers comes first"
     for picture in ("outcomes", "rates", "tradeoff", "training"):
         assert f"]({picture}.png)" in text
+
+
+def test_history_is_not_that_of_an_earlier_run_in_the_folder(model_dir, tmp_path):
+    """The folder holds the run of 3 steps; checkpoint-6 is left of a longer one before."""
+    save_adapter(model_dir, tmp_path, 0)
+    for steps, seed in ((3, 0), (6, 1)):
+        save_adapter(model_dir, tmp_path / f"checkpoint-{steps}", seed)
+        log = [{"step": step, "loss": 1.0} for step in range(1, steps + 1)]
+        (tmp_path / f"checkpoint-{steps}" / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    assert len(read_history(str(tmp_path))) == 3
+    shutil.rmtree(tmp_path / "checkpoint-3")
+    assert read_history(str(tmp_path)) == [], "no checkpoint has the weights: nothing is known"
 
 
 def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path, capsys):

@@ -14,7 +14,7 @@ from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
 from .provenance import WrongAnswer, draw, perturb
 from .registry import Perturbation, find_perturbations
-from .source import Columns, Source, find_columns, read_source
+from .source import Columns, Source, content_text, find_columns, read_source
 
 
 Row = dict[str, Any]
@@ -43,6 +43,10 @@ class BuildReport:
             Pairs left out because their source already has the same pair.
         filtered (`Counter[str]`):
             Training pairs left out because of a model's answers, by reason.
+        asked_again (`int`):
+            Number of rows that ask the question of an earlier row under another `source_id`. They are in its split.
+        between_splits (`int`):
+            Number of rows left out because their `source_id` is in one split and their question in the other.
     """
 
     sources: int = 0
@@ -53,6 +57,8 @@ class BuildReport:
     unchanged: Counter[str] = field(default_factory=Counter)
     repeated: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
+    asked_again: int = 0
+    between_splits: int = 0
 
     def num_pairs(self) -> dict[str, int]:
         """Returns the number of pairs by split."""
@@ -65,6 +71,10 @@ class BuildReport:
         """Returns one line for each kind of row or pair that was left out."""
         lines = [f"{self.num_faulty} faulty row(s)"] if self.num_faulty else []
         lines += [f"  row {index}: {reason}" for index, reason in self.faulty]
+        if self.between_splits:
+            lines.append(
+                f"{self.between_splits} row(s) with the id of a source in one split and a question of the other"
+            )
         lines += [
             f"{name}: {count} source(s) not used: it needs {need}"
             for (name, need), count in sorted(self.lacking.items())
@@ -73,6 +83,15 @@ class BuildReport:
         lines += [f"{name}: {count} repeated pair(s)" for name, count in sorted(self.repeated.items())]
         lines += [f"not vulnerable: {count} training pair(s), {why}" for why, count in sorted(self.filtered.items())]
         return lines
+
+    def repeats(self) -> str:
+        """Returns a line if rows ask the question of an earlier row under another id, otherwise an empty text."""
+        if not self.asked_again:
+            return ""
+        return (
+            f"{self.asked_again} row(s) ask the question of an earlier row under another id: they are in its split. Remove "
+            "them if they should not count twice."
+        )
 
     def unheld(self, test_share: float) -> str:
         """Returns a line if the share rounded to no source or to all sources held out, otherwise an empty text."""
@@ -104,7 +123,8 @@ def build_pairs(
 
     The pairs of a row depend only on the row and the options, not on earlier rows. Sources are split by their
     `source_id`, in the same way for every seed: all pairs of a source are either in `train`, or in `test` (training
-    wordings) and `test_wordings` (held-out wordings).
+    wordings) and `test_wordings` (held-out wordings). A row that asks the question of an earlier row under another
+    `source_id` is in the split of that row.
 
     Args:
         rows (`Iterable[Mapping[str, Any]]`):
@@ -164,6 +184,7 @@ def build_pairs(
     report = BuildReport() if report is None else report
     make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report)
     answers: dict[int, str] = {}
+    splits = _Splits(test_share, report)
 
     def all_pairs() -> Iterator[tuple[str, Row]]:
         for index, row in enumerate(chain([first], rows)):
@@ -182,7 +203,9 @@ def build_pairs(
                 continue
             if benign_controls and "category" not in source.carried:  # a column is in every row or in none
                 source = replace(source, carried={**source.carried, "category": ""})
-            is_test = _is_test(source.source_id, test_share)
+            is_test = splits.is_test(source)
+            if is_test is None:
+                continue
             if not (report.faulty and faulty_rows == "error"):
                 yield from make(source, chosen, is_test)
         if faulty_rows == "error":
@@ -271,6 +294,43 @@ def _lack(steps: Steps, source: Source, wrong_answer: WrongAnswer, positions: Se
         if step.positions and not step.open_positions(source, positions):
             return f"the position {' or '.join(positions)}"
     return None
+
+
+class _Splits:
+    """
+    Assigns sources to splits by a hash of their `source_id`, but every row that asks an earlier row's question to the
+    split of that row. Otherwise a question that data hold under several ids would stand in `train` and in `test`.
+    """
+
+    def __init__(self, test_share: float, report: BuildReport):
+        self._test_share, self._report = test_share, report
+        self._by_id: dict[int, bool] = {}
+        self._by_question: dict[int, tuple[int, bool]] = {}
+
+    def is_test(self, source: Source) -> bool | None:
+        """Returns whether a source is held out, or None if its id and its question are in different splits."""
+        named, asked = hash(source.source_id), _question_key(source)
+        first, of_question = self._by_question.get(asked, (named, None))
+        of_id = self._by_id.get(named)
+        if of_question is not None and of_id is not None and of_question != of_id:
+            self._report.between_splits += 1
+            return None
+        known = of_id if of_question is None else of_question
+        found = _is_test(source.source_id, self._test_share) if known is None else known
+        self._report.asked_again += first != named
+        self._by_id[named] = found
+        self._by_question.setdefault(asked, (named, found))
+        return found
+
+
+def _question_key(source: Source) -> int:
+    """Returns the same number for a question that differs only in its white space, its case or its choices' order."""
+    texts = [content_text(message) for message in source.history] + [source.question]
+    return hash((*map(_plain, texts), *sorted(map(_plain, source.choices))))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
 
 
 def _is_test(source_id: str, test_share: float) -> bool:

@@ -45,6 +45,7 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
         compositions=[("+".join(step.name for step in steps), steps) for steps in compositions],
         counts=counts,
         left_out=report.left_out(),
+        repeats=report.repeats(),
         wordings=_wordings(report, compositions),
         options=options,
     )

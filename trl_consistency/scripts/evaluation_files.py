@@ -5,6 +5,7 @@ import os
 import random
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -172,11 +173,16 @@ def tables_text(tables: Sequence[Table]) -> str:
 
 
 def read_history(path: str) -> list[dict[str, float]]:
-    """Returns the log history of the run that trained the model in a folder, from its last checkpoint, if any."""
+    """
+    Returns the log history of the run that trained the model in a folder, if any: the folder's own, or that of the last
+    checkpoint with the same weights. Other checkpoints may be left of an earlier run in the same folder.
+    """
     folder = Path(path)
     checkpoints = [of for of in folder.glob("checkpoint-*") if of.name.removeprefix("checkpoint-").isdecimal()]
-    checkpoints.sort(key=lambda of: int(of.name.removeprefix("checkpoint-")))
-    for place in [folder, *reversed(checkpoints)]:
+    checkpoints.sort(key=lambda of: int(of.name.removeprefix("checkpoint-")), reverse=True)
+    weights = weights_digest(folder)
+    same = (of for of in checkpoints if weights is not None and weights_digest(of) == weights)
+    for place in chain([folder], same):
         try:
             return list(json.loads((place / "trainer_state.json").read_text(encoding="utf-8"))["log_history"])
         except (OSError, ValueError, KeyError, TypeError):

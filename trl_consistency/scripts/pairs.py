@@ -326,6 +326,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
     if report.left_out():
         print("Left out:", *map(printable, report.left_out()), sep="\n  ")
+    if repeats := report.repeats():
+        print(repeats)
     if unheld := report.unheld(pairs_args.test_share):
         print(unheld)
 
