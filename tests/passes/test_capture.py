@@ -9,13 +9,15 @@ from transformers import (
     CohereConfig,
     GPTJConfig,
     GraniteConfig,
+    InklingTextConfig,
     Lfm2Config,
+    RecurrentGemmaConfig,
     T5Config,
     T5ForConditionalGeneration,
 )
 from trl.models.utils import _ForwardRedirection
 
-from tests.helpers.architectures import CONFIGS, SHAPE, WITHOUT_MLP, add_lora, make
+from tests.helpers.architectures import CONFIGS, SHAPE, WINDOW, WITHOUT_MLP, add_lora, make
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.passes.capture import DOWN_PROJECTIONS, capture_states, find_blocks, head_of, resolve_layers
 
@@ -218,6 +220,24 @@ def test_head_with_a_scale(config):
     model = AutoModelForCausalLM.from_config(config).eval()
     assert head_of(model).scale == 0.25
     check_head(model)
+
+
+def test_logits_that_are_not_read_from_the_head_are_refused():
+    """The model scales its logits by a factor that `head_of` does not know."""
+    model = AutoModelForCausalLM.from_config(InklingTextConfig(**SHAPE, head_dim=8, initializer_range=0.3)).eval()
+    for _ in range(2):
+        with pytest.raises(ConsistencyError, match="computes its logits in another way"):
+            head_of(model)
+
+
+@torch.no_grad()
+def test_a_soft_cap_that_is_not_read_is_refused():
+    shape = {**SHAPE, "num_key_value_heads": 1, "num_hidden_layers": 3}
+    config = RecurrentGemmaConfig(**shape, lru_width=32, attention_window_size=WINDOW, w_init_variance_scale=1.0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    model.model.embed_tokens.weight.mul_(8)  # logits of tens, which the cap of 30 changes
+    with pytest.raises(ConsistencyError, match="computes its logits in another way"):
+        head_of(model)
 
 
 def check_head(model, kind=None):

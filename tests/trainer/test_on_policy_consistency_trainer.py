@@ -593,6 +593,18 @@ def test_resumed_with_another_reference(tmp_path, change):
 # Inherited options
 
 
+@pytest.mark.parametrize("disable", [True, False])
+def test_attention_dropout_is_disabled_too(tmp_path, disable):
+    """Llama's attention passes its rate to a function. Anchors have no divergence but that of dropout."""
+    model = make_model("llama")
+    for block in model.model.layers:
+        block.self_attn.attention_dropout = 0.5
+    anchors = make_pairs(completion=False).map(lambda row: {"perturbed_prompt": row["clean_prompt"]})
+    trainer = make_trainer(tmp_path, anchors, model, max_steps=1, learning_rate=0.0, disable_dropout=disable)
+    replay(trainer).train()
+    assert (losses(trainer)[0] < 1e-6) == disable
+
+
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize(
     "options",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,9 @@ MAX_MASK_ENTRIES = 1 << 26
 
 # Names of the MLP's last linear layer: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi, LFM2, GPT-J.
 DOWN_PROJECTIONS = ("down_proj", "dense_4h_to_h", "c_proj", "fc2", "w2", "fc_out")
+
+# Models whose logits [`head_of`] has compared with its own, which costs a pass over a few tokens
+_WITH_CHECKED_HEAD: WeakSet[nn.Module] = WeakSet()
 
 
 @dataclass
@@ -91,6 +95,11 @@ class Head:
     bias: Tensor | None
     scale: float
     softcap: float | None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Returns the logits of the head's input. Under ZeRO-3, call this inside [`gathered`]."""
+        logits = self.scale * nn.functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
     def detached(self) -> "Head":
         """Returns a head that keeps its weights when the model's are swapped for others."""
@@ -255,14 +264,24 @@ def needed_mask(model: Any, attention_mask: Tensor) -> Tensor | None:
 def head_of(model: nn.Module) -> Head:
     """
     Returns the head of a model that is not wrapped. If the adapter has a trained copy of the head, this is the copy
-    that is active now.
+    that is active now. Raises [`ConsistencyError`] if the model computes its logits in another way. The first call for
+    a model runs it, so for a wrapped model, call this inside the wrapper's forward.
     """
     base: Any = _base_model(model)
     projection = base.get_output_embeddings()
     if projection is None:
         raise ConsistencyError(f"`{type(base).__name__}` has no language modelling head.")
+    unchecked = None if base in _WITH_CHECKED_HEAD else _own_logits(base)
     if isinstance(projection, FSDPModule):
         projection.unshard()  # FSDP gathers a module when it is called, and the head's weights are only read.
+    head = _read_head(base, projection)
+    if unchecked is not None:
+        _check_head(base, head, *unchecked)
+        _WITH_CHECKED_HEAD.add(base)
+    return head
+
+
+def _read_head(base: Any, projection: Any) -> Head:
     config = base.config.get_text_config()
     # The factor has several names. Granite and MiniCPM3 divide by `logits_scaling`; HyperCLOVA X multiplies by it.
     factors = [getattr(config, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier")]
@@ -275,6 +294,38 @@ def head_of(model: nn.Module) -> Head:
         scale=next((factor for factor in factors if factor is not None), 1.0),
         softcap=getattr(config, "final_logit_softcapping", None),
     )
+
+
+@torch.no_grad()
+def _own_logits(base: Any) -> tuple[Tensor, Tensor]:
+    """Returns the head's input and the model's own logits on a few tokens."""
+    ids = torch.arange(1, 9, device=next(base.parameters()).device)[None] % base.config.get_text_config().vocab_size
+    seen: list[Any] = []
+    hook = base.get_decoder().register_forward_hook(lambda module, args, output: seen.append(output[0]))
+    try:
+        # Not `base(...)`: its hooks already run, around the forward in which this is called.
+        output = base.forward(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            position_ids=torch.arange(ids.shape[1], device=ids.device)[None],
+            use_cache=False,
+        )
+    finally:
+        hook.remove()
+    return seen[-1], output.logits
+
+
+@torch.no_grad()
+def _check_head(base: Any, head: Head, hidden: Tensor, own: Tensor) -> None:
+    """Raises [`ConsistencyError`] if the model's `own` logits are not those of `head`."""
+    with head.gathered():
+        logits = head.logits(hidden)
+    tolerance = max(4 * torch.finfo(logits.dtype).eps, 1e-3) * own.abs().max()
+    if logits.shape != own.shape or (logits - own).abs().max() > tolerance:
+        raise ConsistencyError(
+            f"`{type(base).__name__}` computes its logits in another way than from its head with the known scales and soft "
+            "caps, so that a loss on logits would be wrong. Use another model, or an objective on states (`method: act`)."
+        )
 
 
 def _base_model(model: Any) -> Any:

@@ -21,6 +21,7 @@ from ..finite import explained_sampling
 from ..generation.options import evaluating, own_options
 from ..losses.row_losses import RowLosses, means_of
 from ..models.checks import check_reference_files
+from ..models.dropout import disable_functional_dropout
 from ..models.sharding import is_sharded
 from ..passes.load_balancing import router_coefficient
 from ..passes.reference import GivenReference, Reference, StartReference, check_separate, load_reference_model
@@ -164,6 +165,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
                 quantization_config=quantization_config,
                 peft_config=peft_config,
             )
+        if args.disable_dropout:
+            disable_functional_dropout(self.model)  # TRL's trainer turns off the modules alone
         self._check_loaded(model, data.anchor_dataset)
         check_reference_options(self)
         reference = self._make_reference(model)
