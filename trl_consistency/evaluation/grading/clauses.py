@@ -7,77 +7,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 
-_COMMON = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "this",
-        "that",
-        "these",
-        "those",
-        "it",
-        "its",
-        "he",
-        "she",
-        "they",
-        "his",
-        "her",
-        "their",
-        "there",
-        "i",
-        "you",
-        "we",
-        "my",
-        "our",
-        "your",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "being",
-        "am",
-        "has",
-        "have",
-        "had",
-        "do",
-        "does",
-        "did",
-        "can",
-        "could",
-        "will",
-        "would",
-        "of",
-        "in",
-        "on",
-        "at",
-        "to",
-        "for",
-        "from",
-        "by",
-        "with",
-        "as",
-        "about",
-        "and",
-        "or",
-        "but",
-        "not",
-        "no",
-        "yes",
-        "what",
-        "which",
-        "who",
-        "whose",
-        "where",
-        "when",
-        "how",
-        "why",
-        "one",
-        "called",
-    ]
+# Words that say nothing of a subject.
+_FUNCTION_TEXT = (
+    "a an the this that these those it its he she they them his her their there here who which what where when how why i me my "
+    "you your we our us is are was were be been being am has have had do does did can could will would shall should may might "
+    "must of in on at to for from by with as about into than and or so if because while not no yes called"
 )
+FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 _WORD = re.compile(r"\w+")
 _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "studies" and "study"
 
@@ -168,7 +104,7 @@ class Clauses:
     def _names(self, part: str) -> frozenset[str]:
         """Returns the words of names and quotes that the question does not have."""
         words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
-        return frozenset(word for word in words - _COMMON if word[:_STEM] not in self.asked)
+        return frozenset(word for word in words - FUNCTION_WORDS if word[:_STEM] not in self.asked)
 
     def _count_shared(self, part: str) -> int:
         words = _stems(part)
@@ -212,4 +148,4 @@ def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> boo
 
 
 def _stems(text: str) -> frozenset[str]:
-    return frozenset(word[:_STEM] for word in _WORD.findall(text.lower()) if word not in _COMMON)
+    return frozenset(word[:_STEM] for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS)
