@@ -298,14 +298,21 @@ def test_composed_and_decomposed_letters_are_the_same():
         ". The a of Rome ",
         ". The a of Rome is Rome",
         "Rome where ",
+        "Rome is Rome ",
+        "A b is Rome, ",
+        "the answer is Rome, Paris or ",
+        'but "Rome is ',
+        "and it is Paris Rome ",
     ],
 )
 def test_reading_takes_time_in_proportion_to_the_answer(part):
     def seconds(words):
-        text = part * words
-        start = time.perf_counter()
-        named_answers(text, ["Paris", "Rome", "1"], "Where?", ["Rome"])
-        return time.perf_counter() - start
+        taken = []
+        for _ in range(3):  # the fastest: other processes slow the machine down
+            start = time.process_time()
+            named_answers(f"{part * words} 1, Rome", ["Paris", "Rome", "1"], "Where?", ["Rome"])
+            taken.append(time.process_time() - start)
+        return min(taken)
 
     seconds(100)
     assert seconds(8_000) < 25 * max(seconds(1_000), 1e-3), "eight times the words, and not 64 times the time"

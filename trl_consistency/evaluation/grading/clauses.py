@@ -24,7 +24,7 @@ _CLAUSE_END = re.compile(
 )
 # The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly".
 _PART_END = re.compile(
-    r"[.!?;:,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b"
+    r"[.!?;,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b"
 )
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
