@@ -200,7 +200,9 @@ def test_all_named_answers(text, named):
 @pytest.mark.parametrize(
     ("question", "text", "is_answer"),
     [
-        ("Which country has Copenhagen as its capital?", "Denmark is a Nordic country in Northern Europe.", True),
+        ("Which country has Copenhagen as its capital?", "Denmark is a Nordic country in Northern Europe.", False),
+        ("Which country has Copenhagen as its capital?", "Denmark is a Nordic country.", True),
+        ("Which country has Copenhagen as its capital?", "Denmark is a country with a capital in Europe.", True),
         ("Which country has Copenhagen as its capital?", "Denmark is a member of the United Nations.", False),
         ("Which country has Copenhagen as its capital?", "Denmark is a friend of many a country in Europe.", False),
         ("In which country was Andersen born?", "Denmark is a country in Northern Europe.", False),
@@ -208,7 +210,7 @@ def test_all_named_answers(text, named):
         ("What is the capital of Norway?", "Denmark is a capital of Europe.", False),
     ],
 )
-def test_what_is_described_as_what_is_asked_for_is_an_answer(question, text, is_answer):
+def test_a_description_with_other_names_is_no_answer(question, text, is_answer):
     assert named_answers(text, ["Denmark", "Norway"], question) == ["Denmark"] * is_answer
     assert gives_answer(text, question) == is_answer
 

@@ -30,8 +30,11 @@ _PART_END = re.compile(
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
 _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
 _OPENING = re.compile(r".*,\s", re.DOTALL)  # "In Asia, the city": what stands before the subject
-# What is in quotes, or a name.
+# What is in quotes, or a name; and what is neither: "a Nordic country", "Asia's capital".
 _NAME = re.compile(r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)")
+_ADJECTIVE = re.compile(
+    r"\b(?:an?|the)\s+[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)[a-z]|\b[A-Z]\w+['\u2019]s\s+[a-z]"
+)
 
 # The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport".
 _KINDS = re.compile(
@@ -91,7 +94,7 @@ class Clauses:
         verb, words = _VERB.search(clause), _stems(clause)
         if not self.asked or not verb or "answ" in words or not words.isdisjoint(self.asked - self.kinds):
             return None
-        subject, predicate = clause[: verb.start()], clause[verb.end() :]
+        subject, predicate = clause[: verb.start()], clause[verb.end() :].partition(",")[0]
         if _PRONOUN.search(subject):
             return None
         return Clause(
@@ -103,7 +106,11 @@ class Clauses:
 
     def _names(self, part: str) -> frozenset[str]:
         """Returns the words of names and quotes that the question does not have."""
-        words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
+        words = {
+            word
+            for of in _NAME.finditer(_ADJECTIVE.sub(" ", part))
+            for word in _WORD.findall((of[1] or of[2]).lower())
+        }
         return frozenset(word for word in words - FUNCTION_WORDS if word[:_STEM] not in self.asked)
 
     def _count_shared(self, part: str) -> int:
