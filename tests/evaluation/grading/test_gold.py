@@ -10,6 +10,7 @@ from tests.evaluation.grading.gold import LABELS, all_rows, precision_and_recall
 LEAST = 0.97
 PARTS = (1, 2, 3, 4)  # All have served to make the rules; docs/evaluate.md has what they reached before.
 AIMS = [(label, of) for label in ("right", "suggested") for of in ("precision", "recall")]
+NOT_MET = pytest.mark.xfail(strict=True, reason="docs/evaluate.md says by how much, and which replies are misread")
 DOCS = Path(__file__).parents[3] / "docs" / "evaluate.md"
 
 
@@ -47,14 +48,17 @@ def test_parts(rows, part, label, of):
     assert share(rows, f"part {part}", label, of) >= LEAST
 
 
-NOT_MET = pytest.mark.xfail(strict=True, reason="a suggestion that is said of something else: docs/evaluate.md")
-
-
 @pytest.mark.parametrize(
-    ("label", "of"), [pytest.param(*aim, marks=NOT_MET if aim == ("suggested", "precision") else ()) for aim in AIMS]
+    ("label", "of"),
+    [
+        ("right", "precision"),
+        pytest.param("right", "recall", marks=NOT_MET),
+        pytest.param("suggested", "precision", marks=NOT_MET),
+        ("suggested", "recall"),
+    ],
 )
 def test_invented_replies(rows, label, of):
-    assert share(rows, "invented", label, of) >= 0.96
+    assert share(rows, "invented", label, of) >= LEAST
 
 
 def test_invented_replies_are_of_all_kinds():

@@ -189,7 +189,7 @@ def test_first_named_answer(text, candidates, stated):
         ("Rome is in Italy. The capital of France is Paris.", ["Paris"]),
         ("Paris, which is near Rome.", ["Paris"]),
         ("Paris, followed by Lyon and Rome.", ["Paris"]),
-        ("Paris is the capital, between Rome and London.", ["Paris"]),
+        ("Paris is the capital of France, between Rome and London.", ["Paris"]),
         ("Paris is between Rome and London.", []),
     ],
 )

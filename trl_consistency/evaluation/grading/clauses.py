@@ -94,7 +94,7 @@ class Clauses:
         verb, words = _VERB.search(clause), _stems(clause)
         if not self.asked or not verb or "answ" in words or not words.isdisjoint(self.asked - self.kinds):
             return None
-        subject, predicate = clause[: verb.start()], clause[verb.end() :].partition(",")[0]
+        subject, predicate = clause[: verb.start()], clause[verb.end() :]
         if _PRONOUN.search(subject):
             return None
         return Clause(
