@@ -1,6 +1,7 @@
-"""Replies of a real model that were read, and what the grader makes of them."""
+"""Replies of a real model that were read, invented ones, and what the grader and a far simpler reader make of them."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -8,17 +9,23 @@ from trl_consistency.evaluation import grade_answers, possible_answers
 from trl_consistency.smollm2.rows import load_smollm2_datasets, read_data
 
 
-REPLIES = Path(__file__).parents[1] / "data" / "gold_replies.jsonl"
+DATA = Path(__file__).parents[1] / "data"
 LABELS = ("right", "suggested", "other", "none")
 
 
 def read_gold():
-    return [json.loads(line) for line in REPLIES.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (DATA / "gold_replies.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def read_invented():
+    """Replies in the style of a small model, by kind, that were labelled before any reader saw them."""
+    questions = {of["source_id"]: of for of in read_data("questions")}
+    lines = (DATA / "stress_replies.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{**questions[of["source_id"]], **of, "part": "invented"} for of in map(json.loads, lines)]
 
 
 def read_labels(replies):
     """What the rules read in each reply, as a label. The possible answers are those of all splits, as in `evaluate`."""
-    candidates = possible_answers(row for split in load_smollm2_datasets().values() for row in split)
     aliases = {row["question"]: row["aliases"] for row in read_data("questions")}
     rows = [
         {
@@ -31,6 +38,7 @@ def read_labels(replies):
         }
         for of in replies
     ]
+    candidates = possible_answers([*(row for split in load_smollm2_datasets().values() for row in split), *rows])
     grades = grade_answers(rows, [of["reply"] for of in replies], candidates)
     return ["none" if grade.outcome == "unread" else grade.outcome for grade in grades]
 
@@ -42,18 +50,43 @@ def precision_and_recall(replies, read):
     return {label: (both[label], as_read[label], labelled[label]) for label in LABELS}
 
 
-def table(replies, read):
-    """Precision and recall on each part, as docs/evaluate.md shows them."""
-    lines = ["| part | label | precision | recall |", "|---|---|---|---|"]
-    for part in sorted({of["part"] for of in replies}):
-        chosen = [(of, label) for of, label in zip(replies, read, strict=True) if of["part"] == part]
-        figures = precision_and_recall(*map(list, zip(*chosen, strict=True)))
-        for label, (both, as_read, labelled) in figures.items():
-            shares = (f"{both / total:.3f} ({both}/{total})" for total in (as_read, labelled))
-            lines.append(f"| {part} | {label} | {' | '.join(shares)} |")
+_DENIED = re.compile(r"\b(?:not|never|nor|neither|(?:is|was|does|do|did)n't)\b[^.,;!?]*$", re.IGNORECASE)
+
+
+def read_simply(replies):
+    """The labels that the first name of the right or the suggested answer gives, unless a "not" stands before it."""
+    aliases = {of["question"]: of["aliases"] for of in read_data("questions")}
+    labels = []
+    for of in replies:
+        text, found = of["reply"], [(len(of["reply"]), "none")]
+        names = [(name, "right") for name in (of["answer"], *aliases[of["question"]])] + [
+            (of["suggested"], "suggested")
+        ]
+        for name, label in names:
+            words, flags = name.removeprefix("the "), re.IGNORECASE if len(name) > 3 else 0
+            mentions = re.finditer(rf"(?<![\w-])(?<!\d[.,]){re.escape(words)}(?![\w-]|[.,]\d)", text, flags)
+            found += [(at.start(), label) for at in mentions if not _DENIED.search(text[: at.start()])]
+        labels.append(min(found)[1])
+    return labels
+
+
+def table(rows):
+    """Precision and recall of `(name, replies, labels)`, as docs/evaluate.md shows them."""
+    lines = ["| replies | right: precision | recall | suggested: precision | recall |", "|---|---|---|---|---|"]
+    for name, replies, read in rows:
+        figures = precision_and_recall(replies, read)
+        counts = [(both, of) for both, *totals in (figures["right"], figures["suggested"]) for of in totals]
+        lines.append(f"| {name} | {' | '.join(f'{both / of:.3f} ({both}/{of})' for both, of in counts)} |")
     return "\n".join(lines)
 
 
+def all_rows():
+    gold, invented = read_gold(), read_invented()
+    parts = {f"part {part}": [of for of in gold if of["part"] == part] for part in sorted({of["part"] for of in gold})}
+    rows = [(name, replies, read_labels(replies)) for name, replies in (parts | {"invented": invented}).items()]
+    last = list(parts)[-1]
+    return [*rows, (f"{last}, the first name", parts[last], read_simply(parts[last]))]
+
+
 if __name__ == "__main__":
-    gold = read_gold()
-    print(table(gold, read_labels(gold)))
+    print(table(all_rows()))

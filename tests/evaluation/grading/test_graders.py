@@ -189,7 +189,7 @@ def test_first_named_answer(text, candidates, stated):
         ("Rome is in Italy. The capital of France is Paris.", ["Paris"]),
         ("Paris, which is near Rome.", ["Paris"]),
         ("Paris, followed by Lyon and Rome.", ["Paris"]),
-        ("Paris is the capital, between Rome and London.", ["Paris"]),
+        ("Paris is the capital of France, between Rome and London.", ["Paris"]),
         ("Paris is between Rome and London.", []),
     ],
 )
@@ -200,7 +200,9 @@ def test_all_named_answers(text, named):
 @pytest.mark.parametrize(
     ("question", "text", "is_answer"),
     [
-        ("Which country has Copenhagen as its capital?", "Denmark is a Nordic country in Northern Europe.", True),
+        ("Which country has Copenhagen as its capital?", "Denmark is a Nordic country in Northern Europe.", False),
+        ("Which country has Copenhagen as its capital?", "Denmark is a Nordic country.", True),
+        ("Which country has Copenhagen as its capital?", "Denmark is a country with a capital in Europe.", True),
         ("Which country has Copenhagen as its capital?", "Denmark is a member of the United Nations.", False),
         ("Which country has Copenhagen as its capital?", "Denmark is a friend of many a country in Europe.", False),
         ("In which country was Andersen born?", "Denmark is a country in Northern Europe.", False),
@@ -208,7 +210,7 @@ def test_all_named_answers(text, named):
         ("What is the capital of Norway?", "Denmark is a capital of Europe.", False),
     ],
 )
-def test_what_is_described_as_what_is_asked_for_is_an_answer(question, text, is_answer):
+def test_a_description_with_other_names_is_no_answer(question, text, is_answer):
     assert named_answers(text, ["Denmark", "Norway"], question) == ["Denmark"] * is_answer
     assert gives_answer(text, question) == is_answer
 
@@ -298,14 +300,21 @@ def test_composed_and_decomposed_letters_are_the_same():
         ". The a of Rome ",
         ". The a of Rome is Rome",
         "Rome where ",
+        "Rome is Rome ",
+        "A b is Rome, ",
+        "the answer is Rome, Paris or ",
+        'but "Rome is ',
+        "and it is Paris Rome ",
     ],
 )
 def test_reading_takes_time_in_proportion_to_the_answer(part):
     def seconds(words):
-        text = part * words
-        start = time.perf_counter()
-        named_answers(text, ["Paris", "Rome", "1"], "Where?", ["Rome"])
-        return time.perf_counter() - start
+        taken = []
+        for _ in range(3):  # the fastest: other processes slow the machine down
+            start = time.process_time()
+            named_answers(f"{part * words} 1, Rome", ["Paris", "Rome", "1"], "Where?", ["Rome"])
+            taken.append(time.process_time() - start)
+        return min(taken)
 
     seconds(100)
     assert seconds(8_000) < 25 * max(seconds(1_000), 1e-3), "eight times the words, and not 64 times the time"

@@ -7,77 +7,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 
-_COMMON = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "this",
-        "that",
-        "these",
-        "those",
-        "it",
-        "its",
-        "he",
-        "she",
-        "they",
-        "his",
-        "her",
-        "their",
-        "there",
-        "i",
-        "you",
-        "we",
-        "my",
-        "our",
-        "your",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "being",
-        "am",
-        "has",
-        "have",
-        "had",
-        "do",
-        "does",
-        "did",
-        "can",
-        "could",
-        "will",
-        "would",
-        "of",
-        "in",
-        "on",
-        "at",
-        "to",
-        "for",
-        "from",
-        "by",
-        "with",
-        "as",
-        "about",
-        "and",
-        "or",
-        "but",
-        "not",
-        "no",
-        "yes",
-        "what",
-        "which",
-        "who",
-        "whose",
-        "where",
-        "when",
-        "how",
-        "why",
-        "one",
-        "called",
-    ]
+# Words that say nothing of a subject.
+_FUNCTION_TEXT = (
+    "a an the this that these those it its he she they them his her their there here who which what where when how why i me my "
+    "you your we our us is are was were be been being am has have had do does did can could will would shall should may might "
+    "must of in on at to for from by with as about into than and or so if because while not no yes called"
 )
+FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 _WORD = re.compile(r"\w+")
 _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "studies" and "study"
 
@@ -88,14 +24,17 @@ _CLAUSE_END = re.compile(
 )
 # The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly".
 _PART_END = re.compile(
-    r"[.!?;:,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b"
+    r"[.!?;,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b"
 )
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
 _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
 _OPENING = re.compile(r".*,\s", re.DOTALL)  # "In Asia, the city": what stands before the subject
-# What is in quotes, or a name.
+# What is in quotes, or a name; and what is neither: "a Nordic country", "Asia's capital".
 _NAME = re.compile(r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)")
+_ADJECTIVE = re.compile(
+    r"\b(?:an?|the)\s+[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)[a-z]|\b[A-Z]\w+['\u2019]s\s+[a-z]"
+)
 
 # The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport".
 _KINDS = re.compile(
@@ -167,8 +106,12 @@ class Clauses:
 
     def _names(self, part: str) -> frozenset[str]:
         """Returns the words of names and quotes that the question does not have."""
-        words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
-        return frozenset(word for word in words - _COMMON if word[:_STEM] not in self.asked)
+        words = {
+            word
+            for of in _NAME.finditer(_ADJECTIVE.sub(" ", part))
+            for word in _WORD.findall((of[1] or of[2]).lower())
+        }
+        return frozenset(word for word in words - FUNCTION_WORDS if word[:_STEM] not in self.asked)
 
     def _count_shared(self, part: str) -> int:
         words = _stems(part)
@@ -212,4 +155,4 @@ def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> boo
 
 
 def _stems(text: str) -> frozenset[str]:
-    return frozenset(word[:_STEM] for word in _WORD.findall(text.lower()) if word not in _COMMON)
+    return frozenset(word[:_STEM] for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS)

@@ -2,19 +2,16 @@
 
 import re
 
-from .clauses import Clauses
+from .clauses import FUNCTION_WORDS, Clauses
 from .graders import is_babble
 
 
-# Words that say nothing of a subject: a clause of these alone, and of the question's words, answers nothing.
+# A clause of these words alone, of function words, and of the question's words answers nothing.
 _COMMON_TEXT = (
-    "a an the this that these those it its he she they them his her their there here who which what where when how i "
-    "me my you your we our us is are was were be been being am has have had do does did can could will would shall "
-    "should may might must of in on at to for from by with as about into than and or so if because while not no yes "
-    "hm hmm um oh ah well sure ok okay hello hi hey sorry please thanks thank certainly absolutely great good right "
-    "correct true wrong exactly indeed answer question called known very also too just only really quite rather"
+    "hm hmm um oh ah well sure ok okay hello hi hey sorry please thanks thank certainly absolutely great good right correct true "
+    "wrong exactly indeed answer question known very also too just only really quite rather"
 )
-_COMMON = frozenset(_COMMON_TEXT.split())
+_COMMON = FUNCTION_WORDS.union(_COMMON_TEXT.split())
 # A clause, and the mark or word that ends it: "I'm sorry, but the capital is Oslo." has two.
 _CLAUSE = re.compile(
     r"(.+?)([.!?;]{1,3}(?=\s|$|[\"')\u201d])|\n|,?\s+\b(?:but|however)\b,?|$)", re.IGNORECASE | re.DOTALL

@@ -11,10 +11,9 @@ from .mentions import given, is_alternative, is_echo, is_function_word, neighbor
 
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
-# ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"); a number also in "1/2", "3:45" and "5+7". But a period begins
-# with a year: "1939-1945".
+# ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"); a number also in "1/2", "3:45" and "5+7".
 _BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+])\d)"
-_AFTER = r"(?!\w|-(?!(?<=\d{4}-)\d{4}\b)\w|[.,]\d|[+#]|(?<=\d)[/:]\d)"
+_AFTER = r"(?!\w|-\w|[.,]\d|[+#]|(?<=\d)[/:]\d)"
 
 # Words joined by hyphens, and one of the hyphens between letters in a regular expression.
 _HYPHENATED = re.compile(r"(?<![\w-])[^\W\d_]+(?:-[^\W\d_]+)+(?![\w-])")
