@@ -23,6 +23,7 @@ from trl_consistency.rollouts.adapter_sync import (
     copy_of_adapter,
     engine_options,
     engine_tensors,
+    folder_in_memory,
     holding,
     no_adapter,
     write_adapter,
@@ -141,6 +142,7 @@ def test_fifty_syncs_leave_the_reference_and_one_adapter(colocated, tmp_path, mo
     assert len(set(llm.folders)) == 51  # one more when the trainer is made
     assert not any(folder.exists() for folder in llm.folders)
     assert llm.folders[0].parent.as_posix() == "/dev/shm" or not os.access("/dev/shm", os.W_OK)
+    assert folder_in_memory(2**60) is None  # no room for it
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from accelerate.logging import get_logger
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..errors import ConsistencyError, one_line
-from .adapter_sync import folder_in_memory
 
 
 logger = get_logger(__name__)
@@ -37,7 +36,7 @@ class Server:
 
     def __init__(self, client: Any, args: OnPolicyConsistencyConfig, rank: int):
         self._client, self._rank, self._timeout = client, rank, args.vllm_server_timeout
-        self.folder = args.vllm_adapter_dir or folder_in_memory()
+        self.folder = args.vllm_adapter_dir  # None: in memory, which a server on this machine can read
         self._run = secrets.token_hex(4)  # two trainings may use one server
         self._base = client.model
         self._loaded: tuple[str, TemporaryDirectory] | None = None
@@ -47,7 +46,7 @@ class Server:
     def load(self, number: int, folder: TemporaryDirectory) -> None:
         """Loads an adapter, and drops the one before. Its folder stays until the next one, in case the server restarts."""
         name = f"policy-{self._run}-{number}"
-        if self.folder is not None and self.folder != folder_in_memory():
+        if self.folder is not None:
             make_readable(Path(folder.name))
         self._post_adapter(name, folder)
         before, self._loaded = self._loaded, (name, folder)

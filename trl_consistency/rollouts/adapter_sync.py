@@ -8,6 +8,7 @@ alone: each is written to a private folder in memory, or to one that the server 
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ ENGINE_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 # Initializations that leave the base weights as they are in the checkpoint, which is what the engine loads
 KEEPS_BASE = ("True", "False", "gaussian", "eva", "orthogonal")
 
+MEMORY = "/dev/shm"
+
 # Each adapter that an engine of this process gets has a number of its own: vLLM does not load a number that it knows.
 _numbers = count(1)
 
@@ -64,8 +67,10 @@ class AdapterSync:
         start = time.perf_counter()
         adapter = copy_of_adapter(self._model)
         if self.engine is not None:
-            folder = TemporaryDirectory(prefix="trl-consistency-adapter-", dir=self.engine.folder)
-            write_adapter(Path(folder.name), engine_tensors(self._model, adapter))
+            tensors = engine_tensors(self._model, adapter)
+            parent = self.engine.folder or folder_in_memory(sum(tensor.nbytes for tensor in tensors.values()))
+            folder = TemporaryDirectory(prefix="trl-consistency-adapter-", dir=parent)
+            write_adapter(Path(folder.name), tensors)
             self.engine.load(next(_numbers), folder)
         self.seconds.append(time.perf_counter() - start)
         return adapter
@@ -76,7 +81,7 @@ class EngineHere:
 
     def __init__(self, llm: Any):
         self._llm, self.generate_by_base = llm, llm.generate
-        self.folder = folder_in_memory()
+        self.folder = None  # in memory
 
     def load(self, number: int, folder: TemporaryDirectory) -> None:
         """Loads an adapter, which is then deleted."""
@@ -103,9 +108,13 @@ def lora_request(name: str, number: int, folder: str) -> Any:
     return LoRARequest(name, number, folder)
 
 
-def folder_in_memory() -> str | None:
-    """Returns a folder whose files are kept in memory, or None (the default for temporary files) where there is none."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+def folder_in_memory(size: int) -> str | None:
+    """
+    Returns a folder whose files are kept in memory, with room for two files of `size` bytes, or None (the folder of
+    temporary files). Containers often have 64 MB there.
+    """
+    has_room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 * size
+    return MEMORY if has_room else None
 
 
 def engine_options(model: nn.Module, dtype: torch.dtype) -> dict[str, Any]:

@@ -6,6 +6,7 @@ its own tokens. As long as policy and base model find these tokens equally likel
 """
 
 import math
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -117,7 +118,7 @@ class OriginCheck:
         Checks rollouts: token ids of prompts and completions, and the completions' log-probabilities by the engine.
         Returns what is logged, by name.
         """
-        self._last = step
+        self._last, start = step, time.perf_counter()
         rows = range(0, len(prompts), max(1, len(prompts) // ROLLOUTS))[:ROLLOUTS]
         rollouts = [(prompts[row], completions[row][:TOKENS]) for row in rows if completions[row]]
         engine = torch.tensor([value for row in rows for value in engine_log_probs[row][:TOKENS]])
@@ -141,7 +142,7 @@ class OriginCheck:
         self._stop_together(problem)
         if self._present is not None:
             self._checked.append(self._present)
-        return report
+        return report | {"seconds": time.perf_counter() - start}
 
     def _explain(self, step: int, to_base: Fit, to_older: Fit, rollouts: Texts, engine: Tensor, base: Tensor) -> str:
         """Returns an error message that says which weights the rollouts fit."""
