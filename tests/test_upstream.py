@@ -6,6 +6,7 @@ import re
 import pytest
 from transformers import Trainer
 from trl import DistillationTrainer, GRPOConfig, GRPOTrainer, SFTTrainer
+from trl.generation import vllm_client, vllm_generation
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer, upstream
@@ -178,3 +179,17 @@ def test_names_and_defaults_of_the_importance_weights_are_those_of_grpo():
     logged = inspect.getsource(GRPOTrainer)
     for name in ("sampling_logp_difference/mean", "importance_sampling_ratio/max"):
         assert f"sampling/{name}" in logged
+
+
+def test_engine_class_makes_and_asks_vllm_as_the_adapter_needs():
+    engine = inspect.getsource(vllm_generation.VLLMGeneration)
+    for line in (
+        "self.llm = LLM(",
+        "self.vllm_client = VLLMClient(",
+        "self.vllm_client.init_communicator(device=accelerator.device)",
+        "self.llm.generate(vllm_prompts, sampling_params=sampling_params, use_tqdm=False)",
+    ):
+        assert engine.count(line) == 1, line
+    assert "dtype=" not in inspect.getsource(vllm_generation.VLLMGeneration._init_vllm)
+    client = inspect.getsource(vllm_client.VLLMClient.generate)
+    assert '"model": self.model' in client

@@ -1,6 +1,9 @@
 """The only imports of TRL names outside its documented API; `tests/test_upstream.py` checks each one."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +30,7 @@ __all__ = [
     "RepeatSampler",
     "create_model_from_path",
     "end_run",
+    "extra_engine_options",
     "fsdp2_prepare_model",
     "get_config_model_id",
     "global_then_local_main_first",
@@ -47,6 +51,28 @@ def load_vllm_generation() -> Any:
     from trl.generation.vllm_generation import VLLMGeneration
 
     return VLLMGeneration
+
+
+@contextmanager
+def extra_engine_options(**options: Any) -> Iterator[None]:
+    """
+    Within it, TRL's engine class makes `vllm.LLM` with options that it has no arguments for, and a client of a server
+    without the connection for weights.
+    """
+    from trl.generation import vllm_generation
+
+    class AdapterClient(vllm_generation.VLLMClient):
+        def init_communicator(self, device: Any = 0) -> None:
+            pass
+
+    plain = {name: getattr(vllm_generation, name, None) for name in ("LLM", "VLLMClient")}
+    vllm_generation.LLM = partial(plain["LLM"], **options) if plain["LLM"] is not None else None
+    vllm_generation.VLLMClient = AdapterClient
+    try:
+        yield
+    finally:
+        for name, value in plain.items():
+            setattr(vllm_generation, name, value)
 
 
 def vllm_options(args: Any) -> dict[str, Any]:

@@ -4,13 +4,16 @@ What TRL imports from vLLM, in a few lines: engines that answer with transformer
 vLLM and NCCL themselves are not run. TRL's own client and engine class are: only what they call in vLLM stands here.
 """
 
+import copy
 import importlib.util
 import os
 import queue
+import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from json import dumps, loads
+from pathlib import Path
 from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -18,6 +21,7 @@ from urllib.request import urlopen
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from trl.generation import vllm_client, vllm_generation
 from trl.import_utils import is_requests_available
@@ -59,10 +63,10 @@ class HeldModel:
             self.received.append(name)
 
     @torch.no_grad()
-    def sample(self, prompt_ids, params):
+    def sample(self, prompt_ids, params, model=None):
         """Token ids of an answer, and the log-probability that each of them had to be drawn."""
         assert params.n == 1
-        output = self.model.generate(
+        output = (model or self.model).generate(
             torch.tensor([prompt_ids]),
             do_sample=True,
             max_new_tokens=params.max_tokens,
@@ -81,6 +85,32 @@ class HeldModel:
         return ids, scores[range(len(ids)), ids].tolist()
 
 
+@dataclass
+class LoRARequest:
+    """`vllm.lora.request.LoRARequest`."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+@torch.no_grad()
+def with_adapter(model, folder):
+    """A copy of a model with an adapter merged, read from the two files that vLLM reads, in its own words."""
+    config, tensors = (
+        loads((folder / "adapter_config.json").read_text()),
+        load_file(folder / "adapter_model.safetensors"),
+    )
+    model = copy.deepcopy(model)
+    for name, first in tensors.items():
+        if name.endswith(".lora_A.weight"):
+            assert first.shape[0] == config["r"]
+            second = tensors[name.replace("lora_A", "lora_B")]
+            weight = model.get_submodule(name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")).weight
+            weight += (second @ first * config["lora_alpha"] / config["r"]).to(weight.dtype)
+    return model
+
+
 class LLM:
     """`vllm.LLM`, for colocated engines."""
 
@@ -94,14 +124,28 @@ class LLM:
         self.options, self.calls = options, []
         self.held = HeldModel(options["model"])
         runner = SimpleNamespace(model_runner=SimpleNamespace(model=self.held))
-        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=runner))
+        self.llm_engine = SimpleNamespace(
+            model_executor=SimpleNamespace(driver_worker=runner),
+            add_lora=self.add_lora,
+            list_loras=lambda: set(self.adapters),
+        )
+        self.adapters, self.folders = {}, []
         LLM.made.append(self)
 
-    def generate(self, prompts, sampling_params, use_tqdm):
+    def add_lora(self, request):
+        assert self.options["enable_lora"]
+        self.folders.append(Path(request.lora_path))
+        self.adapters = {request.lora_int_id: with_adapter(self.held.model, self.folders[-1])}
+
+    def serves(self, request):
+        """The model that answers a request. Engines that are not honest have another one here."""
+        return self.held.model if request is None else self.adapters[request.lora_int_id]
+
+    def generate(self, prompts, sampling_params, use_tqdm, lora_request=None):
         self.calls.append(sampling_params)
         outputs = []
         for prompt in prompts:
-            ids, log_probs = self.held.sample(prompt["prompt_token_ids"], sampling_params)
+            ids, log_probs = self.held.sample(prompt["prompt_token_ids"], sampling_params, self.serves(lora_request))
             tokens = [
                 {token: SimpleNamespace(logprob=value, rank=1)} for token, value in zip(ids, log_probs, strict=True)
             ]
@@ -127,6 +171,7 @@ class Server:
     def __init__(self, model_dir, logprobs_mode="processed_logprobs"):
         self.held = HeldModel(model_dir)
         self.logprobs_mode = logprobs_mode
+        self.adapters, self.folders, self.loads_adapters = {}, [], True
         self.requests, self.wire = [], queue.Queue()
         server = self
 
@@ -143,6 +188,8 @@ class Server:
                 server.requests.append((path, body))
                 try:
                     status, reply = 200, server.respond(path, body)
+                except FileNotFoundError:
+                    status, reply = 404, {"detail": "Not Found"}
                 except Exception as error:
                     status, reply = 400, {"error": repr(error)}
                 self.send_response(status)
@@ -174,9 +221,17 @@ class Server:
                 return {"success": True}
             case "/update_weights":
                 return self.update(**body["update_info"])
+            case "/v1/load_lora_adapter" if self.loads_adapters:
+                folder = Path(body["lora_path"])
+                self.folders.append(folder)
+                self.adapters[body["lora_name"]] = with_adapter(self.held.model, folder)
+                return {}
+            case "/v1/unload_lora_adapter" if self.loads_adapters:
+                del self.adapters[body["lora_name"]]
+                return {}
             case "/v1/completions":
                 return self.complete(**body)
-        raise ValueError(path)
+        raise FileNotFoundError(path)
 
     def update(self, names, dtype_names, shapes):
         """Takes the announced tensors off the wire, in their order."""
@@ -187,11 +242,11 @@ class Server:
         return {}
 
     def complete(self, model, prompt, return_token_ids, return_tokens_as_token_ids, **options):
-        assert model == "held"
+        answering = self.held.model if model == "held" else self.adapters[model]
         params = SamplingParams(**options)
         choices = []
         for prompt_ids in prompt:
-            ids, log_probs = self.held.sample(prompt_ids, params)
+            ids, log_probs = self.held.sample(prompt_ids, params, answering)
             tokens = [f"token_id:{token}" for token in ids]
             top = [{token: value} for token, value in zip(tokens, log_probs, strict=True)]
             told = {"tokens": tokens, "token_logprobs": log_probs, "top_logprobs": top}
@@ -211,6 +266,9 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(
         "trl_consistency.trainer.run.checks.find_spec", lambda name: True if name == "vllm" else find_spec(name)
     )
+    on_gpu = SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: False))
+    monkeypatch.setitem(sys.modules, "vllm.platforms", on_gpu)
+    monkeypatch.setitem(sys.modules, "vllm.lora.request", SimpleNamespace(LoRARequest=LoRARequest))
     for module in (vllm_generation, vllm_client):
         monkeypatch.setattr(module, "is_vllm_available", lambda min_version=None: True)
     monkeypatch.setattr(vllm_generation, "LLM", LLM, raising=False)

@@ -216,6 +216,18 @@ CASES: list[Case] = [
         lambda room: room.train(temperature=0.0, command="on-policy-consistency"),
     ),
     Case(
+        "folder of adapters without a server",
+        "A folder for a vLLM server's adapters, without a server",
+        "`vllm_adapter_dir` is set, but no server gets the adapter: it is for `vllm_mode: server` without `vllm_sync: weights`. Leave it out.",
+        lambda room: room.train(use_vllm=True, vllm_adapter_dir="adapters", command="on-policy-consistency"),
+    ),
+    Case(
+        "unknown sync",
+        "Another name for what a vLLM engine gets",
+        "`vllm_sync` must be 'adapter' or 'weights', or None, got 'lora'.",
+        lambda room: room.train(use_vllm=True, vllm_sync="lora", command="on-policy-consistency"),
+    ),
+    Case(
         "truncated sampling",
         "A sampler under `policy_gradient` that leaves tokens out",
         "`top_p=0.9` is not available with `loss_type='policy_gradient'`: it leaves tokens out that the estimate of the divergence needs.",

@@ -1,4 +1,7 @@
-"""vLLM itself is not run here: TRL's engine class and client are, on stand-ins for what they call in vLLM."""
+"""
+Engines that get whole weights. vLLM itself is not run here: TRL's engine class and client are, on stand-ins for what they call
+in vLLM. `test_adapter_sync.py` has engines that get the adapter alone.
+"""
 
 import copy
 import math
@@ -37,7 +40,8 @@ from tests.helpers.on_policy import make_trainer as plain_trainer
 from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
-from trl_consistency.rollouts.vllm_engine import check_policy, policy_weights
+from trl_consistency.rollouts.policy_weights import policy_weights
+from trl_consistency.rollouts.vllm_engine import check_policy
 
 
 SIZES = {
@@ -178,7 +182,7 @@ def test_one_copy_at_a_time():
 def make_trainer(tmp_path, model, lora=False, pairs=None, callbacks=None, eval_dataset=None, **options):
     return OnPolicyConsistencyTrainer(
         model=model,
-        args=make_on_policy_config(tmp_path, use_vllm=True, **options),
+        args=make_on_policy_config(tmp_path, use_vllm=True, vllm_sync="weights", **options),
         train_dataset=uneven_pairs() if pairs is None else pairs,
         eval_dataset=eval_dataset,
         processing_class=make_tokenizer(),

@@ -103,6 +103,15 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             run one by one and the log says why.
         generation_kwargs (`dict[str, Any]`, *optional*):
             Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`.
+        vllm_sync (`str`, *optional*):
+            What a vLLM engine gets after each optimizer step: `"adapter"` (the LoRA adapter alone) or `"weights"` (all
+            weights, those of adapted layers merged in copies). The default is the adapter if one is trained. Engines on
+            CPUs take no weights.
+        vllm_adapter_dir (`str`, *optional*):
+            Folder for adapters that a vLLM server on another machine can read under the same path.
+        vllm_check_every (`int`, *optional*, defaults to `10`):
+            Number of optimizer steps between two checks that the rollouts of an engine with the adapter come from the
+            policy: the trainer scores a few of them itself. 0 turns the checks off.
         vllm_importance_sampling_correction (`bool`, *optional*, defaults to `True`):
             Whether to log how far vLLM's token probabilities differ from those of the policy in training. With
             `policy_gradient`, each token's loss is also weighted by the ratio of the two probabilities. The exact
@@ -142,6 +151,9 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
     steps_per_generation: int | None = option(None, at_least(1).or_none())
     num_iterations: int = option(1, at_least(1))
     share_prefix: bool = option(True)
+    vllm_sync: str | None = option(None, one_of("adapter", "weights").or_none())
+    vllm_adapter_dir: str | None = option(None)
+    vllm_check_every: int = option(10, at_least(0))
     vllm_importance_sampling_correction: bool = option(True)
     vllm_importance_sampling_clip_max: float | None = option(3.0, above(0).or_none())
 
@@ -237,6 +249,11 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             )
         if not self.use_vllm:
             return
+        if self.vllm_adapter_dir is not None and (self.vllm_mode != "server" or self.vllm_sync == "weights"):
+            raise ConsistencyError(
+                "`vllm_adapter_dir` is set, but no server gets the adapter: it is for `vllm_mode: server` without "
+                "`vllm_sync: weights`. Leave it out."
+            )
         if self.cache_implementation is not None:
             raise ConsistencyError(
                 "`cache_implementation` is not used with `use_vllm`: vLLM has its own cache. Leave it out."

@@ -1,31 +1,34 @@
-"""Samples rollouts with vLLM. The policy is sent to the engine as merged copies of its layers, one at a time."""
+"""
+Samples rollouts with vLLM. If an adapter is trained, the engine gets it alone ([`AdapterSync`]). Otherwise all weights are
+sent, those of adapted layers as merged copies, one at a time.
+"""
 
-import copy
 import math
+import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, is_peft_model
-from peft.tuners.lora import Linear as LoraLinear
-from peft.tuners.lora import LoraLayer
-from peft.tuners.tuners_utils import BaseTunerLayer
-from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers import AutoConfig
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
-from ..upstream import load_vllm_generation, vllm_options
+from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
+from .adapter_server import Server, check_server_options
+from .adapter_sync import AdapterSync, EngineHere, check_adapter, check_adapter_config, engine_options, engine_rank
 from .loss import importance_weights
-
-
-ADAPTERS = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+from .origin import OriginCheck, can_check
+from .policy_weights import ADAPTERS, has_adapter, policy_weights, write_base
 
 
 class RolloutEngine:
@@ -33,8 +36,8 @@ class RolloutEngine:
     Samples from the policy with vLLM, in this process or on a server.
 
     To send an adapted model, TRL merges the adapter into the base weights and unmerges it. This does not restore the
-    same bits, and it corrupts quantized weights. Here the base weights are the reference, so [`policy_weights`] are
-    sent instead. `end_ids` are the tokens that end a rollout.
+    same bits, and it corrupts quantized weights. Here the base weights are the reference, so either the adapter is sent
+    alone, or [`policy_weights`] are. `end_ids` are the tokens that end a rollout.
     """
 
     def __init__(
@@ -45,143 +48,159 @@ class RolloutEngine:
         args: OnPolicyConsistencyConfig,
         end_ids: list[int],
     ):
-        check_policy(model, accelerator, args)
-        self._generation = load_vllm_generation()(
-            # TRL quantizes the engine if this model has quantized modules. The engine must hold plain weights, which
-            # alone can be replaced at each step.
-            SimpleNamespace(name_or_path=model.name_or_path, named_modules=lambda: ()),
-            accelerator,
-            processing_class,
-            **vllm_options(args),
-            structured_outputs_regex=args.vllm_structured_outputs_regex,
-            server_base_url=args.vllm_server_base_url,
-            server_host=args.vllm_server_host,
-            server_port=args.vllm_server_port,
-            server_timeout=args.vllm_server_timeout,
-            group_port=args.vllm_group_port,
-            tensor_parallel_size=args.vllm_tensor_parallel_size,
-            max_num_seqs=args.per_device_train_batch_size
-            * cast(int, args.steps_per_generation)
-            * args.vllm_tensor_parallel_size,
-            enable_sleep_mode=args.vllm_enable_sleep_mode,
-            logprobs=0 if args.vllm_importance_sampling_correction else None,
-            # The same tokens end a rollout as in transformers. vLLM keeps the end token.
-            generation_kwargs={"stop_token_ids": end_ids, **cast(dict[str, Any], args.generation_kwargs or {})},
-        )
+        sends_adapter = sends_adapter_alone(model, args)
+        check_policy(model, accelerator, args, sends_adapter)
+        dtype = compute_dtype(model, args)
+        self._model, self._args = model, args
+        self._origin = OriginCheck(model, accelerator, args, dtype) if sends_adapter and can_check(args) else None
+        with (
+            checkpoint_of(model, processing_class, sends_adapter) as name,
+            extra_engine_options(**engine_options(model, dtype)) if sends_adapter else nullcontext(),
+        ):
+            self._generation = load_vllm_generation()(
+                # TRL quantizes the engine if this model has quantized modules. vLLM 0.31 has no such quantization, and
+                # the weights of a quantized engine could not be replaced.
+                SimpleNamespace(name_or_path=name, named_modules=lambda: ()),
+                accelerator,
+                processing_class,
+                **vllm_options(args),
+                structured_outputs_regex=args.vllm_structured_outputs_regex,
+                server_base_url=args.vllm_server_base_url,
+                server_host=args.vllm_server_host,
+                server_port=args.vllm_server_port,
+                server_timeout=args.vllm_server_timeout,
+                group_port=args.vllm_group_port,
+                tensor_parallel_size=args.vllm_tensor_parallel_size,
+                max_num_seqs=args.per_device_train_batch_size
+                * cast(int, args.steps_per_generation)
+                * args.vllm_tensor_parallel_size,
+                enable_sleep_mode=args.vllm_enable_sleep_mode,
+                logprobs=0 if args.vllm_importance_sampling_correction or self._origin is not None else None,
+                # The same tokens end a rollout as in transformers. vLLM keeps the end token.
+                generation_kwargs={"stop_token_ids": end_ids, **cast(dict[str, Any], args.generation_kwargs or {})},
+            )
         self._generation.model = model
+        self._synced_step: int | None = None
+        self.report: dict[str, float] = {}
+        self._adapter_sync: AdapterSync | None = None
+        if sends_adapter:
+            self._adapter_sync = AdapterSync(self._adapters(accelerator), model)
+            self._adapter_sync.send()  # what the engine does not take is said now
+            return
         if has_adapter(model):
             self._generation._iter_named_params = partial(policy_weights, model)
-        self._synced_step: int | None = None
         if args.vllm_mode == "server" and args.vllm_importance_sampling_correction and accelerator.is_main_process:
             _check_server(self._generation.vllm_client)
+
+    def _adapters(self, accelerator: Accelerator) -> EngineHere | Server | None:
+        """Returns where this process loads adapters: each into its own engine, or the main one into the server."""
+        if self._args.vllm_mode == "colocate":
+            return EngineHere(self._generation.llm)
+        if not accelerator.is_main_process:
+            return None
+        return Server(self._generation.vllm_client, self._args, engine_rank(self._model))
 
     def __call__(
         self, prompts: list[list[int]], step: int, max_tokens: int
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         """
         Returns token ids of a rollout of at most `max_tokens` for each prompt (token ids, repeated for several
-        rollouts) and, if requested, each token's log-probability under the engine (NaN where it returns none). A new
-        `step`, the number of optimizer steps so far, sends the weights to the engine.
+        rollouts) and, if `vllm_importance_sampling_correction` is on, each token's log-probability under the engine
+        (NaN where it returns none). A new `step`, the number of optimizer steps so far, sends the policy to the engine. `report` then has what
+        is logged of this call.
         """
+        self.report = {}
         self._generation.max_completion_length = max_tokens
         if step != self._synced_step:
-            self._generation.sync_weights()
+            self._send(step)
             self._synced_step = step
         _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
+        completions = [list(completion_ids) for completion_ids in completions]
         if log_probs is not None:
             # One candidate per token: the sampled one
-            log_probs = [[float("nan") if value is None else value for (value,) in row] for row in log_probs]
-        return [list(completion_ids) for completion_ids in completions], log_probs
+            log_probs = [[math.nan if value is None else value for (value,) in row] for row in log_probs]
+        if self._origin is not None and self._origin.is_due(step):
+            found = self._origin(step, prompts, completions, log_probs)
+            self.report |= {f"sampling/origin/{name}": value for name, value in found.items()}
+        return completions, log_probs if self._args.vllm_importance_sampling_correction else None
+
+    def _send(self, step: int) -> None:
+        start = time.perf_counter()
+        if self._adapter_sync is None:
+            self._generation.sync_weights()
+        else:
+            adapter = self._adapter_sync.send()
+            if self._origin is not None:
+                self._origin.sent(step, adapter)
+        self.report["sampling/sync_seconds"] = time.perf_counter() - start
 
     def forget(self) -> None:
-        """Makes the next call send the weights at any step, as after a new start or after loading the best model."""
+        """Makes the next call send the policy at any step, as after a new start or after loading the best model."""
         self._synced_step = None
+        if self._origin is not None:
+            self._origin.restart()
 
 
-def has_adapter(model: nn.Module) -> bool:
-    """Whether the model contains layers of PEFT."""
-    return any(isinstance(module, ADAPTERS) for module in model.modules())
+def sends_adapter_alone(model: nn.Module, args: OnPolicyConsistencyConfig) -> bool:
+    """Whether the engine gets the adapter alone, as it does if there is one and `vllm_sync` does not say otherwise."""
+    return has_adapter(model) if args.vllm_sync is None else args.vllm_sync == "adapter"
 
 
-def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+@contextmanager
+def checkpoint_of(model: Any, processing_class: ProcessingClass, sends_adapter: bool) -> Iterator[str]:
     """
-    Yields names, as in the model without the adapter, and weights with the adapter merged. Leaves the model unchanged.
-
-    Each adapted layer is copied, and its adapter is merged into the copy. 4-bit weights are dequantized. Only one copy
-    exists at a time.
+    Yields the name or folder from which the engine loads its weights. If 4-bit weights stay in the engine, this is a
+    temporary folder with the same weights, dequantized: vLLM 0.31 does not read bitsandbytes' format.
     """
-    base = model.get_base_model() if is_peft_model(model) else model
-    names = {name for name, _ in base.named_parameters()}
-    # Tied weights are sent once.
-    tied = {name for name, _ in base.named_parameters(remove_duplicate=False)} - names
-    yield from ((name, weight) for name, weight in _weights(base) if name not in tied)
-
-
-def _weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    if isinstance(module, ModulesToSaveWrapper):
-        active = module.active_adapters
-        module = module.modules_to_save[active[0]] if active else module.original_module
-    if isinstance(module, ADAPTERS):
-        module = _merged_copy(module)
-    if _is_4bit(module):
-        module = _dequantized(module)
-    for name, parameter in module.named_parameters(recurse=False):
-        yield prefix + name, parameter.data
-    for name, child in module.named_children():
-        yield from _weights(child, f"{prefix}{name}.")
-
-
-@torch.no_grad()
-def _merged_copy(layer: Any) -> nn.Module:
-    layer = copy.deepcopy(layer)
-    if hasattr(layer, "unload_and_optionally_merge_module"):
-        return layer.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
-    if _is_4bit(layer.get_base_layer()):
-        if not isinstance(layer, LoraLayer):
-            raise ConsistencyError(
-                f"`use_vllm` cannot send 4-bit weights under a `{type(layer).__name__}`. Use LoRA, or leave `use_vllm` out."
-            )
-        layer.base_layer = _dequantized(layer.base_layer)
-        # PEFT's layer for 4-bit weights would quantize the merged weights again; its plain layer does not.
-        LoraLinear.merge(layer)
+    if sends_adapter and getattr(_base_of(model), "is_loaded_in_4bit", False):
+        with TemporaryDirectory(prefix="trl-consistency-base-") as folder:
+            write_base(model, processing_class, Path(folder))
+            yield folder
     else:
-        layer.merge()
-    return layer.get_base_layer()
+        yield model.name_or_path
 
 
-def _is_4bit(module: nn.Module) -> bool:
-    return type(getattr(module, "weight", None)).__name__ == "Params4bit"
+def compute_dtype(model: Any, args: OnPolicyConsistencyConfig) -> torch.dtype:
+    """Returns the dtype in which the trainer computes the policy."""
+    if args.bf16:
+        return torch.bfloat16
+    return torch.float16 if args.fp16 else model.dtype
 
 
-def _dequantized(linear: Any) -> nn.Linear:
-    from bitsandbytes.functional import dequantize_4bit
+def check_options(model: Any, args: OnPolicyConsistencyConfig, peft_config: Any) -> None:
+    """Raises [`ConsistencyError`] for what the trainer's arguments alone show that vLLM cannot serve."""
+    if not args.use_vllm:
+        return
+    if peft_config is not None and args.vllm_sync != "weights":
+        check_adapter_config(peft_config)
+        if args.vllm_mode == "server":
+            check_server_options(args)
+    is_whole = isinstance(model, str) and not os.path.isfile(os.path.join(model, "adapter_config.json"))
+    if peft_config is None and is_whole:
+        _check_takes_weights(args)
 
-    plain = nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
-    weight = dequantize_4bit(linear.weight.data, linear.weight.quant_state)
-    plain.weight, plain.bias = nn.Parameter(weight, requires_grad=False), linear.bias
-    return plain
 
-
-def check_policy(model: Any, accelerator: Accelerator, args: OnPolicyConsistencyConfig) -> None:
-    """Raises [`ConsistencyError`] if vLLM cannot serve the policy."""
-    base = model.get_base_model() if is_peft_model(model) else model
-    if args.vllm_mode == "colocate":
-        if not model.name_or_path:
+def check_policy(
+    model: Any, accelerator: Accelerator, args: OnPolicyConsistencyConfig, sends_adapter: bool = False
+) -> None:
+    """Raises [`ConsistencyError`] if vLLM cannot serve the policy. `sends_adapter`: whether it gets the adapter alone."""
+    if sends_adapter:
+        check_adapter(model)
+        if args.vllm_mode == "server":
+            check_server_options(args)
+        if args.vllm_enable_sleep_mode:
             raise ConsistencyError(
-                "`use_vllm` loads the model from its name, and this one has none (`model.name_or_path` is empty). Save it "
-                "and give the trainer the folder, or leave `use_vllm` out."
+                "`vllm_enable_sleep_mode` makes the engine forget its base model after each generation, and it gets the "
+                "adapter alone. Leave it out, or set `vllm_sync: weights`."
             )
-        config = AutoConfig.from_pretrained(model.name_or_path, trust_remote_code=args.trust_remote_code)
-        if getattr(config, "quantization_config", None) is not None:
-            raise ConsistencyError(
-                f"`use_vllm` cannot take new weights into the quantized checkpoint {model.name_or_path}. Give the "
-                "trainer the checkpoint in full precision and a `quantization_config`: only the training then quantizes."
-            )
-    if getattr(base, "hf_quantizer", None) is not None and not getattr(base, "is_loaded_in_4bit", False):
+    else:
+        _check_takes_weights(args)
+    if args.vllm_mode == "colocate" and not model.name_or_path:
         raise ConsistencyError(
-            "`use_vllm` is not available for weights quantized in another way than bitsandbytes' 4 bits: they cannot be "
-            "sent to the engine together with the adapter. Use `load_in_4bit`, or leave `use_vllm` out."
+            "`use_vllm` loads the model from its name, and this one has none (`model.name_or_path` is empty). Save it "
+            "and give the trainer the folder, or leave `use_vllm` out."
         )
+    _check_quantization(model, args, sends_adapter)
     if not has_adapter(model):
         return
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
@@ -190,6 +209,7 @@ def check_policy(model: Any, accelerator: Accelerator, args: OnPolicyConsistency
             "`use_vllm` is not available with an adapter under FSDP or DeepSpeed ZeRO-3: a sharded layer cannot be "
             "merged in a copy. Use DDP or ZeRO-2, or leave `use_vllm` out."
         )
+    base = _base_of(model)
     configs = (base.config, base.config.get_text_config())
     is_tied = any(getattr(config, "tie_word_embeddings", False) for config in configs)
     embeddings = (base.get_input_embeddings(), base.get_output_embeddings())
@@ -198,6 +218,57 @@ def check_policy(model: Any, accelerator: Accelerator, args: OnPolicyConsistency
             "`use_vllm` is not available where an adapter trains one of two tied embeddings (`tie_word_embeddings`): the "
             "engine has a single one for both. Leave the embeddings out of the adapter, or leave `use_vllm` out."
         )
+
+
+def _check_quantization(model: Any, args: OnPolicyConsistencyConfig, sends_adapter: bool) -> None:
+    base = _base_of(model)
+    is_quantized, is_4bit = getattr(base, "hf_quantizer", None) is not None, getattr(base, "is_loaded_in_4bit", False)
+    from_quantized = False
+    if args.vllm_mode == "colocate":
+        config = AutoConfig.from_pretrained(model.name_or_path, trust_remote_code=args.trust_remote_code)
+        from_quantized = getattr(config, "quantization_config", None) is not None
+    if sends_adapter:
+        if is_quantized and args.vllm_mode == "server":
+            raise ConsistencyError(
+                "A vLLM server cannot get the adapter of a quantized model alone: its base weights would be others. Set "
+                "`vllm_mode: colocate`, whose engine loads the same weights, or `vllm_sync: weights`."
+            )
+        if is_quantized and not is_4bit and not from_quantized:
+            raise ConsistencyError(
+                "`use_vllm` is not available for weights quantized in another way than bitsandbytes' 4 bits when they "
+                "are loaded: the engine would load the checkpoint in full precision, another model. Use `load_in_4bit` or "
+                "a quantized checkpoint, or leave `use_vllm` out."
+            )
+        return
+    if from_quantized:
+        raise ConsistencyError(
+            f"`use_vllm` cannot take new weights into the quantized checkpoint {model.name_or_path}. Give the "
+            "trainer the checkpoint in full precision and a `quantization_config`: only the training then quantizes."
+        )
+    if is_quantized and not is_4bit:
+        raise ConsistencyError(
+            "`use_vllm` is not available for weights quantized in another way than bitsandbytes' 4 bits: they cannot be "
+            "sent to the engine together with the adapter. Use `load_in_4bit`, or leave `use_vllm` out."
+        )
+
+
+def _check_takes_weights(args: OnPolicyConsistencyConfig) -> None:
+    if args.vllm_mode == "colocate" and engine_is_on_cpu():
+        raise ConsistencyError(
+            "`use_vllm` cannot send whole weights to an engine on a CPU, which packs them when it loads them and takes no "
+            "others. Train a LoRA adapter (`use_peft: true`), which is sent alone, or leave `use_vllm` out."
+        )
+
+
+def _base_of(model: Any) -> Any:
+    return model.get_base_model() if is_peft_model(model) else model
+
+
+def engine_is_on_cpu() -> bool:
+    """Whether vLLM is built for CPUs."""
+    from vllm.platforms import current_platform
+
+    return current_platform.is_cpu()
 
 
 def _check_server(client: Any) -> None:

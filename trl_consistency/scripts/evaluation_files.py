@@ -31,6 +31,7 @@ from ..evaluation.row_kinds import kind_of
 from ..evaluation.run import SIDES, Results
 from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, whole_files, write_by
+from ..generation.model_identity import files_identity
 from ..models.loading import BASE
 from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
@@ -180,8 +181,8 @@ def read_history(path: str) -> list[dict[str, float]]:
     folder = Path(path)
     checkpoints = [of for of in folder.glob("checkpoint-*") if of.name.removeprefix("checkpoint-").isdecimal()]
     checkpoints.sort(key=lambda of: int(of.name.removeprefix("checkpoint-")), reverse=True)
-    weights = weights_digest(folder)
-    same = (of for of in checkpoints if weights is not None and weights_digest(of) == weights)
+    weights = files_identity(folder).get("weights")
+    same = (of for of in checkpoints if weights is not None and files_identity(of).get("weights") == weights)
     for place in chain([folder], same):
         try:
             return list(json.loads((place / "trainer_state.json").read_text(encoding="utf-8"))["log_history"])

@@ -31,6 +31,7 @@ from ..rollouts.loss import RolloutLoss, Rollouts
 from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, drop_empty_lengths, length_metrics
 from ..rollouts.table import RolloutTable
 from ..rollouts.vllm_engine import EngineMismatch, RolloutEngine, without_vllm
+from ..rollouts.vllm_engine import check_options as check_vllm_options
 from ..upstream import RepeatSampler, pad, split_tensor_dict
 from .base import PairTrainer, ProcessingClass, resolve_config
 from .card.facts import rollout_facts
@@ -195,6 +196,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
                 f"`peft_config` is a learned prompt ({peft_config.peft_type}), which the comparison of the two prompts does "
                 "not see. Use an adapter of the weights, such as LoRA."
             )
+        check_vllm_options(model, args, peft_config)
         if isinstance(self.ref_model, str):
             check_reference_files(self.ref_model, args.trust_remote_code)
         elif self.ref_model is not None:
@@ -300,6 +302,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             completion_ids, self._engine_log_probs = self.rollout_engine(
                 prompt_ids, self.state.global_step, self._longest
             )
+            for name, value in self.rollout_engine.report.items():
+                self._metrics["train" if self.model.training else "eval"][name].append(value)
             return completion_ids
         self.generation_config.max_new_tokens = self._longest
         with (
