@@ -55,7 +55,7 @@ def test_a_server_that_forgets_the_adapter_gets_it_again(served, tmp_path, model
     served.loads_adapters = False
     served.adapters.clear()
     with pytest.raises(ConsistencyError, match="does not load adapters while it runs"):
-        trainer.rollout_engine([[5, 6]], 2)
+        trainer.rollout_engine([[5, 6]], 2, 8)
 
 
 def test_a_server_that_fails_for_good(served, tmp_path, model_dir):  # noqa: F811
