@@ -1,10 +1,11 @@
 """What is right passes the checks of a model and its adapter."""
 
 import pytest
-from peft import LoraConfig, OFTConfig
+from peft import LoraConfig, OFTConfig, get_peft_model
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from tests.helpers.models import make_config
+from tests.helpers.models import make_config, make_model
+from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import check_model, context_length
 
 
@@ -38,3 +39,23 @@ def test_adapter_beside_an_option_of_the_training_alone(tmp_path):
     Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **experts)).save_pretrained(tmp_path)
     args = make_config(tmp_path / "out", model_init_kwargs={"router_aux_loss_coef": 0.0})
     check_model(str(tmp_path), args, LoraConfig(target_modules="all-linear"))
+
+
+def with_adapter(**options):
+    model = get_peft_model(make_model("llama"), LoraConfig(target_modules=["q_proj"], **options))
+    return model.train()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": "all"}, {"modules_to_save": ["lm_head"]}, {"trainable_token_indices": [3]}]
+)
+def test_weights_that_are_trained_and_saved_with_an_adapter(tmp_path, options):
+    check_model(with_adapter(**options), make_config(tmp_path))
+
+
+def test_trained_base_weights_that_no_adapter_saves(tmp_path):
+    """Checkpoints and the result would hold the adapter alone, and lose what the base model learned."""
+    model = with_adapter()
+    model.get_base_model().model.norm.weight.requires_grad_(True)
+    with pytest.raises(ConsistencyError, match=r"trains weights .*model\.norm\.weight.*not saved"):
+        check_model(model, make_config(tmp_path))

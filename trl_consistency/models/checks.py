@@ -205,6 +205,11 @@ def _check_own_adapters(model: Any, peft_config: Any) -> None:
         faults["has its adapter merged into the base weights"] = any(
             isinstance(module, BaseTunerLayer) and module.merged for module in model.modules()
         )
+        if unsaved := _unsaved_base_weights(model):
+            raise ConsistencyError(
+                f"The model trains weights of its base (such as {unsaved[0]}) that are not saved with its adapter, and would be lost. "
+                "Freeze them (`requires_grad_(False)`), or make the adapter with `modules_to_save`."
+            )
     for fault, is_there in faults.items():
         if is_there:
             raise ConsistencyError(
@@ -213,6 +218,23 @@ def _check_own_adapters(model: Any, peft_config: Any) -> None:
             )
     if peft_config is not None:
         check_adapter_fits(model, peft_config)
+
+
+def _unsaved_base_weights(model: Any) -> list[str]:
+    """Returns the names of trainable weights of a model's base, not of its adapter, that PEFT does not save."""
+    prefix = getattr(model.base_model, "prefix", None)  # in the names of the adapter's own weights
+    named = [
+        (name, parameter)
+        for name, parameter in model.get_base_model().named_parameters()
+        if parameter.requires_grad and not (prefix and prefix in name)
+    ]
+    if not named:
+        return []
+    saved = {
+        weight.data_ptr()
+        for weight in get_peft_model_state_dict(model, adapter_name=model.active_adapters[0]).values()
+    }
+    return [name for name, parameter in named if parameter.data_ptr() not in saved]
 
 
 def check_adapter_config(whose: str, config: PeftConfig) -> None:
