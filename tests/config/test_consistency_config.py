@@ -207,6 +207,20 @@ def test_sampling_options_that_say_nothing_are_fine_where_they_leave_nothing_out
     assert ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True).temperature == 1.0
 
 
+def test_label_smoothing_is_refused_beside_dft(tmp_path):
+    with pytest.raises(ConsistencyError, match=r"`label_smoothing_factor` .*`loss_type: dft` has none"):
+        ConsistencyConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, label_smoothing_factor=0.1, loss_type="dft"
+        )
+
+
+def test_targets_of_an_optimizer_that_has_none_are_refused(tmp_path):
+    options = {"use_cpu": True, "bf16": False, "optim_target_modules": ["q_proj"]}
+    with pytest.raises(ConsistencyError, match="`optim_target_modules` is set, but `optim` is sgd"):
+        ConsistencyConfig(output_dir=str(tmp_path), optim="sgd", **options)
+    ConsistencyConfig(output_dir=str(tmp_path), optim="galore_adamw", **options)
+
+
 def test_layers_must_be_a_list(tmp_path):
     with pytest.raises(ConsistencyError, match="`layers` must be a list"):
         ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, method="act", layers=1)
@@ -220,6 +234,8 @@ def test_layers_must_be_a_list(tmp_path):
         ("consistency/sycophancy", None, False),
         ("consistency/sycophancy_score", None, True),
         ("kl_loss", None, False),
+        ("eval_activation_distance/layer_1", None, False),
+        ("eval_hard_attct_skipped_rows", None, False),
         ("reference_kl", True, True),
     ],
 )

@@ -282,4 +282,6 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         if self.compares_with_reference:
             alone = "only `method: [bct]` without `log_consistency_metrics` has it"
             refused["label_smoothing_factor"] = (self.label_smoothing_factor, alone)
+        elif self.loss_type == "dft":
+            refused["label_smoothing_factor"] = (self.label_smoothing_factor, "`loss_type: dft` has none")
         self._refuse("in consistency training", refused)

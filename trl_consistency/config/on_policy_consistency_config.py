@@ -230,6 +230,10 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                 "the tokens must be drawn at the temperature at which the distributions are compared",
             ),
             f"beta={self.beta}": (self.beta != 1, "it estimates the reverse KL, `beta=1`"),
+            f"neftune_noise_alpha={self.neftune_noise_alpha}": (
+                self.neftune_noise_alpha and self.is_off_policy,
+                "each pass draws its own noise, which would be in the importance ratio of several optimizer steps on a batch",
+            ),
             f"clip_range={self.clip_range}": (
                 self.clip_range is not None and not self.is_off_policy,
                 "with one optimizer step a batch of rollouts the importance ratio is 1. Raise `num_iterations` or "

@@ -1,6 +1,7 @@
 """Options of pairs and checks of inherited options that both configurations share."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from inspect import signature
@@ -58,7 +59,7 @@ TRAINING = {
 # Metrics of an evaluation, beside losses, of which transformers would keep the highest as the best
 LOWER_IS_BETTER = (
     *("reference_kl", "response_cross_entropy", "activation_distance", "divergence"),
-    *("sycophancy", "attack_success", "unread"),
+    *("sycophancy", "attack_success", "unread", "attct_skipped_rows"),
 )
 
 # Keys that `generation_kwargs` must not set, and the option for each, or None if the trainer sets it
@@ -169,8 +170,15 @@ class PairConfig(_Arguments):
                 f"`ddp_backend` is {self.ddp_backend}, but this is a single process. Launch several with `accelerate "
                 "launch` or `torchrun`, or leave it out."
             )
+        optimizer = str(getattr(self.optim, "value", self.optim))
+        if self.optim_target_modules and not optimizer.startswith(("galore", "apollo")):
+            raise ConsistencyError(
+                f"`optim_target_modules` is set, but `optim` is {optimizer}, which trains all modules alike: it is for GaLore "
+                "and APOLLO. Leave it out."
+            )
         check_installed("deepspeed", self.deepspeed, "deepspeed")
-        is_lower_better = str(self.metric_for_best_model).endswith(LOWER_IS_BETTER)
+        metric = re.sub(r"/layer_\d+$", "", str(self.metric_for_best_model))
+        is_lower_better = metric.endswith(LOWER_IS_BETTER)
         if is_lower_better and self.greater_is_better is None:  # type: ignore[has-type]
             self.greater_is_better = False
         settle_device(self)
