@@ -7,8 +7,11 @@ import pytest
 from trl import DatasetMixtureConfig
 from trl.scripts.utils import DatasetConfig
 
+from trl_consistency import ConsistencyError
+from trl_consistency.perturbations.reading import read_rows
 from trl_consistency.scripts.lint import read_pairs
 from trl_consistency.scripts.loading import ConsistencyScriptArguments, load_pairs
+from trl_consistency.scripts.pair_sets import _load_splits
 
 
 def write(path, answer, like=None):
@@ -50,3 +53,84 @@ def test_a_file_replaced_under_the_same_name_size_and_time_is_read_anew(tmp_path
     assert load() == ["old"]
     write(path, "new", before)
     assert load() == ["new"]
+
+
+def rows_of(name, count=2, **more):
+    return [{"clean_prompt": f"{name} {index}", "perturbed_prompt": f"no {index}"} | more for index in range(count)]
+
+
+def write_rows(path, name, **more):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = rows_of(name, **more)
+    if path.suffix == ".csv":
+        path.write_text("\n".join(",".join(row) for row in [rows[0], *(row.values() for row in rows)]) + "\n")
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+# The split of each file, None for what is no data
+FOLDERS = {
+    "all names": {"train.jsonl": "train", "test.jsonl": "test", "hard.jsonl": "hard"},
+    "test wordings": {"train.jsonl": "train", "test.jsonl": "test", "test_wordings.jsonl": "test_wordings"},
+    "old": {"train.jsonl": "train", "train_old.jsonl": "train_old"},
+    "backup": {"train.jsonl": "train", "test.jsonl": "test", "backup/train.jsonl": "backup"},
+    "no split": {"pairs.jsonl": "pairs", "targets.jsonl": "targets"},
+    "one file": {"pairs.jsonl": "train"},
+    "one test file": {"test.jsonl": "test"},
+    "shards": {"data/train-00000-of-00002.jsonl": "train", "data/train-00001-of-00002.jsonl": "train"},
+    "folders": {"train/a.jsonl": "train", "train/b.jsonl": "train", "test/a.jsonl": "test"},
+    "no data": {"data/train-00000-of-00001.jsonl": "train", "verdicts.jsonl": None, ".cache/old.jsonl": None},
+}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("command", ["train", "mixture", "evaluate", "pairs"])
+def test_every_file_of_a_folder_is_in_the_split_of_its_name(tmp_path, folder, command):
+    expected: dict[str, list[str]] = {}
+    for file, split in FOLDERS[folder].items():
+        write_rows(tmp_path / file, file)
+        if split:
+            expected.setdefault(split, []).extend(row["clean_prompt"] for row in rows_of(file))
+    if command == "mixture":
+        if "train" not in expected:
+            pytest.skip("a mixture reads the split train")
+        entry = DatasetConfig(path=str(tmp_path))
+        found = load_pairs(ConsistencyScriptArguments(), DatasetMixtureConfig(datasets=[entry]))
+        assert found["train"]["clean_prompt"][:] == expected["train"]
+        return
+    if command == "train":
+        found = load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path)), DatasetMixtureConfig())
+    elif command == "evaluate":
+        found = _load_splits(str(tmp_path))
+    else:
+        found = {split: read_rows(str(tmp_path), split=split) for split in expected}
+    assert {split: [row["clean_prompt"] for row in rows] for split, rows in found.items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ("train.jsonl test.csv", "data files of several types"),
+        ("data/train-00000-of-00001.jsonl train.jsonl", "would both be the split `train`"),
+        ("train.jsonl train.json", "would both be the split `train`"),
+        ("data/train-00000-of-00003.jsonl data/train-00002-of-00003.jsonl", "number 00001 is missing"),
+        ("train.jsonl test-old.jsonl", "`test-old` cannot be the name of a split"),
+    ],
+)
+def test_folders_whose_files_are_not_one_a_split(tmp_path, files, said):
+    for file in files.split():
+        write_rows(tmp_path / file, file)
+    for read in (_load_splits, lambda name: list(read_rows(name))):
+        with pytest.raises(ConsistencyError, match=said):
+            read(str(tmp_path))
+    with pytest.raises(ConsistencyError, match=said):
+        load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path)), DatasetMixtureConfig())
+
+
+def test_na_is_text_in_every_csv(tmp_path):
+    for split in ("train", "test"):
+        write_rows(tmp_path / f"{split}.csv", split, biased_answer="NA")
+    for name in (tmp_path, tmp_path / "train.csv"):
+        pairs = load_pairs(ConsistencyScriptArguments(dataset_name=str(name)), DatasetMixtureConfig())
+        for rows in (pairs["train"], _load_splits(str(name))["train"]):
+            assert [row["biased_answer"] for row in rows] == ["NA", "NA"]

@@ -15,6 +15,13 @@ from ..errors import ConsistencyError
 
 FILE_TYPES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
+_COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+# Files beside data: the metadata of `datasets`, and what `trl-consistency pairs` writes about a model's answers.
+_NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "verdicts.jsonl")
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
+# A folder's only split keeps a name that begins so; any other is `train`.
+_SPLIT_NAME = re.compile(r"train|test|val|dev|eval")
+
 # Absolute paths, URLs and parent folders
 _OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:|.*(?:://|::)|(?:.*[/\\])?\.\.(?:[/\\]|$)", re.DOTALL)
 
@@ -32,6 +39,17 @@ def check_data_folder(folder: str) -> None:
     """
     if not os.path.isdir(folder):
         return
+    for file, said in _metadata(folder):
+        for path in _paths(said.get("configs")):
+            if _OUTSIDE.match(path):
+                raise ConsistencyError(
+                    f"{file} names the data file {path}, which is outside the folder: it is not read. Put the file into the "
+                    "folder, or name it in the recipe."
+                )
+
+
+def _metadata(folder: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields the files of metadata in a folder, and what they say."""
     from huggingface_hub import metadata_load
 
     readme, settings = Path(folder) / "README.md", Path(folder) / ".huggingface.yaml"
@@ -42,12 +60,81 @@ def check_data_folder(folder: str) -> None:
             said = metadata_load(readme) if file == readme else yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             raise ConsistencyError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
-        for path in _paths(said.get("configs") if isinstance(said, dict) else None):
-            if _OUTSIDE.match(path):
-                raise ConsistencyError(
-                    f"{file} names the data file {path}, which is outside the folder: it is not read. Put the file into the "
-                    "folder, or name it in the recipe."
-                )
+        if isinstance(said, dict):
+            yield file, said
+
+
+def split_files(folder: str) -> dict[str, list[Path]]:
+    """
+    Returns the data files of each split of a local folder. `datasets` guesses them from parts of the names: it pools
+    `test.jsonl` with `test_old.jsonl`, and leaves out files of another type, or beside files that it takes for splits.
+    Here every data file counts. Its split is its name (without the shard), or the name of its sub-folder, unless that is
+    `data`. A single split is `train`, unless its name is one of a split.
+
+    Returns:
+        `dict[str, list[Path]]`: Files by split. Empty if `folder` is no folder, has no data files, or has metadata that
+        name them.
+
+    Raises:
+        [`ConsistencyError`]: If two files claim a split, a shard is missing, or there are files of several types.
+    """
+    if not os.path.isdir(folder) or any(said.get("configs") for _, said in _metadata(folder)):
+        return {}
+    found: dict[str, list[Path]] = {}
+    for path in sorted(Path(folder).rglob("*")):
+        inner = path.relative_to(folder)
+        is_hidden = any(part.startswith((".", "__")) for part in inner.parts)
+        if is_hidden or path.name in _NOT_DATA or data_type(path) is None or not path.is_file():
+            continue
+        found.setdefault(_split_of(inner), []).append(path)
+    files = [path for of_split in found.values() for path in of_split]
+    other = next((path for path in files if data_type(path) != data_type(files[0])), None)
+    if other:
+        raise ConsistencyError(
+            f"{folder} has data files of several types ({files[0].name}, {other.name}): use one type, or name single files."
+        )
+    for split, of_split in found.items():
+        _check_split(folder, split, of_split)
+    if len(found) == 1 and not _SPLIT_NAME.match(next(iter(found))):
+        return {"train": files}
+    return found
+
+
+def data_type(path: Path) -> str | None:
+    """Returns the builder of `datasets` that reads a file (one of [`FILE_TYPES`], also compressed), or None."""
+    return FILE_TYPES.get(_uncompressed(path).suffix.lower())
+
+
+def _uncompressed(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix in _COMPRESSIONS else path
+
+
+def _split_of(inner: Path) -> str:
+    parent = inner.parent.name
+    return _SHARD.sub("", _uncompressed(inner).stem) if parent in ("", "data") else parent
+
+
+def _check_split(folder: str, split: str, files: list[Path]) -> None:
+    if not re.fullmatch(r"\w+(\.\w+)*", split):
+        raise ConsistencyError(
+            f"{files[0]}: `{split}` cannot be the name of a split. Rename it, with letters, digits and `_` alone."
+        )
+    shards = [_SHARD.search(_uncompressed(path).stem) for path in files]
+    in_folder = files[0].parent.name == split and files[0].parent != Path(folder)
+    other = next((path for path in files if path.parent != files[0].parent), None)
+    if other is None and len(files) > 1 and not in_folder and not all(shards):
+        other = files[1]
+    if other:
+        raise ConsistencyError(
+            f"{files[0]} and {other} would both be the split `{split}`: remove or rename one of them."
+        )
+    numbers = {int(shard[1]) for shard in shards if shard}
+    for total in {int(shard[2]) for shard in shards if shard}:
+        if missing := sorted({*range(total)} - numbers):
+            raise ConsistencyError(
+                f"{folder}: the split `{split}` has {len(numbers)} of {total} files, number {missing[0]:05d} is missing. "
+                "Download or copy it again."
+            )
 
 
 def _paths(value: Any, is_path: bool = False) -> Iterator[str]:

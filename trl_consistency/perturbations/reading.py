@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..data.folders import check_data_file, check_data_folder
+from ..data.folders import check_data_file, check_data_folder, split_files
 from ..errors import ConsistencyError, one_line
+
+
+# Types of files that are always read row by row; a .json may also hold one list.
+ROW_TYPES = (".jsonl", ".csv", ".parquet")
 
 
 def read_rows(name: str, config: str | None = None, split: str = "train") -> Iterator[dict[str, Any]]:
@@ -112,6 +116,13 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
     from datasets import load_dataset
 
     check_data_folder(name)
+    files = split_files(name) if config is None else {}
+    if files and split not in files:
+        raise ConsistencyError(f"`dataset_split` is `{split}`, but {name} has only: {', '.join(files)}.")
+    if files and all(path.suffix in ROW_TYPES for path in files[split]):
+        for path in files[split]:
+            yield from read_rows(str(path))
+        return
     try:
         dataset = load_dataset(name, name=config, split=split, streaming=True)
     except (ValueError, OSError, RuntimeError) as error:

@@ -1,9 +1,10 @@
 """Loads data sets for the training scripts."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
+from pathlib import Path
 from typing import Any
 
 from datasets import DatasetDict, IterableDatasetDict, load_dataset
@@ -11,7 +12,15 @@ from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
 from ..config.options import option, with_help
-from ..data.folders import FILE_TYPES, check_csv, check_data_file, check_data_folder, check_json
+from ..data.folders import (
+    FILE_TYPES,
+    check_csv,
+    check_data_file,
+    check_data_folder,
+    check_json,
+    data_type,
+    split_files,
+)
 from ..data.local_data import cached_by_content
 from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
@@ -113,6 +122,8 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
                 pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
                 entry.path, entry.data_files = FILE_TYPES[extension], pattern
             check_data_folder(entry.path)
+            if not (entry.name or entry.data_dir or entry.data_files) and (files := split_files(entry.path)):
+                entry.path, entry.data_files = _builder(files), _patterns(files)
         try:
             sources = [(entry.path, entry.data_dir, entry.data_files) for entry in dataset_args.datasets]
             with cached_by_content(*([] if streaming else sources)):
@@ -198,15 +209,28 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
     check_data_folder(name)
     check_json(name)
     check_csv(name)
+    files = {"train": [Path(name)]} if is_file else split_files(name)
+    if files and config is not None:
+        raise ConsistencyError(f"`dataset_config` is {config}, but the README.md of {name} names no configurations.")
     try:
         with cached_by_content(*([] if streaming else [(name, None, None)])):
-            if is_file:
-                return load_dataset(FILE_TYPES[extension], data_files={"train": escape(name)}, streaming=streaming)
+            if files:
+                # By default pandas takes texts such as `NA` and `null` for nothing.
+                options = {"keep_default_na": False, "na_values": [""]} if _builder(files) == "csv" else {}
+                return load_dataset(_builder(files), data_files=_patterns(files), streaming=streaming, **options)
             return load_dataset(name, name=config, streaming=streaming)
     except LOADING_ERRORS as error:
         what = "read" if is_file else "loaded"
         there = "" if os.path.exists(name) else " (and no file or folder here has that name)"
         raise ConsistencyError(f"{name} cannot be {what}: {one_line(error.__cause__ or error)}{there}") from None
+
+
+def _builder(files: Mapping[str, Sequence[Path]]) -> str:
+    return data_type(next(iter(files.values()))[0]) or ""
+
+
+def _patterns(files: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
+    return {split: [escape(str(path)) for path in of_split] for split, of_split in files.items()}
 
 
 def get_split(dataset: DatasetDict | IterableDatasetDict, split: str, option: str) -> Any:

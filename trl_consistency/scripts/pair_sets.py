@@ -8,6 +8,7 @@ from typing import Any
 
 from trl import DatasetMixtureConfig
 
+from ..data.folders import check_data_folder, split_files
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
 from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spelling
@@ -15,7 +16,7 @@ from ..evaluation.grading.names import possible_answers
 from ..evaluation.run import PairSet
 from ..models.embedded_models import EMBEDDED
 from ..organism import load_control_dataset
-from ..perturbations.reading import read_rows
+from ..perturbations.reading import ROW_TYPES, read_rows
 from ..trainer.run.checks import check_chat_template
 from .loading import EMBEDDED_PAIRS, ConsistencyScriptArguments, load_pairs
 
@@ -80,6 +81,10 @@ def _load_splits(name: str) -> dict[str, Rows]:
     # Row by row: `datasets` rejects a file in which a column has two types, and fills in missing columns.
     if os.path.isfile(name) and not name.endswith(".json"):
         return {"train": list(read_rows(name))}
+    check_data_folder(name)
+    files = split_files(name)
+    if files and all(path.suffix in ROW_TYPES for of_split in files.values() for path in of_split):
+        return {split: [row for path in of_split for row in read_rows(str(path))] for split, of_split in files.items()}
     dataset = load_pairs(ConsistencyScriptArguments(dataset_name=name), DatasetMixtureConfig())
     return {split: list(rows) for split, rows in dataset.items()}
 
