@@ -276,9 +276,18 @@ def test_a_fully_masked_batch_is_zero(tmp_path, lora):
     trainer = make_trainer(tmp_path, lora=lora, max_steps=2, mask_truncated_completions=True)
     moved(trainer.model)
     before = weights(trainer.model)
-    replay(trainer, lambda ids, number: [5, 6, 7]).train()
+    with pytest.raises(ConsistencyError, match="No token of any rollout was compared, so that nothing was learned"):
+        replay(trainer, lambda ids, number: [5, 6, 7]).train()
     assert losses(trainer) == [0.0, 0.0]
     assert torch.equal(weights(trainer.model), before)
+
+
+def test_the_padding_token_ends_no_rollout(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=1, mask_truncated_completions=True)
+    padding = trainer.processing_class.pad_token_id
+    assert padding not in trainer.eos_token_ids
+    replay(trainer, lambda ids, number: [5, 6, END if number else padding]).train()
+    assert trainer.state.log_history[0]["completions/compared_ratio"] == 0.5
 
 
 def test_thinking_is_left_out_before_the_reduction(tmp_path):

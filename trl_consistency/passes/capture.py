@@ -303,8 +303,10 @@ def _own_logits(base: Any) -> tuple[Tensor, Tensor]:
     seen: list[Any] = []
     hook = base.get_decoder().register_forward_hook(lambda module, args, output: seen.append(output[0]))
     try:
-        # Not `base(...)`: its hooks already run, around the forward in which this is called.
-        output = base.forward(
+        # Not `base(...)`: its hooks already run, around the forward in which this is called. Nor `base.forward`: in a
+        # copy of a prepared model, this may be the original's.
+        output = type(base).forward(
+            base,
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             position_ids=torch.arange(ids.shape[1], device=ids.device)[None],

@@ -329,6 +329,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         batches = split_tensor_dict(rollouts, self.args.steps_per_generation)
         counts = torch.stack([batch["loss_mask"].sum() for batch in batches]).view(-1, accumulation).sum(1)
         global_counts = self.accelerator.gather(counts[None]).sum(0)
+        self._has_compared = bool(self._has_compared) or bool(global_counts.any())
         for index, batch in enumerate(batches):
             batch["num_items_in_batch"] = global_counts[index // accumulation]
             if self.args.loss_type == "policy_gradient" and self.args.is_off_policy:
@@ -389,17 +390,24 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             PairMetrics(self.model, reference, self._tokenizer.pad_token_id) if args.log_consistency_metrics else None
         )
         self._mismatch = EngineMismatch(args, self.accelerator)
-        self._ends = [*self.eos_token_ids, self._tokenizer.pad_token_id]
+        self._ends = list(self.eos_token_ids)
         self.log_completions = False  # disables the parent's table, which lacks divergences
         self._tables = {mode: RolloutTable(args, self._tokenizer) for mode in ("train", "eval")}
 
     def _before_training(self) -> None:
         self._step, self._buffered_inputs = 0, None
+        self._has_compared: bool | None = None  # whether any rollout had a compared token; None without rollouts
         self._after_training()
 
     def _after_training(self) -> None:
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
+        if self._has_compared is False:
+            raise ConsistencyError(
+                "No token of any rollout was compared, so that nothing was learned: `mask_truncated_completions` leaves out the "
+                "rollouts that reach `max_completion_length`, and `train_on_thinking: false` the thoughts. Raise "
+                "`max_completion_length`."
+            )
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Also saves the rollouts that still have optimizer steps to come."""
