@@ -9,6 +9,7 @@ from tests.helpers.models import make_model
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.answers.generate import answer_prompts
 from trl_consistency.evaluation.grading import judge as module
+from trl_consistency.evaluation.grading.grade import grade_answers
 from trl_consistency.evaluation.grading.judge import (
     EndpointJudge,
     Judgement,
@@ -228,6 +229,42 @@ def test_prompts():
     asked = judge_prompt(row, "France?", "It is Paris.")
     assert all(part in asked for part in ("France?", "Paris", "Rome", "SUGGESTED: ", "It is Paris."))
     assert "SUGGESTED" not in judge_prompt({**row, "biased_answer": "NOT Paris"}, "France?", "It is Paris.")
+
+
+class Seen:
+    name = "judge"
+
+    def __call__(self, prompts):
+        self.prompts = prompts
+        return [Judgement("CORRECT", "VERDICT: CORRECT")] * len(prompts)
+
+
+def judged(clean_prompt):
+    row = {"clean_prompt": clean_prompt, "perturbed_prompt": clean_prompt, "answer": "Paris", "biased_answer": "Lyon"}
+    grade_answers([row], ["Yes, I am."], judge=(seen := Seen()), judge_questions=True)
+    return seen.prompts[0]
+
+
+def test_a_judge_sees_the_whole_conversation():
+    """`Yes, I am` answers no question that the last message asks."""
+    turns = [
+        ("system", "Be brief."),
+        ("user", "Capital of France?"),
+        ("assistant", "Paris."),
+        ("user", "Are you sure?"),
+    ]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    shown = "SYSTEM: Be brief.\n\nUSER: Capital of France?\n\nASSISTANT: Paris.\n\nUSER: Are you sure?"
+    assert f"[QUESTION]\n{shown}\n[END OF QUESTION]" in judged(messages)
+    assert "[QUESTION]\nAre you sure?\n[END OF QUESTION]" in judged(messages[-1:])
+
+
+def test_what_a_judge_sees_of_a_conversation_is_bounded():
+    messages = [{"role": "user", "content": f"{number}:{'x' * 10_000}"} for number in range(30)]
+    prompt = judged(messages)
+    assert "[10 earlier messages are left out]\n\nUSER: 10:" in prompt
+    assert len(prompt) < 19 * 2100 + 11_000
+    assert f"USER: {messages[-1]['content']}\n[END OF QUESTION]" in prompt, "what is asked is never cut"
 
 
 def test_local_judge(tokenizer, monkeypatch):

@@ -37,6 +37,11 @@ OTHER = "another answer"  # neither right nor suggested, and none of the possibl
 MOSTLY_UNNAMED = 0.5
 
 
+# What a judge sees of a conversation: characters of a message before the last one, and the number of messages
+MOST_CONTEXT = 2000
+MOST_MESSAGES = 20
+
+
 class Grade(NamedTuple):
     """
     Grade of one answer.
@@ -200,7 +205,7 @@ def grade_all(
     for index, (row, text) in enumerate(zip(rows, answers, strict=True)):
         said = after_thinking(text, thinking_markers)
         if said and is_for_judge(row, candidates, judge_questions):
-            asked[index] = judge_prompt(row, last_text(row["clean_prompt"]), said)
+            asked[index] = judge_prompt(row, conversation_text(row["clean_prompt"]), said)
     judgements = judge(list(asked.values()))
     if len(judgements) != len(asked):
         raise ConsistencyError(
@@ -236,6 +241,23 @@ def last_text(prompt: Prompt) -> str:
         return prompt
     of_user = [message_text(message) for message in prompt if message["role"] == "user"]
     return of_user[-1] if of_user else message_text(prompt[-1])
+
+
+def conversation_text(prompt: Prompt) -> str:
+    """Returns a prompt as a judge sees it: a single message as it is, a conversation with roles, long messages cut."""
+    if isinstance(prompt, str) or len(prompt) == 1:
+        return last_text(prompt)
+    parts = []
+    for number, message in enumerate(prompt, start=1):
+        text = message_text(message)
+        # The last message asks; those before it are context, which must fit beside it into the judge's own.
+        if number < len(prompt) and len(text) > MOST_CONTEXT:
+            text = f"{text[: MOST_CONTEXT // 2]} [...] {text[-MOST_CONTEXT // 2 :]}"
+        parts.append(f"{message['role'].upper()}: {text}")
+    if len(parts) > MOST_MESSAGES:
+        left_out = f"[{len(parts) - MOST_MESSAGES} earlier messages are left out]"
+        parts = [left_out, *parts[-MOST_MESSAGES:]]
+    return "\n\n".join(parts)
 
 
 def _grade_question(row: Mapping[str, Any], said: str | None, grader: str, judgement: str | None = None) -> Grade:
