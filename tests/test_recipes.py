@@ -14,7 +14,7 @@ TRAINING = sorted(path for path in RECIPES.rglob("*.yaml") if "accelerate_config
 def test_every_key_is_an_option(path, tmp_path):
     flags = ["--output_dir", str(tmp_path), "--bf16", "false", "--use_cpu"]  # as this machine may lack bf16
     config = yaml.safe_load(path.read_text())
-    script = import_module(re.search(r"accelerate launch -m (trl_consistency\.scripts\.\w+) ", path.read_text())[1])
+    script = import_module(re.search(r"-m (trl_consistency\.scripts\.\w+) ", path.read_text())[1])
     _, training_args, model_args, _ = script.make_parser().parse_args_and_config(["--config", str(path), *flags])
     if "method" in config:
         assert training_args.method == config["method"]

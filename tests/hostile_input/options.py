@@ -57,7 +57,7 @@ CASES: list[Case] = [
             (
                 "method",
                 ["act"],
-                "`args.method` was ['bct'] when the trainer was made, and is ['act']. Make a new trainer.",
+                "`args.method` was ['bct'] when the trainer was made, and is ['act']: nothing would follow it. Make a new trainer.",
             ),
         )
     ),

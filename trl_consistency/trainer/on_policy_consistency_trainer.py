@@ -186,6 +186,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
                 self.model, self.accelerator, self.processing_class, args, list(self.eos_token_ids)
             )
         self._engine_log_probs: list[list[float]] | None = None
+        self._longest = args.max_completion_length
         self._make_metrics(reference)
 
     # Checks and preparation

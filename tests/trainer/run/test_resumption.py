@@ -445,6 +445,8 @@ OTHERS = [
     "use_cache",
     "use_cpu",
     "use_liger_kernel",
+    "vllm_adapter_dir",
+    "vllm_check_every",
     "vllm_enable_sleep_mode",
     "vllm_gpu_memory_utilization",
     "vllm_group_port",
@@ -455,6 +457,7 @@ OTHERS = [
     "vllm_server_host",
     "vllm_server_port",
     "vllm_server_timeout",
+    "vllm_sync",
     "vllm_tensor_parallel_size",
 ]
 
