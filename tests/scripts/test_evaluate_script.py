@@ -32,7 +32,7 @@ from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
 from trl_consistency.scripts import evaluate, evaluation_files
 from trl_consistency.scripts.evaluate import run
-from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
+from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, _description, read_history
 
 
 def user(text):
@@ -284,6 +284,43 @@ def test_report(options, model_dir, tmp_path, capsys):
     assert page.index("<img") < page.index("<table"), "what became of all answers comes first"
     for picture in ("outcomes", "rates", "tradeoff", "training"):
         assert f"]({picture}.png)" in text
+
+
+def test_results_say_how_they_were_measured(options, tmp_path):
+    given = {"max_pairs": 3, "thinking_markers": ["[T]", "[/T]"], "chat_template_kwargs": {"no_think": True}}
+    run(
+        [
+            *options,
+            "--max_pairs",
+            "3",
+            "--thinking_markers",
+            "[T]",
+            "[/T]",
+            "--chat_template_kwargs",
+            '{"no_think": true}',
+        ]
+    )
+    settings = json.loads((tmp_path / "out" / "results.json").read_text())["settings"]
+    assert {name: settings[name] for name in given} == given
+    assert settings["splits"] is None
+    assert settings["model_revision"] is None
+    assert settings["pairs"]
+    assert not any("/" in name for name in settings["pairs"])
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert all(f"{name}: " in report for name in given)
+
+
+def test_a_card_says_how_its_figures_were_measured():
+    settings = {"max_completion_length": 8, "temperature": 0.0, "judge": None}
+    more = {"judge": "j", "judge_questions": True, "multiple_choice": "logprob", "load_in_4bit": True}
+    models = {"base": {"path": "Qwen/Qwen3-4B"}}
+    plain, full = (
+        _description({"settings": of, "pairs": {"test": {"rows": 5}}, "models": models})
+        for of in (settings, settings | more)
+    )
+    for said in ("requests and free answers judged by j", "likeliest of the offered letters", "4 bits"):
+        assert said in full
+        assert said not in plain
 
 
 def test_history_is_not_that_of_an_earlier_run_in_the_folder(model_dir, tmp_path):

@@ -377,6 +377,13 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
     by_logprob = sum(bool(offered_letters(row)) for of_set in sets.values() for row in of_set.rows)
     by_preference = sum(contrast_of(row) is not None for of_set in sets.values() for row in of_set.rows)
     settings: dict[str, Any] = {
+        # Names alone: results and reports are sent to others.
+        "pairs": [Path(name).resolve().name if os.path.exists(name) else name for name in args.pairs],
+        "splits": args.splits,
+        "max_pairs": args.max_pairs,
+        "model_revision": args.model_revision,
+        "thinking_markers": list(args.thinking_markers),
+        "chat_template_kwargs": as_template_kwargs(args.chat_template_kwargs),
         "system_prompt": args.system_prompt,
         "max_completion_length": args.max_completion_length,
         "temperature": args.temperature,

@@ -131,7 +131,7 @@ def write_report(
         _examples(found, seed),
         "Answers to the perturbed prompts of random rows. Long texts are cut.",
         [f"{name}: {_shown(model['path'])}" for name, model in summary["models"].items()]
-        + [f"{name}: {value}" for name, value in summary["settings"].items() if not isinstance(value, dict)]
+        + [f"{name}: {value}" for name, value in summary["settings"].items() if name not in ("suites", "capability")]
         + [
             "Unless a judge graded them, answers are read by heuristics: questions by the first possible answer that "
             "a reply names (or the letter that it chooses; a definite answer that is none of them is `other`), refusals by "
@@ -295,8 +295,9 @@ def _description(summary: Mapping[str, Any]) -> str:
     settings = summary["settings"]
     counts = ", ".join(f"{name} ({of_set['rows']:,} rows)" for name, of_set in summary["pairs"].items())
     decoding = f"sampling at temperature {settings['temperature']:g}" if settings["temperature"] else "greedy decoding"
+    judged = "requests and free answers" if settings.get("judge_questions") else "requests"
     grader = (
-        f"requests judged by {_shown(settings['judge'])}" if settings["judge"] else "refusals told by their opening"
+        f"{judged} judged by {_shown(settings['judge'])}" if settings["judge"] else "refusals told by their opening"
     )
     scored = (
         " The right answer is preferred where it has the higher log-probability per token than the suggested one after "
@@ -304,11 +305,15 @@ def _description(summary: Mapping[str, Any]) -> str:
         if settings.get("free_answers") == "logprob"
         else ""
     )
+    choices = (
+        " Choices are the likeliest of the offered letters." if settings.get("multiple_choice") == "logprob" else ""
+    )
+    weights = " The base model's weights are in 4 bits (NF4)." if settings.get("load_in_4bit") else ""
     return (
         f'Measured by `trl-consistency evaluate`; "before" is {_shown(summary["models"][BASE]["path"])} without the adapter, on the same '
         f"rows of {counts}. Shares of all rows, with 95% intervals (rows of one source as one cluster) and counts; an answer "
         f"that could not be read (unread) has none of the properties. At most {settings['max_completion_length']} tokens, "
-        f"{decoding}; {grader}.{scored}"
+        f"{decoding}; {grader}.{choices}{weights}{scored}"
     )
 
 
