@@ -121,6 +121,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     _tokenizer_options: ClassVar[dict[str, str]] = {"truncation_side": "left", "padding_side": "left"}
 
     _buffered_inputs: list[Rollouts] | None  # set by the constructor of TRL's trainer
+    _has_compared: bool | None = None  # whether any rollout of a run had a compared token; None without rollouts
 
     def __init__(
         self,
@@ -397,7 +398,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     def _before_training(self) -> None:
         self._step, self._buffered_inputs = 0, None
-        self._has_compared: bool | None = None  # whether any rollout had a compared token; None without rollouts
+        self._has_compared = None
         self._after_training()
 
     def _after_training(self) -> None:
