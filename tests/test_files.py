@@ -164,7 +164,13 @@ def test_locks_are_no_reason_to_wait(tmp_path):
 
 
 # These write into the folders that `whole_files` and `whole_folder` give them; what a lock says may be lost.
-IN_GIVEN_FOLDERS = {"scripts/pairs.py", "scripts/convert.py", "organism/organism.py", "smollm2/checkpoint.py", "folder_lock.py"}
+IN_GIVEN_FOLDERS = {
+    "scripts/pairs.py",
+    "scripts/convert.py",
+    "organism/organism.py",
+    "smollm2/checkpoint.py",
+    "folder_lock.py",
+}
 
 
 def test_nothing_else_writes_files():
