@@ -8,7 +8,7 @@ from tests.evaluation.grading.gold import LABELS, all_rows, precision_and_recall
 
 
 LEAST = 0.97
-PARTS = (1, 2, 3, 4)  # All have served to make the rules; docs/evaluate.md has what they reached before.
+PARTS = (1, 2, 3, 4, 5)  # The rules were made by the first four, and fixed before the fifth was drawn and read.
 AIMS = [(label, of) for label in ("right", "suggested") for of in ("precision", "recall")]
 NOT_MET = pytest.mark.xfail(strict=True, reason="docs/evaluate.md says by how much, and which replies are misread")
 DOCS = Path(__file__).parents[3] / "docs" / "evaluate.md"
@@ -42,8 +42,14 @@ def share(rows, name, label, of):
     return both / (as_read if of == "precision" else labelled)
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize(("label", "of"), AIMS)
+@pytest.mark.parametrize(
+    ("part", "label", "of"),
+    [
+        pytest.param(part, *aim, marks=[NOT_MET] if (part, *aim) == (5, "suggested", "precision") else [])
+        for part in PARTS
+        for aim in AIMS
+    ],
+)
 def test_parts(rows, part, label, of):
     assert share(rows, f"part {part}", label, of) >= LEAST
 
