@@ -361,6 +361,9 @@ def test_commands_in_sequence(page, tmp_path, monkeypatch, organism_dir, capsys)
 def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            # `make reproduce` draws the pictures of docs/results.md, once there are cells.
+            if target.startswith("results/") and not (page.parent / "results" / "cells").exists():
+                continue
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 

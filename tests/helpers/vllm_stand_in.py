@@ -282,12 +282,12 @@ class Session:
     def get(self, url, params=None):
         return self.send(url + (f"?{urlencode(params)}" if params else ""))
 
-    def post(self, url, json=None):
-        return self.send(url, dumps(json or {}).encode())
+    def post(self, url, json=None, timeout=30):
+        return self.send(url, dumps(json or {}).encode(), timeout)
 
-    def send(self, url, data=None):
+    def send(self, url, data=None, timeout=30):
         try:
-            with urlopen(url, data, timeout=30) as reply:
+            with urlopen(url, data, timeout=timeout) as reply:
                 status, body, headers = reply.status, reply.read(), reply.headers
         except HTTPError as error:
             status, body, headers = error.code, error.read(), error.headers
