@@ -137,11 +137,13 @@ def test_resumed_without_its_best_checkpoint(tmp_path, monkeypatch, caplog):
 def test_best_checkpoint_of_an_earlier_run_in_the_folder(tmp_path, monkeypatch):
     make_trainer(tmp_path, monkeypatch, 9, 6, 5, 4).train()
     trainer = make_trainer(tmp_path, monkeypatch, 9, 1, 6, 4, save_steps=2)
-    with pytest.raises(ConsistencyError, match=r"checkpoint-1 is an earlier run's: this one saved no step 1\. Delete"):
+    with pytest.raises(ConsistencyError, match=r"checkpoint-1 is another run's, and this one did not save"):
         trainer.train()
 
 
-@pytest.mark.parametrize(("key", "value"), [("epoch", 0.25), ("best_metric", 99.0), ("best_global_step", 1)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("epoch", 0.25), ("best_metric", 99.0), ("best_model_checkpoint", "out/checkpoint-1")]
+)
 def test_state_that_was_edited(tmp_path, monkeypatch, key, value):
     make_trainer(tmp_path, monkeypatch, 9, 6, 1, 4).train()
     path = tmp_path / "checkpoint-3" / "trainer_state.json"
@@ -153,3 +155,21 @@ def test_state_that_was_edited(tmp_path, monkeypatch, key, value):
         ConsistencyError, match=r"trainer_state\.json in .*checkpoint-3 is damaged, or was changed after"
     ):
         make_trainer(tmp_path, monkeypatch).train(resume_from_checkpoint=True)
+
+
+def test_best_checkpoint_that_was_edited_to_be_another_runs(tmp_path, monkeypatch):
+    """In a folder that was moved, the path may be another one; Trainer then ignores it."""
+    for name in ("run", "other"):
+        make_trainer(tmp_path / name, monkeypatch, 9, 6, 1, 4).train()
+    path = tmp_path / "run" / "checkpoint-3" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    write_text(path, json.dumps(state | {"best_model_checkpoint": str(tmp_path / "other" / "checkpoint-2")}))
+    with pytest.raises(ConsistencyError, match=r"other/checkpoint-2 is another run's"):
+        make_trainer(tmp_path / "run", monkeypatch).train(resume_from_checkpoint=True)
+
+
+def test_best_checkpoint_in_the_folder_that_is_resumed_from(tmp_path, monkeypatch):
+    make_trainer(tmp_path / "run", monkeypatch, 9, 6, 1, 4).train()
+    resumed = make_trainer(tmp_path / "new", monkeypatch)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    assert has_weights_of(resumed, tmp_path / "run" / "checkpoint-2")

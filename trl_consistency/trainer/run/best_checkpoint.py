@@ -54,13 +54,13 @@ def missed_best(trainer: Any) -> str:
 def check_best_checkpoint(trainer: Any) -> None:
     """
     Raises [`ConsistencyError`] if the best checkpoint was deleted, or its weights were changed, since it was saved, or if
-    it is an earlier run's, whose folder Trainer takes for this run's.
+    it is another run's, whose folder Trainer takes for this run's.
     """
-    checkpoint, step = Path(trainer.state.best_model_checkpoint), trainer.state.best_global_step
-    if not trainer.checkpoints.is_of_this_run(int(checkpoint.name.rsplit("-", 1)[1])):
+    checkpoint = Path(trainer.state.best_model_checkpoint)
+    if not trainer.checkpoints.is_of_this_run(checkpoint):
         raise ConsistencyError(
-            f"`load_best_model_at_end`: {checkpoint} is an earlier run's: this one saved no step {step}. Delete that folder, "
-            "and start again with `--resume_from_checkpoint true`, which ends with the weights of the last step."
+            f"`load_best_model_at_end`: {checkpoint} is another run's, and this one did not save its best step. Delete or rename "
+            "that folder, and start again with `--resume_from_checkpoint true`, which ends with the weights of the last step."
         )
     if not checkpoint.is_dir():
         fault = f"{checkpoint}, the best checkpoint, is not there any more"

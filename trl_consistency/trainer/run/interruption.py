@@ -99,11 +99,11 @@ def changed_file(checkpoint: str | Path, suffixes: tuple[str, ...] = LOADED) -> 
 
 
 def _digest_of_state(state: dict[str, Any]) -> str:
-    """Returns a digest of what Trainer's state says: steps, epochs, metrics and logs, but not where checkpoints are."""
-    kept = {
-        name: value for name, value in state.items() if name not in ("stateful_callbacks", "best_model_checkpoint")
-    }
-    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
+    """Returns a digest of what Trainer's state says: steps, epochs, metrics, logs, and the best checkpoint's name."""
+    said = {name: value for name, value in state.items() if name != "stateful_callbacks"}
+    if said.get("best_model_checkpoint"):  # the folder of the run may have been moved
+        said["best_model_checkpoint"] = Path(said["best_model_checkpoint"]).name
+    return hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _digest(file: Path) -> str:
@@ -249,16 +249,20 @@ class Checkpoints:
         self.trainer = trainer
         self._resumed_from = 0  # step
         self._saved: set[int] = set()  # steps
+        self._folders: set[str] = set()
 
     def begin(self, checkpoint: str | None) -> None:
         """Notes the checkpoint that the run resumes from, if any."""
-        self._resumed_from, self._saved = 0, set()
+        self._resumed_from, self._saved, self._folders = 0, set(), {os.path.realpath(self.trainer.args.output_dir)}
         if checkpoint is not None and (state := Path(checkpoint) / TRAINER_STATE_NAME).is_file():
             self._resumed_from = TrainerState.load_from_json(str(state)).global_step
+            self._folders.add(os.path.dirname(os.path.realpath(checkpoint)))
 
-    def is_of_this_run(self, step: int) -> bool:
-        """Whether this run, or the one that it resumes, saved the checkpoint of a step, not an earlier run in the folder."""
-        return step <= self._resumed_from or step in self._saved
+    def is_of_this_run(self, checkpoint: Path) -> bool:
+        """Whether this run, or the one that it resumes, saved a checkpoint: no other run, in its folder or elsewhere."""
+        step = int(checkpoint.name.rsplit("-", 1)[1])
+        is_known = step <= self._resumed_from or step in self._saved
+        return is_known and os.path.realpath(checkpoint.parent) in self._folders
 
     @contextmanager
     def writing(self, trial: Any) -> Iterator[None]:
