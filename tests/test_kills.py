@@ -316,7 +316,9 @@ def run_both(room, *args, setup=None):
     for of, log in zip(ended, logs, strict=True):
         assert not of.left
         said = log.read_text()
-        assert of.code == 0 or (of.code == 1 and re.search("(?m)^error: .* is in use: (?:another )?process .*there", said)), said
+        assert of.code == 0 or (
+            of.code == 1 and re.search("(?m)^error: .* is in use: (?:another )?process .*there", said)
+        ), said
     return [of.code for of in ended].count(0)
 
 
