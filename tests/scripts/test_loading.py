@@ -134,3 +134,12 @@ def test_na_is_text_in_every_csv(tmp_path):
         pairs = load_pairs(ConsistencyScriptArguments(dataset_name=str(name)), DatasetMixtureConfig())
         for rows in (pairs["train"], _load_splits(str(name))["train"]):
             assert [row["biased_answer"] for row in rows] == ["NA", "NA"]
+
+
+def test_answers_kept_in_a_folder_of_data_are_no_data(tmp_path):
+    from trl_consistency.data.folders import split_files
+
+    (tmp_path / "_answers").mkdir()
+    for name in ("train.jsonl", "_answers/answers.jsonl"):
+        (tmp_path / name).write_text('{"a": 1}\n')
+    assert split_files(tmp_path) == {"train": [tmp_path / "train.jsonl"]}

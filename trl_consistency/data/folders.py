@@ -84,7 +84,8 @@ def split_files(folder: str) -> dict[str, list[Path]]:
     for path in sorted(Path(folder).rglob("*")):
         inner = path.relative_to(folder)
         is_hidden = any(part.startswith((".", "__")) for part in inner.parts)
-        if is_hidden or path.name in _NOT_DATA or data_type(path) is None or not path.is_file():
+        is_kept = any(part.startswith("_") for part in inner.parts[:-1])  # answers that our commands keep
+        if is_hidden or is_kept or path.name in _NOT_DATA or data_type(path) is None or not path.is_file():
             continue
         found.setdefault(_split_of(inner), []).append(path)
     files = [path for of_split in found.values() for path in of_split]
