@@ -17,7 +17,14 @@ FILE_TYPES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "par
 
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 # Files beside data: the metadata of `datasets`, and what `trl-consistency pairs` writes about a model's answers.
-_NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "verdicts.jsonl")
+_NOT_DATA = (
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+    "verdicts.jsonl",
+    "left_out.jsonl",
+)
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 # A folder's only split keeps a name that begins so; any other is `train`.
 _SPLIT_NAME = re.compile(r"train|test|val|dev|eval")
