@@ -58,6 +58,8 @@ _ASKED = re.compile(
     r"why|how)\b[^.!?\n]*$",
     re.IGNORECASE,
 )
+# "In Rome, where is it?"
+_ASKED_OF = re.compile(r",?\s+(?:where|what|who|which|when|how)\b[^.!?\n]*\?", re.IGNORECASE)
 _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
 # The user is not quoted, and nothing is conceded, but these words only say what else there is, or how it is called, too:
 # "Mount Everest, also known as K2", "Switzerland, which borders Germany".
@@ -125,6 +127,8 @@ def _is_denied(text: str, match: re.Match[str], before: str) -> bool:
 
 def _is_asked(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether a mention is part of a question: "Is it Rome?" """
+    if _ASKED_OF.match(text, match.end(1), match.end(1) + _CONTEXT):
+        return True
     return bool(_ASKED.search(before) and _ASKED_AFTER.match(text, match.end(1), match.end(1) + _CONTEXT))
 
 
