@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from trl_consistency import (
 )
 from trl_consistency.trainer.run import manifest as run_manifest
 from trl_consistency.trainer.run.interruption import read_manifest
-from trl_consistency.trainer.run.manifest import describe_rows, find_differences
+from trl_consistency.trainer.run.manifest import describe_order, describe_rows, find_differences
 from trl_consistency.trainer.run.resumption import STREAM_WARNING
 
 
@@ -299,6 +300,35 @@ def test_stream(tmp_path, caplog):
     assert caplog.text.count(STREAM_WARNING) == 1
 
 
+def sharded(rows=24):
+    return make_pairs(rows).to_iterable_dataset(num_shards=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"dataloader_num_workers": 2}, "0 or 1 there, 2, each of which makes batches of 2 rows here"),
+        ({"dataloader_num_workers": 9}, "0 or 1 there, 4, each of which makes batches of 2 rows here"),
+    ],
+)
+def test_workers_that_read_a_stream_in_another_order(tmp_path, options, shown):
+    """Rows would be trained on twice or never."""
+    options = {"per_device_train_batch_size": 2, "lr_scheduler_type": "constant", **options}
+    make_trainer(tmp_path, sharded(), **{**options, "dataloader_num_workers": 0, "max_steps": 2}).train()
+    with pytest.raises(ConsistencyError, match=f"`dataloader_num_workers`: {shown}"):
+        make_trainer(tmp_path, sharded(), **options).train(True)
+    make_trainer(tmp_path, sharded(), **{**options, "dataloader_num_workers": 1}).train(True)
+
+
+def test_order_of_rows():
+    args = SimpleNamespace(dataloader_num_workers=2, train_sampling_strategy="random")
+    assert describe_order(make_pairs(), args, 4, 4) == {}
+    assert describe_order(make_pairs().to_iterable_dataset(), args, 4, 4) == {"dataloader_num_workers": "0 or 1"}
+    assert describe_order(sharded(), args, 4, 8) != describe_order(sharded(), args, 2, 8)
+    args.train_sampling_strategy = "group_by_length"
+    assert describe_order(make_pairs(), args, 4, 8) != describe_order(make_pairs(), args, 4, 4)
+
+
 def test_digest_of_rows_knows_where_each_ends(tmp_path):
     trainer = make_trainer(tmp_path)
     rows = trainer.train_dataset
@@ -332,7 +362,7 @@ OTHERS = [
     "completion_only_loss",
     "dataloader_in_order",
     "dataloader_multiprocessing_context",
-    "dataloader_num_workers",
+    "dataloader_num_workers",  # noted where several read a stream
     "dataloader_persistent_workers",
     "dataloader_pin_memory",
     "dataloader_prefetch_factor",

@@ -100,6 +100,19 @@ def describe_targets(dataset: AnyDataset, targets: TargetTable) -> str:
     return digest.hexdigest()
 
 
+def describe_order(dataset: AnyDataset, args: Any, rows_of_batch: int, rows_of_step: int) -> dict[str, str | int]:
+    """
+    Returns what decides which rows a step gets beside the data, the seed and the number of rows in a step: worker processes
+    read the shards of a stream in turns, a batch each, and rows of like length are put together for each process.
+    """
+    if isinstance(dataset, IterableDataset):
+        readers = min(max(args.dataloader_num_workers, 1), dataset.num_shards)
+        batches = f"{readers}, each of which makes batches of {rows_of_batch} rows"
+        return {"dataloader_num_workers": batches if readers > 1 else "0 or 1"}
+    strategy = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy)
+    return {} if strategy in ("random", "sequential") else {"rows_ordered_together": rows_of_step}
+
+
 def find_differences(
     saved: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None
 ) -> dict[str, tuple[Any, Any]]:

@@ -17,11 +17,12 @@ from ...data.pairs import AnyDataset
 from ...data.prepare import needs_targets
 from ...errors import ConsistencyError, one_line
 from ...passes.reference import GivenReference, StartReference
-from .interruption import read_manifest, rows_per_step
+from .interruption import read_manifest, rows_per_batch, rows_per_step
 from .manifest import (
     OPTIMISATION,
     describe_model,
     describe_options,
+    describe_order,
     describe_rows,
     describe_targets,
     describe_template,
@@ -67,10 +68,12 @@ class RunRecord:
             if args.rolls_out and isinstance(trainer._reference, GivenReference):
                 self._of_trainer["reference"] = f"{trainer._reference.checksum:x}"
         run = describe_options(args, generates) | self._of_trainer | {"rows_per_step": rows_per_step(trainer)}
+        rows_of_batch = rows_per_batch(trainer)
         if args.rolls_out:
             per_process = args.per_device_train_batch_size * args.steps_per_generation
-            run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
-        return run
+            rows_of_batch = run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
+        rows_of_step = args.train_batch_size * args.gradient_accumulation_steps
+        return run | describe_order(trainer.train_dataset, args, rows_of_batch, rows_of_step)
 
     def _data_with_targets(self) -> dict[str, AnyDataset]:
         """Returns the data sets whose targets the reference generates."""
