@@ -22,6 +22,7 @@ from trl_consistency import (
 from trl_consistency.trainer.run import manifest as run_manifest
 from trl_consistency.trainer.run.interruption import read_manifest
 from trl_consistency.trainer.run.manifest import describe_order, describe_rows, find_differences
+from trl_consistency.trainer.run.own_optimizer import describe_own_optimizer
 from trl_consistency.trainer.run.resumption import STREAM_WARNING
 
 
@@ -265,6 +266,82 @@ def test_changed_optimizer_begins_anew(copy, caplog):
     assert "its state (momentum and the like) starts again" in caplog.text
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
     assert rates[2:] == pytest.approx([1e-2 * 2 / 4, 1e-2 * 1 / 4])
+
+
+def own(name, lr=0.1, momentum=0.0, gamma=None, kind=torch.optim.SGD):
+    """An optimizer of the caller's, by its class or made already, with or without a schedule, for a model without adapter."""
+    if name == "class":
+        return {"optimizer_cls_and_kwargs": (kind, {"lr": lr, **({"momentum": momentum} if momentum else {})})}
+    model = make_model()
+    optimizer = kind(model.parameters(), lr=lr, **({"momentum": momentum} if momentum else {}))
+    schedule = gamma and torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma)
+    return {"model": model, "optimizers": (optimizer, schedule)}
+
+
+def with_own(directory, arguments, **options):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **options}
+    return ConsistencyTrainer(
+        **{"model": make_model(), **arguments},
+        args=make_config(directory, **options),
+        train_dataset=make_pairs(12),
+        processing_class=make_tokenizer(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        (("class", 0.1), ("class", 0.5, 0.9), ["optimizer.lr", "optimizer.momentum"]),
+        (("class", 0.1, 0.5), ("class", 0.1, 0.9), ["optimizer.momentum"]),
+        (("made", 0.1), ("made", 0.1, 0.9), ["optimizer.momentum"]),
+        (("made", 0.1), ("made", 0.1, 0.0, None, torch.optim.Adagrad), ["optimizer"]),
+        (("made", 0.1), None, ["optimizer"]),
+        (None, ("class", 0.1), ["optimizer"]),
+        (("made", 0.1, 0.0, 0.9), ("made", 0.1, 0.0, 0.5), ["schedule.gamma"]),
+        (("made", 0.1), ("made", 0.1, 0.0, 0.5), ["schedule"]),
+    ],
+)
+def test_another_optimizer_of_the_callers(tmp_path, before, after, names):
+    with_own(tmp_path, own(*before) if before else {}, max_steps=2, lr_scheduler_type="constant").train()
+    trainer = with_own(tmp_path, own(*after) if after else {}, lr_scheduler_type="constant")
+    with pytest.raises(ConsistencyError, match="belongs to another run") as end:
+        trainer.train(resume_from_checkpoint=True)
+    assert [row.split("`")[1] for row in str(end.value).splitlines()[1:]] == names
+
+
+@pytest.mark.parametrize("arguments", [("class", 0.1, 0.9), ("made", 0.1, 0.9), ("made", 0.1, 0.9, 0.9)])
+def test_the_same_optimizer_of_the_callers(tmp_path, arguments):
+    with_own(tmp_path, own(*arguments)).train()
+    resumed = with_own(tmp_path / "resumed", own(*arguments))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    for name, weight in load_file(tmp_path / "checkpoint-4" / "model.safetensors").items():
+        assert torch.equal(weight, load_file(tmp_path / "resumed/checkpoint-4/model.safetensors")[name])
+
+
+def test_changed_optimizer_of_the_callers_takes_effect(tmp_path):
+    with_own(tmp_path, own("class", 0.1, 0.5)).train()
+    trainer = with_own(tmp_path / "changed", own("class", 0.2, 0.9))
+    changed = ["optimizer.lr", "optimizer.momentum"]
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"), resume_changed=changed)
+    assert {group["momentum"] for group in trainer.optimizer.param_groups} == {0.9}
+    assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {0.2}
+
+
+def test_schedule_of_functions():
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    described = [
+        describe_own_optimizer(
+            SimpleNamespace(
+                has_own_optimizer=True,
+                optimizer_cls_and_kwargs=None,
+                optimizer=optimizer,
+                lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, share),
+            )
+        )
+        for share in (lambda step: 0.9**step, lambda step: 0.5**step, lambda step: 0.9**step)
+    ]
+    assert described[0] == described[2]
+    assert set(find_differences(described[0], described[1])) == {"schedule.shares_0"}
 
 
 def test_changed_base_of_a_reference(copy):

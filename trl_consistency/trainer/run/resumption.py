@@ -29,6 +29,7 @@ from .manifest import (
     find_differences,
     show,
 )
+from .own_optimizer import OPTIMIZER, describe_own_optimizer, is_of_own_optimizer
 
 
 logger = get_logger(__name__)
@@ -64,6 +65,7 @@ class RunRecord:
                 "model": f"{trainer.base_checksum:x}",
                 "mixed_precision": trainer.accelerator.mixed_precision,  # from an option or the environment
                 **describe_model(trainer.model, generates),
+                **describe_own_optimizer(trainer),
             }
             if args.rolls_out and isinstance(trainer._reference, GivenReference):
                 self._of_trainer["reference"] = f"{trainer._reference.checksum:x}"
@@ -181,7 +183,7 @@ class RunRecord:
     def load_optimizer(self, checkpoint: str | None, load: Callable[[str | None], None]) -> None:
         """Loads optimizer and schedule with Trainer's `load`, and keeps the settings that were allowed to change."""
         trainer = self.trainer
-        changed = sorted(set(OPTIMISATION) & set(self.changes))
+        changed = sorted(name for name in self.changes if name in OPTIMISATION or is_of_own_optimizer(name))
         if checkpoint is None or not changed:
             _load(checkpoint, load, trainer)
             return
@@ -193,9 +195,9 @@ class RunRecord:
             )
         settings = [{**group, "params": None} for group in trainer.optimizer.param_groups]
         base_lrs = list(scheduler.base_lrs)
-        if "optim" in self.changes:
+        if {"optim", OPTIMIZER} & set(self.changes):
             logger.warning(
-                "`optim` is another one than in the checkpoint: its state (momentum and the like) starts again."
+                "The optimizer is another one than in the checkpoint: its state (momentum and the like) starts again."
             )
             scheduler.load_state_dict(torch.load(os.path.join(checkpoint, SCHEDULER_NAME), weights_only=True))
         else:
