@@ -55,6 +55,7 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
         manifest = state.stateful_callbacks.get(MANIFEST, {})
         files = list(manifest.get("files", {}).items())
         is_valid = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
+        is_valid &= isinstance(manifest.get("earlier", []), list)
         is_valid &= isinstance(manifest.get("run"), dict | None) and isinstance(manifest.get("digests", {}), dict)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         is_valid = False
