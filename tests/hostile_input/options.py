@@ -167,6 +167,59 @@ CASES: list[Case] = [
         "`learning_rate` must be at least 0, got nan.",
         lambda room: room.train(learning_rate=float("nan")),
     ),
+    *(
+        Case(id, wrong, message, lambda room, options=options: room.train(**options))
+        for id, wrong, options, message in (
+            (
+                "misspelt option of an optimizer",
+                "A misspelt option of the optimizer",
+                {"optim": "sgd", "optim_args": "momentun=0.9"},
+                "`optim_args` sets `momentun`, which `optim` sgd does not read; it reads momentum, dampening, nesterov. Did you mean `momentum`?",
+            ),
+            (
+                "option of another optimizer",
+                "An option of another optimizer",
+                {"optim": "sgd", "adam_beta1": 0.5},
+                "`adam_beta1` is set, but `optim` is sgd, which does not read it. Leave it out.",
+            ),
+            (
+                "modules of another optimizer",
+                "`optim_target_modules` and an optimizer that trains all modules alike",
+                {"optim": "sgd", "optim_target_modules": ["q_proj"]},
+                "`optim_target_modules` is set, but `optim` is sgd, which trains all modules alike: it is for GaLore and APOLLO. Leave it out.",
+            ),
+            (
+                "warmup of a constant learning rate",
+                "A warmup with a schedule that has none",
+                {"lr_scheduler_type": "constant", "warmup_steps": 3},
+                "`warmup_steps` is set, but `lr_scheduler_type` is constant, which has no warmup: set `lr_scheduler_type: constant_with_warmup`.",
+            ),
+            (
+                "evaluation that casts the weights",
+                "An evaluation that casts the weights in training",
+                {"bf16_full_eval": True},
+                "`bf16_full_eval` is not available in consistency training: it casts the weights, which training and saving then go on with. Leave it out.",
+            ),
+            (
+                "batches out of order",
+                "Batches in the order in which worker processes finish them",
+                {"dataloader_in_order": False, "dataloader_num_workers": 2},
+                "`dataloader_in_order=False` is not available in consistency training: rows would be trained on twice or never …",
+            ),
+            (
+                "search for a batch that fits",
+                "A search for a batch that fits into memory",
+                {"auto_find_batch_size": True},
+                "`auto_find_batch_size` is not available in consistency training: a batch that does not fit would begin the steps anew …",
+            ),
+            (
+                "label smoothing without labels",
+                "Label smoothing with a loss that has none",
+                {"loss_type": "dft", "label_smoothing_factor": 0.1},
+                "`label_smoothing_factor` is not available in consistency training: `loss_type: dft` has none. Leave it out.",
+            ),
+        )
+    ),
     Case(
         "word for a number",
         "A word in the place of a number",

@@ -306,7 +306,8 @@ class PairTrainer(PushMixin, _Trainer):
     ) -> Any:
         """
         Like [`~transformers.Trainer.train`], but generates missing targets first. SIGTERM or Ctrl-C ends the process
-        after the current step, with a checkpoint.
+        after the current step, with a checkpoint. Called again, it trains on from the present weights with a new
+        optimizer, and the model card states both trainings. The reference remains the model before the first.
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):

@@ -22,7 +22,7 @@ from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
-from ..run.resumption import describe_history, past_methods
+from ..run.resumption import describe_earlier, describe_history, past_methods
 from .papers import cite, in_words, name_methods, name_without_paper
 
 
@@ -224,6 +224,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     if trainer.has_own_optimizer:
         how = "an optimizer that was given to the trainer in place of the options'"
     facts["Optimisation"] = f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {how}, seed {args.seed}"
+    if earlier := describe_earlier(trainer):
+        facts["Trained before"] = earlier
     if history := describe_history(trainer):
         facts["History"] = history
     for callback in trainer.callback_handler.callbacks:

@@ -373,7 +373,7 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
         return
     rows = len(dataset) + count_anchors(len(dataset), args.anchor_ratio)
-    batch = args.per_device_train_batch_size * args.world_size
+    batch = args.train_batch_size * (1 if args.accelerator_config.split_batches else args.world_size)
     if rows < batch:
         raise InvalidPairsError(
             f"`train_dataset` has {rows} row(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "
