@@ -72,6 +72,8 @@ def test_folder_of_preferences(pairs_file, tmp_path, model_dir, answers, capsys)
     assert f"{out}/{TRAIN}: 8 rows" in printed
     assert f"left out: 2 pair(s): {conversion.SAME_WORDS}" in printed
     card = (out / "README.md").read_text()
+    assert f"model_name_or_path: {model_dir.name}" in card
+    assert str(model_dir) not in card, "the folder may be sent to others"
     for text in (
         "pairs.jsonl -> 8 rows, made with `trl-consistency convert`",
         "| `train` | 8 | 10 |",

@@ -210,7 +210,7 @@ def test_an_adapter_called_as_the_base_model_is(options, model_dir, tmp_path, mo
     options[options.index("--adapters") + 1] = "base"
     run([*options, "--json"])
     models = json.loads(capsys.readouterr().out)["models"]
-    assert {name: model["path"] for name, model in models.items()} == {"base": str(model_dir), "./base": "base"}
+    assert {name: model["path"] for name, model in models.items()} == {"base": model_dir.name, "./base": "base"}
 
 
 def test_an_adapter_of_another_base_model_is_warned_about(options, model_dir, adapters, tmp_path):
@@ -273,9 +273,7 @@ def test_report(options, model_dir, tmp_path, capsys):
         assert "Sycophancy, pairs" in report
         assert "Differences from the base model" in report
         for model in ("base", "mine"):
-            path = results["models"][model]["path"]
-            assert f"{model}: {Path(path).name}" in report
-            assert path not in report, "a report is sent to others"
+            assert f"{model}: {results['models'][model]['path']}" in report
         assert "Standard suites" not in report
     shown = [line for line in answers_in(out) if line["perturbed_prompt"][-1]["content"] in page]
     assert len(shown) == 2 * EXAMPLES_OF_A_KIND
@@ -284,6 +282,27 @@ def test_report(options, model_dir, tmp_path, capsys):
     assert page.index("<img") < page.index("<table"), "what became of all answers comes first"
     for picture in ("outcomes", "rates", "tradeoff", "training"):
         assert f"]({picture}.png)" in text
+
+
+def test_what_is_sent_to_others_names_no_path_of_this_machine(options, model_dir, tmp_path, capsys):
+    """Two adapters and two files of one name, and a judge, all of them local."""
+    for number, place in enumerate("ab"):
+        save_adapter(model_dir, tmp_path / place / "lora", number)
+        write(tmp_path / place / "pairs.jsonl", [pair(number, category="harmful") for number in range(3)])
+    adapters, pairs = ([str(tmp_path / place / name) for place in "ab"] for name in ("lora", "pairs.jsonl"))
+    out = tmp_path / "out"
+    common = [*options[:6], "--output_dir", str(out), "--judge_model", str(model_dir), "--save_to_adapters", "true"]
+    run([*common, "--adapters", *adapters, "--pairs", *pairs, "--judge_max_completion_length", "2", "--json"])
+    results = json.loads(capsys.readouterr().out)
+    assert list(results["models"]) == ["base", "a/lora", "b/lora"]
+    assert list(results["pairs"]) == ["a/pairs.jsonl", "b/pairs.jsonl"]
+    assert results["settings"]["judge"] == model_dir.name
+    written = [out / name for name in ("results.json", "report.md", "report.html")]
+    written += [Path(folder) / name for folder in adapters for name in ("README.md", "consistency_results.json")]
+    for path in written:
+        text = path.read_text().split("## Results")[-1]  # above it stands what PEFT wrote
+        assert str(tmp_path) not in text, path
+        assert str(model_dir) not in text, path
 
 
 def test_results_say_how_they_were_measured(options, tmp_path):
@@ -539,9 +558,9 @@ def test_sets(options, model_dir, tmp_path, capsys):
     run([*common, *pairs, "--max_pairs", "3", "--file_type", "parquet"])
     results = json.loads(capsys.readouterr().out)
     assert {name: of_set["rows"] for name, of_set in results["pairs"].items()} == {
-        f"{tmp_path / 'folder'}/test": 3,
+        "folder/test": 3,
         "test_wordings": 3,
-        other: 1,
+        "test.jsonl": 1,
     }
     from datasets import load_dataset
 

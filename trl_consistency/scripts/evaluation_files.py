@@ -32,6 +32,7 @@ from ..evaluation.run import SIDES, Results
 from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, whole_files, write_by
 from ..generation.model_identity import files_identity
+from ..local_names import last_name
 from ..models.loading import BASE
 from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
@@ -71,7 +72,7 @@ def make_summary(
     }
     for name, results in found.items():
         part: dict[str, Any] = {
-            "path": models[name],
+            "path": shown_name(models[name]),
             "outcomes": results.outcomes(),
             "cut_answers": results.cut_answers(),
             "rates": as_dicts(results.rates()),
@@ -130,7 +131,7 @@ def write_report(
         pictures,
         _examples(found, seed),
         "Answers to the perturbed prompts of random rows. Long texts are cut.",
-        [f"{name}: {_shown(model['path'])}" for name, model in summary["models"].items()]
+        [f"{name}: {model['path']}" for name, model in summary["models"].items()]
         + [f"{name}: {value}" for name, value in summary["settings"].items() if name not in ("suites", "capability")]
         + [
             "Unless a judge graded them, answers are read by heuristics: questions by the first possible answer that "
@@ -214,13 +215,18 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[:half]} […] {text[-half:]}"
 
 
-def save_to_adapters(summary: Mapping[str, Any], found: Mapping[str, Results]) -> None:
-    """Writes each adapter's results, beside the base model's and with plots, into its folder and card."""
+def save_to_adapters(
+    summary: Mapping[str, Any], found: Mapping[str, Results], adapters: Mapping[str, str | Path]
+) -> None:
+    """
+    Writes each adapter's results, beside the base model's and with plots, into its folder (`adapters` has it by name)
+    and card.
+    """
     base = found[BASE]
     for name, results in found.items():
         if name == BASE:
             continue
-        folder = Path(summary["models"][name]["path"])
+        folder = Path(adapters[name])
         had = (folder / RESULTS_FILE).exists()
         with whole_files(folder) as unfinished:
             write_results(
@@ -296,9 +302,7 @@ def _description(summary: Mapping[str, Any]) -> str:
     counts = ", ".join(f"{name} ({of_set['rows']:,} rows)" for name, of_set in summary["pairs"].items())
     decoding = f"sampling at temperature {settings['temperature']:g}" if settings["temperature"] else "greedy decoding"
     judged = "requests and free answers" if settings.get("judge_questions") else "requests"
-    grader = (
-        f"{judged} judged by {_shown(settings['judge'])}" if settings["judge"] else "refusals told by their opening"
-    )
+    grader = f"{judged} judged by {settings['judge']}" if settings["judge"] else "refusals told by their opening"
     scored = (
         " The right answer is preferred where it has the higher log-probability per token than the suggested one after "
         f'"{settings["answer_prefix"]}".'
@@ -310,18 +314,22 @@ def _description(summary: Mapping[str, Any]) -> str:
     )
     weights = " The base model's weights are in 4 bits (NF4)." if settings.get("load_in_4bit") else ""
     return (
-        f'Measured by `trl-consistency evaluate`; "before" is {_shown(summary["models"][BASE]["path"])} without the adapter, on the same '
+        f'Measured by `trl-consistency evaluate`; "before" is {summary["models"][BASE]["path"]} without the adapter, on the same '
         f"rows of {counts}. Shares of all rows, with 95% intervals (rows of one source as one cluster) and counts; an answer "
         f"that could not be read (unread) has none of the properties. At most {settings['max_completion_length']} tokens, "
         f"{decoding}; {grader}.{choices}{weights}{scored}"
     )
 
 
-def _shown(path: str) -> str:
+def shown_name(path: str) -> str:
     """Returns a model's name without its parent folders, or a description of an embedded model."""
-    if origin := origin_of(path):
-        return origin
-    return Path(path).name if Path(path).is_dir() else path
+    return origin_of(path) or last_name(path)
+
+
+def shown_judge(judge: str | None) -> str | None:
+    """Returns the name of a suite's judge; of a local model (`trl_consistency/FOLDER`) without its parent folders."""
+    provider, _, name = (judge or "").partition("/")
+    return f"{provider}/{shown_name(name)}" if provider == "trl_consistency" else judge
 
 
 def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) -> None:
