@@ -342,6 +342,31 @@ def test_a_card_says_how_its_figures_were_measured():
         assert said not in plain
 
 
+def test_a_card_says_what_was_drawn_and_how_it_was_sampled_and_read():
+    default = {"max_pairs": None, "thinking_markers": ["<think>", "</think>"], "chat_template_kwargs": {}}
+    default |= {"max_completion_length": 8, "temperature": 0.0, "top_p": 1.0, "seed": 7, "judge": None, "splits": None}
+    changed = {"max_pairs": 3, "temperature": 0.5, "top_p": 0.9, "thinking_markers": ["[T]", "[/T]"]}
+    changed |= {"chat_template_kwargs": {"a": 1}, "splits": ["test"], "model_revision": "v1", "judge": "j"}
+    changed |= {"judge_max_completion_length": 9, "multiple_choice": "logprob", "choice_prefix": "It is ("}
+    models = {"base": {"path": "Qwen/Qwen3-4B"}}
+    plain, full = (
+        _description({"settings": of, "pairs": {"test": {"rows": 5}}, "models": models})
+        for of in (default, default | changed)
+    )
+    for said in (
+        "(5 rows), of each at most 3 drawn with seed 7",
+        "at temperature 0.5, top_p 0.9, seed 7",
+        '`thinking_markers ["[T]", "[/T]"]`',
+        '`chat_template_kwargs {"a": 1}`',
+        '`splits ["test"]`',
+        '`model_revision "v1"`',
+        "`judge_max_completion_length 9`",
+        '`choice_prefix "It is ("`',
+    ):
+        assert said in full, said
+        assert said not in plain, said
+
+
 def test_history_is_not_that_of_an_earlier_run_in_the_folder(model_dir, tmp_path):
     """The folder holds the run of 3 steps; checkpoint-6 is left of a longer one before."""
     save_adapter(model_dir, tmp_path, 0)

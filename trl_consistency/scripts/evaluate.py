@@ -64,6 +64,7 @@ from .capability_files import (
 )
 from .evaluation_files import (
     ANSWERS_FILE,
+    JUDGEMENT_LENGTH,
     PICTURES,
     make_summary,
     read_history,
@@ -154,7 +155,7 @@ class EvaluateArguments(CommandArguments):
     judge_questions: bool = option(
         False, help="Whether the judge also grades questions, except those answered by letters."
     )
-    judge_max_completion_length: int = option(512, at_least(1), help="Maximum tokens per judgement.")
+    judge_max_completion_length: int = option(JUDGEMENT_LENGTH, at_least(1), help="Maximum tokens per judgement.")
     judge_workers: int = option(8, at_least(1), help="Concurrent requests to the endpoint.")
     # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the file of answers.")
@@ -393,6 +394,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
         "top_p": args.top_p,
         "seed": args.seed,
         "multiple_choice": args.multiple_choice,
+        "choice_prefix": args.choice_prefix if args.multiple_choice == "logprob" else None,
         "rows_by_log_probability": by_logprob if args.multiple_choice == "logprob" else 0,
         "free_answers": args.free_answers,
         "answer_prefix": args.answer_prefix if args.free_answers == "logprob" else None,
@@ -400,6 +402,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
         "possible_answers": sum(len(answers) for of_set in sets.values() for answers in of_set.candidates.values()),
         "judge": shown_name(args.judge_model) if args.judge_model else None,
         "judge_questions": args.judge_questions,
+        "judge_max_completion_length": args.judge_max_completion_length if args.judge_model else None,
         "load_in_4bit": args.load_in_4bit,
     }
     if args.suites:

@@ -13,6 +13,8 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import ConsistencyError, one_line
+from ..evaluation.answers.choices import CHOICE_PREFIX
+from ..evaluation.answers.replies import THINKING_MARKERS
 from ..evaluation.grading.grade import last_text
 from ..evaluation.rates.intervals import NATS, Estimate
 from ..evaluation.report.page import Picture, Report, Table
@@ -50,6 +52,8 @@ PICTURES = ("outcomes.png", "rates.png", "tradeoff.png", "training.png")
 # Number of rows whose answers the report shows, by kind: questions, harmful and benign requests, others.
 EXAMPLES_OF_A_KIND = 3
 MOST_CHARACTERS = 600
+
+JUDGEMENT_LENGTH = 512  # most tokens of a judgement, by default
 
 Scores = Mapping[str, Sequence[SuiteScore]]
 
@@ -300,7 +304,12 @@ def _description(summary: Mapping[str, Any]) -> str:
     """Describes how the results of a page were measured."""
     settings = summary["settings"]
     counts = ", ".join(f"{name} ({of_set['rows']:,} rows)" for name, of_set in summary["pairs"].items())
-    decoding = f"sampling at temperature {settings['temperature']:g}" if settings["temperature"] else "greedy decoding"
+    if settings.get("max_pairs"):
+        counts += f", of each at most {settings['max_pairs']:,} drawn with seed {settings['seed']}"
+    decoding = "greedy decoding"
+    if settings["temperature"]:
+        nucleus = f", top_p {settings['top_p']:g}" if settings["top_p"] != 1 else ""
+        decoding = f"sampling at temperature {settings['temperature']:g}{nucleus}, seed {settings['seed']}"
     judged = "requests and free answers" if settings.get("judge_questions") else "requests"
     grader = f"{judged} judged by {settings['judge']}" if settings["judge"] else "refusals told by their opening"
     scored = (
@@ -312,12 +321,23 @@ def _description(summary: Mapping[str, Any]) -> str:
     choices = (
         " Choices are the likeliest of the offered letters." if settings.get("multiple_choice") == "logprob" else ""
     )
+    options: dict[str, Any] = {
+        "thinking_markers": list(THINKING_MARKERS),
+        "chat_template_kwargs": {},
+        "splits": None,
+        "model_revision": None,
+        "choice_prefix": CHOICE_PREFIX if settings.get("multiple_choice") == "logprob" else None,
+        "judge_max_completion_length": JUDGEMENT_LENGTH if settings.get("judge") else None,
+    }
+    others = {name: settings[name] for name, default in options.items() if settings.get(name, default) != default}
+    shown = (f"`{name} {json.dumps(of)}`".replace("``", "`") for name, of in others.items())
+    named = f" Other options: {', '.join(shown)}." if others else ""
     weights = " The base model's weights are in 4 bits (NF4)." if settings.get("load_in_4bit") else ""
     return (
         f'Measured by `trl-consistency evaluate`; "before" is {summary["models"][BASE]["path"]} without the adapter, on the same '
         f"rows of {counts}. Shares of all rows, with 95% intervals (rows of one source as one cluster) and counts; an answer "
         f"that could not be read (unread) has none of the properties. At most {settings['max_completion_length']} tokens, "
-        f"{decoding}; {grader}.{choices}{weights}{scored}"
+        f"{decoding}; {grader}.{choices}{weights}{scored}{named}"
     )
 
 
