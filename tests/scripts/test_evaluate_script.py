@@ -1,4 +1,5 @@
 import datetime
+import hashlib
 import json
 import re
 import shutil
@@ -377,6 +378,25 @@ def test_history_is_not_that_of_an_earlier_run_in_the_folder(model_dir, tmp_path
     assert len(read_history(str(tmp_path))) == 3
     shutil.rmtree(tmp_path / "checkpoint-3")
     assert read_history(str(tmp_path)) == [], "no checkpoint has the weights: nothing is known"
+
+
+def test_history_is_not_that_of_a_state_left_in_the_folder(model_dir, tmp_path):
+    """`Trainer.save_state` of an earlier run wrote it beside what are now the weights of another."""
+    save_adapter(model_dir, tmp_path, 0)
+    weights = (tmp_path / "adapter_model.safetensors").read_bytes()
+    digest = hashlib.blake2b(weights, digest_size=8).hexdigest()
+    state = {"log_history": [{"step": 1, "loss": 1.0}]}
+    state["stateful_callbacks"] = {"manifest": {"digests": {"adapter_model.safetensors": digest, "optimizer.pt": "0"}}}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    assert len(read_history(str(tmp_path))) == 1, "the weights that it was written with"
+    save_adapter(model_dir, tmp_path, 1)
+    assert read_history(str(tmp_path)) == [], "other weights"
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": state["log_history"]}))
+    assert read_history(str(tmp_path)) == [], "nothing says of which weights"
+    checkpoint = tmp_path / "checkpoint-1"
+    save_adapter(model_dir, checkpoint, 1)
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 2.0}] * 2}))
+    assert len(read_history(str(tmp_path))) == len(read_history(str(checkpoint))) == 2
 
 
 def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path, capsys):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..errors import ConsistencyError, one_line
 from ..evaluation.answers.choices import CHOICE_PREFIX
@@ -40,6 +42,7 @@ from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
 from ..publishing.results import RESULTS_FILE, model_digest
 from ..smollm2.checkpoint import origin_of
+from ..trainer.run.interruption import MANIFEST, changed_file
 
 
 # The format of results.json. Before 2, rates left out unread answers; before 3, answers that are none of the possible
@@ -181,19 +184,33 @@ def tables_text(tables: Sequence[Table]) -> str:
 def read_history(path: str) -> list[dict[str, float]]:
     """
     Returns the log history of the run that trained the model in a folder, if any: the folder's own, or that of the last
-    checkpoint with the same weights. Other checkpoints may be left of an earlier run in the same folder.
+    checkpoint with the same weights. Other checkpoints, and the folder's own state, may be left of an earlier run.
     """
     folder = Path(path)
-    checkpoints = [of for of in folder.glob("checkpoint-*") if of.name.removeprefix("checkpoint-").isdecimal()]
+    checkpoints = [of for of in folder.glob("checkpoint-*") if _is_checkpoint(of)]
     checkpoints.sort(key=lambda of: int(of.name.removeprefix("checkpoint-")), reverse=True)
     weights = files_identity(folder).get("weights")
     same = (of for of in checkpoints if weights is not None and files_identity(of).get("weights") == weights)
     for place in chain([folder], same):
         try:
-            return list(json.loads((place / "trainer_state.json").read_text(encoding="utf-8"))["log_history"])
-        except (OSError, ValueError, KeyError, TypeError):
+            state = json.loads((place / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+            if _is_of_weights(state, place):
+                return list(state["log_history"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return []
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return re.fullmatch(r"checkpoint-\d+", folder.name) is not None
+
+
+def _is_of_weights(state: Mapping[str, Any], folder: Path) -> bool:
+    """Whether a trainer's state belongs to the weights beside it: by their digests in it, or as a checkpoint's."""
+    digests = state.get("stateful_callbacks", {}).get(MANIFEST, {}).get("digests", {})
+    if any(name.endswith(".safetensors") for name in digests):
+        return changed_file(folder, (".safetensors",)) is None
+    return _is_checkpoint(folder.resolve())
 
 
 def _examples(found: Mapping[str, Results], seed: int) -> list[tuple[str, dict[str, str]]]:
