@@ -14,6 +14,7 @@ from ..data.lint import TEXT_PROMPTS
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass, skips_template
+from ..data.repeats import repeated_rows
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
@@ -291,6 +292,11 @@ class Results:
                 found.append(
                     f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
                     "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
+                )
+            if repeats := repeated_rows(of_set.pairs.rows):
+                found.append(
+                    f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
+                    "again in the rates. Remove them, unless the weight is meant."
                 )
             if of_set.text_prompts:
                 found.append(f"{of_set.text_prompts} row(s){f' of {name}' if name else ''} {TEXT_PROMPTS}.")

@@ -22,6 +22,7 @@ from ..evaluation.run import PairSet
 from ..files import whole_files
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
+from ..local_names import last_name, public_options
 from ..models.checks import context_of
 from ..models.loading import check_loadable, load_model, load_tokenizer
 from ..pages import render
@@ -188,11 +189,11 @@ def _card(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Con
         "converted_card.md",
         title=TITLES[args.to],
         about=ABOUT[args.to],
-        source=os.path.basename(args.pairs) if os.path.exists(args.pairs) else args.pairs,
+        source=last_name(args.pairs),
         splits={name: (len(of_set.rows), len(sets[name].rows)) for name, of_set in found.items()},
         outcomes={name: of_set.outcomes().most_common() for name, of_set in found.items() if of_set.outcomes()},
         left_out={name: _lines(of_set) for name, of_set in found.items() if of_set.left_out},
-        options=options,
+        options=public_options(options),
     )
 
 

@@ -38,6 +38,7 @@ from ..evaluation.suites.runs import load_suite
 from ..files import whole_files, write_text
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
+from ..local_names import last_name
 from ..models.checks import context_of
 from ..models.loading import (
     BASE,
@@ -63,12 +64,15 @@ from .capability_files import (
 )
 from .evaluation_files import (
     ANSWERS_FILE,
+    JUDGEMENT_LENGTH,
     PICTURES,
     make_summary,
     read_history,
     remove_earlier,
     results_tables,
     save_to_adapters,
+    shown_judge,
+    shown_name,
     tables_text,
     write_answers,
     write_report,
@@ -151,7 +155,7 @@ class EvaluateArguments(CommandArguments):
     judge_questions: bool = option(
         False, help="Whether the judge also grades questions, except those answered by letters."
     )
-    judge_max_completion_length: int = option(512, at_least(1), help="Maximum tokens per judgement.")
+    judge_max_completion_length: int = option(JUDGEMENT_LENGTH, at_least(1), help="Maximum tokens per judgement.")
     judge_workers: int = option(8, at_least(1), help="Concurrent requests to the endpoint.")
     # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the file of answers.")
@@ -305,7 +309,7 @@ def _write(
     answers = (f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet", CAPABILITY_FILE)
     remove_earlier(folder, written, (*PICTURES, *answers))
     if args.save_to_adapters:
-        save_to_adapters(summary, found)
+        save_to_adapters(summary, found, name_models(args.adapters))
     print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
@@ -378,7 +382,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
     by_preference = sum(contrast_of(row) is not None for of_set in sets.values() for row in of_set.rows)
     settings: dict[str, Any] = {
         # Names alone: results and reports are sent to others.
-        "pairs": [Path(name).resolve().name if os.path.exists(name) else name for name in args.pairs],
+        "pairs": [last_name(name) for name in args.pairs],
         "splits": args.splits,
         "max_pairs": args.max_pairs,
         "model_revision": args.model_revision,
@@ -390,17 +394,23 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
         "top_p": args.top_p,
         "seed": args.seed,
         "multiple_choice": args.multiple_choice,
+        "choice_prefix": args.choice_prefix if args.multiple_choice == "logprob" else None,
         "rows_by_log_probability": by_logprob if args.multiple_choice == "logprob" else 0,
         "free_answers": args.free_answers,
         "answer_prefix": args.answer_prefix if args.free_answers == "logprob" else None,
         "rows_by_preference": by_preference if args.free_answers == "logprob" else 0,
         "possible_answers": sum(len(answers) for of_set in sets.values() for answers in of_set.candidates.values()),
-        "judge": args.judge_model,
+        "judge": shown_name(args.judge_model) if args.judge_model else None,
         "judge_questions": args.judge_questions,
+        "judge_max_completion_length": args.judge_max_completion_length if args.judge_model else None,
         "load_in_4bit": args.load_in_4bit,
     }
     if args.suites:
-        settings["suites"] = {"judge": args.suite_judge, "limit": args.suite_limit, "packages": suite_packages()}
+        settings["suites"] = {
+            "judge": shown_judge(args.suite_judge),
+            "limit": args.suite_limit,
+            "packages": suite_packages(),
+        }
     if data is not None:
         settings["capability"] = capability_settings(data, args.capability_limit)
     return settings
@@ -424,7 +434,9 @@ def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
     name = args.judge_model or ""
     model, tokenizer = load_model(name, None, args.trust_remote_code)
     cache = answer_cache(Path(args.output_dir) / ANSWERS, name, model)
-    return LocalJudge(name, model, tokenizer, args.judge_max_completion_length, args.batch_size, progress, cache)
+    return LocalJudge(
+        shown_name(name), model, tokenizer, args.judge_max_completion_length, args.batch_size, progress, cache
+    )
 
 
 @ends_with_message()

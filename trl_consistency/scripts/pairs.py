@@ -7,7 +7,6 @@ trl-consistency pairs --dataset_name questions.jsonl --perturbations suggested_a
 """
 
 import json
-import os
 import runpy
 import traceback
 from collections import Counter
@@ -27,6 +26,7 @@ from ..errors import ConsistencyError, ends_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
 from ..folder_lock import locked_folder
+from ..local_names import last_name, public_options
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import MADE_WITH, SPLITS, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
@@ -214,8 +214,7 @@ def _card(args: PairsArguments, report: BuildReport) -> str:
         and (args.keep_vulnerable or option.name not in _OF_THE_MODEL)
         and getattr(args, option.name) not in (None, [])
     }
-    source = os.path.basename(args.dataset_name) if os.path.exists(args.dataset_name) else args.dataset_name
-    return pairs_card(report, args.perturbations, source, options)
+    return pairs_card(report, args.perturbations, last_name(args.dataset_name), public_options(options))
 
 
 def _remove_earlier(output_dir: Path, written: set[str]) -> None:

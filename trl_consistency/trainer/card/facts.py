@@ -23,6 +23,7 @@ from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
 from ..run.resumption import describe_earlier, describe_history, past_methods
+from .other_options import describe_other_options, describe_precision
 from .papers import cite, in_words, name_methods, name_without_paper
 
 
@@ -252,7 +253,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]
         trained = sum(size for size, is_trained in sizes if is_trained)
         facts["Trained weights"] = f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"
-    return facts
+    return facts | describe_precision(trainer) | describe_other_options(args)
 
 
 def _comparison_facts(trainer: Any) -> dict[str, str]:
