@@ -241,12 +241,12 @@ def test_opct_with_an_ordinary_server(tmp_path, llama_dir):
         trainer.rollout_loss.reference.check()
         seconds = trainer.rollout_engine._adapter_sync.seconds
         print(f"\nAdapter sync with a server: {1000 * median(seconds):.0f} ms (median of {len(seconds)})")
-        trainer.rollout_engine([[5, 6, 7]], 4)
+        trainer.rollout_engine([[5, 6, 7]], 4, 8)
     # Started again, it has lost the adapter, which was sent for this step already.
     with vllm_serve(llama_dir, log, port):
         prompts = [row["perturbed_ids"] for row in trainer.train_dataset][:4]
         trainer.rollout_engine._origin.restart()
-        completions, _ = trainer.rollout_engine(prompts, 4)
+        completions, _ = trainer.rollout_engine(prompts, 4, 8)
         assert len(completions) == 4
         assert trainer.rollout_engine.report["sampling/origin/passed"] == 1
 
