@@ -160,6 +160,8 @@ class OriginCheck:
                 "They fit neither the base model nor an older adapter: the engine's base model may be another one, or in "
                 "another precision"
             )
+            if self._args.vllm_mode == "server":
+                what += ", or the server may run without `--logprobs-mode processed_logprobs`"
         return (
             f"After step {step}, the rollouts do not come from the policy in training. On {len(engine)} tokens, vLLM's "
             f"log-probabilities are {to_base.difference:.2g} nats from the trainer's (rounding explains at most "
