@@ -128,6 +128,11 @@ class RolloutEngine:
             self.report |= {f"sampling/origin/{name}": value for name, value in found.items()}
         return completions, log_probs if self._args.vllm_importance_sampling_correction else None
 
+    @property
+    def other_seconds(self) -> float:
+        """Seconds of the last call that went to sending the policy and to checking the rollouts' origin."""
+        return sum(self.report.get(f"sampling/{name}", 0.0) for name in ("sync_seconds", "origin/seconds"))
+
     def _send(self, step: int) -> None:
         start = time.perf_counter()
         if self._adapter_sync is None:
