@@ -54,20 +54,16 @@ def load_vllm_generation() -> Any:
 
 
 @contextmanager
-def extra_engine_options(**options: Any) -> Iterator[None]:
+def extra_engine_options(client: type, **options: Any) -> Iterator[None]:
     """
     Within it, TRL's engine class makes `vllm.LLM` with options that it has no arguments for, and a client of a server
-    without the connection for weights.
+    with the methods of `client`.
     """
     from trl.generation import vllm_generation
 
-    class AdapterClient(vllm_generation.VLLMClient):
-        def init_communicator(self, device: Any = 0) -> None:
-            pass
-
     plain = {name: getattr(vllm_generation, name, None) for name in ("LLM", "VLLMClient")}
     vllm_generation.LLM = partial(plain["LLM"], **options) if plain["LLM"] is not None else None
-    vllm_generation.VLLMClient = AdapterClient
+    vllm_generation.VLLMClient = type("AdapterClient", (client, vllm_generation.VLLMClient), {})
     try:
         yield
     finally:

@@ -10,7 +10,9 @@ import os
 import queue
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from json import dumps, loads
 from pathlib import Path
@@ -165,6 +167,10 @@ class LLM:
         self.calls.append(f"wake {tags}")
 
 
+class Reply(Exception):
+    """A status and a text, in the place of what the server would have answered."""
+
+
 class Server:
     """`vllm serve` on a loopback address: the endpoints that TRL's client speaks to."""
 
@@ -190,18 +196,24 @@ class Server:
                     status, reply = 200, server.respond(path, body)
                 except FileNotFoundError:
                     status, reply = 404, {"detail": "Not Found"}
+                except ConnectionAbortedError:  # as if the server were killed: no reply at all
+                    self.close_connection = True
+                    return
+                except Reply as reply_instead:
+                    status, reply = reply_instead.args
                 except Exception as error:
                     status, reply = 400, {"error": repr(error)}
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(dumps(reply).encode())
+                with suppress(OSError):  # the client may have gone meanwhile
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write((reply if isinstance(reply, str) else dumps(reply)).encode())
 
             def log_message(self, *args):
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
 
     def respond(self, path, body):
         match path:
@@ -279,8 +291,8 @@ def stand_in(monkeypatch):
 class Session:
     """`requests.Session`, where that package, which comes with vLLM, is not installed."""
 
-    def get(self, url, params=None):
-        return self.send(url + (f"?{urlencode(params)}" if params else ""))
+    def get(self, url, params=None, timeout=30):
+        return self.send(url + (f"?{urlencode(params)}" if params else ""), timeout=timeout)
 
     def post(self, url, json=None, timeout=30):
         return self.send(url, dumps(json or {}).encode(), timeout)
@@ -291,6 +303,8 @@ class Session:
                 status, body, headers = reply.status, reply.read(), reply.headers
         except HTTPError as error:
             status, body, headers = error.code, error.read(), error.headers
+        except HTTPException as error:
+            raise OSError(repr(error)) from None
         return SimpleNamespace(status_code=status, json=lambda: loads(body), text=body.decode(), headers=headers)
 
     def mount(self, *args):

