@@ -42,7 +42,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             Non-negative weight of each objective in `method`. `None` gives each the weight 1.
         layers (`list[int]`, *optional*):
             Blocks that `act`, `attct` and `mlpct` compare, counted from 0, or from the end if negative. `None` compares
-            all.
+            all. `attct` leaves out blocks without an attention map, and `mlpct` blocks without an MLP.
         act_tokens (`str`, *optional*, defaults to `"prompt"`):
             Tokens that `act` compares: the shared tokens of the `"prompt"` as in the paper, the tokens of a clean
             `"completion"` after both prompts, or `"all"` of them.

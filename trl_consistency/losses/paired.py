@@ -12,7 +12,8 @@ from ..objectives.activation import activation_loss, layer_distances
 from ..objectives.attention import attention_divergence
 from ..objectives.divergence import kl_divergence, token_log_probs, token_log_probs_and_entropy
 from ..objectives.mlp import mlp_distance
-from ..passes.capture import Head, States, capture_states, find_blocks, head_of, resolve_layers
+from ..passes.blocks import find_blocks, resolve_layers
+from ..passes.capture import Head, States, capture_states, head_of
 from ..passes.load_balancing import load_balancing_loss
 from ..passes.packing import distinct_rows
 from ..passes.reference import Reference
@@ -80,10 +81,24 @@ class PairedLoss:
             "attention": "attct" in methods,
         }
         self._needs_head = bool({"bct", "kl"} & methods) or self.watches
+        self.layers_of = self._compared_layers(model)
+        self.layers = sorted(set().union(*self.layers_of.values()))
+
+    def _compared_layers(self, model: nn.Module) -> dict[str, list[int]]:
+        """Returns the blocks that each kind of state is compared in: those of `layers` that have it."""
         # With a learned prompt, only answers can be compared, not states inside the blocks.
-        self.layers = (
-            resolve_layers(objectives.layers, len(find_blocks(model))) if any(self._captured.values()) else []
-        )
+        if not any(self._captured.values()):
+            return {}
+        blocks = find_blocks(model)
+        layers = resolve_layers(self.objectives.layers, len(blocks))
+        compared = {"residual": layers} if self._captured["residual"] else {}
+        if self._captured["mlp"]:
+            compared["mlp"] = list(blocks.down_projections(layers))
+            _note_left_out("mlpct", "MLP that all tokens pass", layers, compared["mlp"])
+        if self._captured["attention"]:
+            compared["attention"] = list(blocks.attentions(layers))
+            _note_left_out("attct", "attention map", layers, compared["attention"])
+        return compared
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Returns each objective's count by row, (B,): answer tokens, pairs with a shared span, or shared tokens."""
@@ -267,6 +282,15 @@ class PairedLoss:
             logger.warning(
                 f"Frozen, since no compared block depends on it: {len(frozen)} trainable tensor(s) ({listed})."
             )
+
+
+def _note_left_out(method: str, part: str, layers: list[int], compared: list[int]) -> None:
+    left_out = [str(layer) for layer in layers if layer not in compared]
+    if left_out:
+        logger.warning(
+            f"`{method}` compares block(s) {', '.join(map(str, compared))}. It leaves out {', '.join(left_out)}, which have "
+            f"no {part}."
+        )
 
 
 def _act_span(batch: Batch, act_tokens: str) -> Tensor:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from .capture import Blocks, needed_mask
+from .blocks import Blocks
+from .capture import needed_mask
 from .load_balancing import Routing, joined, routing_of
 from .packing import Batch, Packing
 from .prompt_cache import ATTENTION, RECURRENT, cached_kinds, make_prompt_cache

@@ -18,7 +18,7 @@ from ..generation.targets import generate_targets
 from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses
 from ..models.sharding import shape_of
-from ..passes.capture import find_blocks
+from ..passes.blocks import find_blocks
 from ..passes.reference import GivenReference, Reference
 from .loss import Rollouts
 

@@ -36,6 +36,7 @@ from ..losses.row_losses import RowLosses
 from ..models.checks import check_model, context_length
 from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
+from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
 from ..passes.reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
 from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
@@ -249,6 +250,7 @@ class PairTrainer(PushMixin, _Trainer):
         args, model_id = self.args, _id_of(model)
         prevent_repacking(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
+        warn_of_missing_kernels(self.model, args.device.type)
         if args.should_save:
             check_adapter_folder(args.output_dir, is_peft_model(self.model))
         check_base(self.model, model_id, self.accelerator)

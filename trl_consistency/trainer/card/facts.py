@@ -17,7 +17,7 @@ from ...data.alignment import AlignmentReport
 from ...data.prepare import needs_targets
 from ...data.repeats import first_rows
 from ...models.sharding import shape_of
-from ...passes.capture import find_blocks
+from ...passes.blocks import find_blocks
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
@@ -269,6 +269,10 @@ def _comparison_facts(trainer: Any) -> dict[str, str]:
             "completion": "the tokens of the clean answer (where the paper has those of the prompt)",
             "all": "the tokens that both prompts end with, and those of the clean answer (which the paper does not)",
         }[args.act_tokens]
+    for method, state in (("attct", "attention"), ("mlpct", "mlp")):
+        if method in args.method and trainer.paired_loss.layers_of[state] != trainer.paired_loss.layers:
+            of_method = list(map(str, trainer.paired_loss.layers_of[state]))
+            facts[f"{method.upper()} compares"] = f"blocks {in_words(of_method)}: of the others, none has such a state"
     if "mlpct" in args.method:
         facts["MLPCT distance"] = args.mlp_distance
     return facts

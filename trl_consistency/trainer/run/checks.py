@@ -29,7 +29,7 @@ from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, 
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...models.checks import check_checkpoint, load_config
 from ...models.sharding import is_sharded
-from ...passes.capture import resolve_layers
+from ...passes.blocks import resolve_layers
 from ...upstream import DistributedBackend
 from .interruption import check_unchanged, find_checkpoint
 
