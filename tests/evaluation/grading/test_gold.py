@@ -45,11 +45,7 @@ def share(rows, name, label, of):
 
 @pytest.mark.parametrize(
     ("part", "label", "of"),
-    [
-        pytest.param(part, *aim, marks=[NOT_MET] if (part, *aim) in MISSED else [])
-        for part in PARTS
-        for aim in AIMS
-    ],
+    [pytest.param(part, *aim, marks=[NOT_MET] if (part, *aim) in MISSED else []) for part in PARTS for aim in AIMS],
 )
 def test_parts(rows, part, label, of):
     assert share(rows, f"part {part}", label, of) >= LEAST

@@ -7,7 +7,7 @@ from ...data.text import normalized
 
 
 # Widths and subscripts of letters, digits and marks; dashes within words and numbers; quotes; what has no width.
-_LETTERS = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+_LETTERS: dict[int, int | str] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _LETTERS |= {0x2080 + digit: str(digit) for digit in range(10)}
 _LETTERS |= dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'") | dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")
 _LETTERS |= dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"), "")

@@ -1,0 +1,38 @@
+"""TRL's docstring format as Google's, which mkdocstrings reads."""
+
+import re
+
+import griffe
+
+
+# `name (`str` or [`~trl.X`], *optional*, defaults to `None`):`
+PARAMETER = re.compile(r"^(?P<indent> +)(?P<name>\*{0,2}\w+) \((?P<kind>.+)\):$", re.MULTILINE)
+
+
+def plain_reference(text: str) -> str:
+    """``[`~trl.SFTConfig`]`` as `` `SFTConfig` ``."""
+    text = re.sub(r"\[`~(?:[\w.]+\.)?(\w+)`\](?!\()", r"`\1`", text)
+    return re.sub(r"\[`([\w.]+)`\](?!\()", r"`\1`", text)
+
+
+def google_parameter(match: re.Match) -> str:
+    kind = re.sub(r", \*optional\*.*$", "", match["kind"]).replace("`", "")
+    return f"{match['indent']}{match['name']} ({kind}):"
+
+
+def tidy(text: str) -> str:
+    text = plain_reference(text)
+    text = re.sub(r"^ +> Parameters .*\n\n?", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *)> \[!(\w+)\]$", r"\1> **\2**\n\1>", text, flags=re.MULTILINE)
+    return PARAMETER.sub(google_parameter, text)
+
+
+class TrlDocstrings(griffe.Extension):
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs) -> None:
+        """The default of an option, of `option(default, allowed, ...)`."""
+        if isinstance(attr.value, griffe.ExprCall) and str(attr.value.function) == "option":
+            attr.value = attr.value.arguments[0]
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs) -> None:
+        if obj.docstring:
+            obj.docstring.value = tidy(obj.docstring.value)

@@ -1,0 +1,44 @@
+"""The site of `make docs`, as far as it can be seen without building it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {
+    "training": "trl_consistency",
+    "perturbations": "trl_consistency.perturbations",
+    "evaluation": "trl_consistency.evaluation",
+    "publishing": "trl_consistency.publishing",
+    "organism": "trl_consistency.organism",
+}
+
+
+def public_names(package):
+    source = ast.parse((ROOT / package.replace(".", "/") / "__init__.py").read_text())
+    values = [node.value for node in source.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"]
+    return [name for value in values for name in ast.literal_eval(value)]
+
+
+def test_every_package_with_public_names_has_a_page():
+    files = ROOT.glob("trl_consistency/**/__init__.py")
+    packages = [str(file.parent.relative_to(ROOT)).replace("/", ".") for file in files]
+    assert {package for package in packages if public_names(package)} == {*PACKAGES.values()}
+
+
+@pytest.mark.parametrize("page", PACKAGES)
+def test_every_public_name_is_on_its_page(page):
+    package = PACKAGES[page]
+    listed = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api" / f"{page}.md").read_text(), re.MULTILINE)
+    assert listed == [f"{package}.{name}" for name in public_names(package)]
+
+
+def test_every_page_is_in_the_navigation():
+    """`make docs` says so too, but is not a part of the tests."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = re.findall(r"([\w/]+\.md)$", nav, re.MULTILINE)
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(named) == sorted(pages)
