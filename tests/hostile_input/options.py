@@ -37,6 +37,20 @@ def schedule_alone(room: Room) -> None:
     trainer.train()
 
 
+def weights_changed(room: Room) -> None:
+    lora = LoraConfig(target_modules=["q_proj"])
+    trainer = room.trainer(model=make_model(), processing_class=make_tokenizer(), peft_config=lora)
+    with torch.no_grad():
+        next(trainer.model.parameters()).add_(0.1)
+    trainer.train()
+
+
+def adapter_of_transformers(room: Room) -> None:
+    model = make_model()
+    model.add_adapter(LoraConfig(target_modules=["q_proj", "lm_head"]))
+    room.trainer(model=model, processing_class=make_tokenizer())
+
+
 def assigned(name: str, value: Any) -> Callable[[Room], None]:
     """A trainer, or its `args`, of which something is changed after it was made."""
 
@@ -60,6 +74,18 @@ CASES: list[Case] = [
                 "`args.method` was ['bct'] when the trainer was made, and is ['act']: nothing would follow it. Make a new trainer.",
             ),
         )
+    ),
+    Case(
+        "weights changed",
+        "A base model that is changed after the trainer was made",
+        "The model's weights were changed after the trainer was made, which took them for the initial policy: …",
+        weights_changed,
+    ),
+    Case(
+        "adapter of transformers",
+        "An adapter by `model.add_adapter`",
+        "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which is not seen here: …",
+        adapter_of_transformers,
     ),
     Case(
         "schedule alone",

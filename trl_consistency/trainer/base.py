@@ -37,7 +37,7 @@ from ..models.checks import check_model, context_length
 from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
 from ..models.quantization import prevent_repacking
-from ..passes.reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
+from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
 from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
@@ -60,8 +60,10 @@ from .run.checks import (
     check_steps,
     check_tokenizer,
     check_training_options,
+    check_weights_unchanged,
 )
 from .run.interruption import Checkpoints, stopping_on_signals
+from .run.other_sets import is_another_set, mark_other_set
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
@@ -252,7 +254,8 @@ class PairTrainer(PushMixin, _Trainer):
         if args.should_save:
             check_adapter_folder(args.output_dir, is_peft_model(self.model))
         check_base(self.model, model_id, self.accelerator)
-        self.base_checksum = checksum_base(self.model, has_new_adapter=self._peft_config is not None)
+        self.base_weights = base_weights(self.model, has_new_adapter=self._peft_config is not None)
+        self.base_checksum = checksum_of(self.model, self.base_weights)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConsistencyError(
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
@@ -323,6 +326,8 @@ class PairTrainer(PushMixin, _Trainer):
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         check_assigned(self)
+        if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
+            check_weights_unchanged(self)
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
@@ -394,7 +399,8 @@ class PairTrainer(PushMixin, _Trainer):
     ) -> dict[str, float]:
         """
         Like [`~transformers.Trainer.evaluate`]. Pairs are checked and prepared as in the constructor, and the
-        reference policy generates missing targets.
+        reference policy generates missing targets. Losses of other rows than those of the trainer's own `eval_dataset` do
+        not replace its losses on the model card.
         """
         if eval_dataset is None or isinstance(eval_dataset, str):
             datasets = named(self.eval_dataset)
@@ -403,7 +409,12 @@ class PairTrainer(PushMixin, _Trainer):
             eval_dataset = like(eval_dataset, datasets)
         check_assigned(self)
         self._before_evaluation(list(datasets.values()))
-        return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+        logged = len(self.state.log_history)
+        metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+        is_one = not isinstance(eval_dataset, str | dict | None)  # Trainer calls this for each set of several
+        if is_one and is_another_set(self, cast(AnyDataset, eval_dataset), metric_key_prefix):
+            mark_other_set(self.state.log_history[logged:], metric_key_prefix)
+        return metrics
 
     def predict(
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"

@@ -30,6 +30,7 @@ from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...models.checks import check_checkpoint, load_config
 from ...models.sharding import is_sharded
 from ...passes.capture import resolve_layers
+from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend
 from .interruption import check_unchanged, find_checkpoint
 
@@ -195,6 +196,16 @@ def check_assigned(trainer: Any) -> None:
             raise ConsistencyError(
                 f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: nothing would follow it. Make a new trainer."
             )
+
+
+def check_weights_unchanged(trainer: Any) -> None:
+    """Raises [`ConsistencyError`] if the model was changed after the trainer was made and before its first step."""
+    has_begun = trainer.state.global_step > 0
+    if not has_begun and checksum_of(trainer.model, trainer.base_weights) != trainer.base_checksum:
+        raise ConsistencyError(
+            "The model's weights were changed after the trainer was made, which took them for the initial policy: targets and "
+            "adapters would be those of another model. Change the model first, and make a new trainer with it."
+        )
 
 
 def built_in_options(args: Any) -> dict[str, Any]:
