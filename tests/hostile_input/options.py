@@ -71,7 +71,7 @@ CASES: list[Case] = [
             (
                 "method",
                 ["act"],
-                "`args.method` was ['bct'] when the trainer was made, and is ['act']: nothing would follow it. Make a new trainer.",
+                "`args.method` was ['bct'] when the trainer was made, and is ['act']: it is settled from then on. Make a new trainer.",
             ),
         )
     ),

@@ -96,7 +96,17 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path):
     ConsistencyTrainer(make_model(), peft_config=LORA, **options)
 
 
-@pytest.mark.parametrize("change", [{"act_tokens": "all"}, {"anchor_ratio": 0.5}, {"temperature": 0.2}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"act_tokens": "all"},
+        {"anchor_ratio": 0.5},
+        {"temperature": 0.2},
+        {"loss_type": "dft"},
+        {"per_device_train_batch_size": 2},
+        {"seed": 5},
+    ],
+)
 def test_options_that_change_after_the_trainer_was_made(tmp_path, change):
     """They would be stated by the card, and followed by nothing."""
     args = make_config(tmp_path, method="bct", max_steps=1)

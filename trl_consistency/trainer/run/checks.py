@@ -33,6 +33,7 @@ from ...passes.capture import resolve_layers
 from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend
 from .interruption import check_unchanged, find_checkpoint
+from .manifest import GENERATION, OPTIMISATION, OPTIONS
 
 
 logger = get_logger(__name__)
@@ -40,11 +41,12 @@ logger = get_logger(__name__)
 Config = TypeVar("Config", bound=TrainingArguments)
 
 
-# Options on which the trainer's constructor built data, objectives and generation
-BUILT_IN = (
-    *("method", "method_weights", "layers", "act_tokens", "mlp_distance", "anchor_ratio", "max_length"),
-    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "max_completion_length"),
-    *("completion_length_schedule", "chat_template_kwargs"),
+# Options by which the trainer's constructor built data, batches, objectives, generation and precision, or that it checked
+# with others; those of the optimizer are read when training begins.
+BUILT_IN = sorted(
+    {*OPTIONS, *GENERATION} - {*OPTIMISATION}
+    | {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "bf16", "fp16"}
+    | {"max_length", "chat_template_kwargs", "log_consistency_metrics"}
 )
 
 
@@ -194,7 +196,7 @@ def check_assigned(trainer: Any) -> None:
     for name, was in trainer.checked_options.items():
         if (now := getattr(trainer.args, name)) != was:
             raise ConsistencyError(
-                f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: nothing would follow it. Make a new trainer."
+                f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: it is settled from then on. Make a new trainer."
             )
 
 
