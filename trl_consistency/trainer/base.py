@@ -29,6 +29,7 @@ from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import is_prepared, unformatted
 from ..data.rendering import load_processing_class
+from ..data.repeated_stream import CountedStream, read_here
 from ..errors import ConsistencyError
 from ..files import write_text
 from ..losses.meter import LossMeter
@@ -108,6 +109,8 @@ class PairTrainer(PushMixin, _Trainer):
     eval_dataset: Any
     processing_class: Any
     _signature_columns: list[str] | None
+
+    _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
 
     # Implemented by each trainer
 
@@ -431,12 +434,28 @@ class PairTrainer(PushMixin, _Trainer):
         check_pairs(dataset, name)
         return self._prepare_rows(dataset, self.processing_class, self.args, name)
 
+    def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
+        """Counts the rows of a stream that several processes evaluate, each its own part."""
+        is_stream = isinstance(dataset, IterableDataset) and self.accelerator.num_processes > 1
+        if is_training or not is_stream or self.args.accelerator_config.dispatch_batches:
+            self._eval_stream = self._eval_stream if is_training else None
+            return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
+        if self.compute_metrics is not None:
+            raise ConsistencyError(
+                "`compute_metrics` would get some rows of a streamed evaluation set twice, with which several processes fill up its "
+                "last batch. Load the set without streaming."
+            )
+        self._eval_stream = CountedStream(dataset)
+        with read_here(self.args):
+            return super()._get_dataloader(self._eval_stream, *args, is_training=is_training, **kwargs)
+
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_rows = EvaluatedRows(self.accelerator)
         with self._evaluating_set():
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        rows = None if self._eval_stream is None else self._eval_stream.rows
         # Trainer averages the means of batches, which weights short answers too heavily.
-        for name, value in self._eval_metrics(self._eval_rows.by_name()).items():
+        for name, value in self._eval_metrics(self._eval_rows.by_name(rows)).items():
             output.metrics[f"{metric_key_prefix}_{name}"] = value
         return output
 
