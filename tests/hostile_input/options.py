@@ -197,6 +197,18 @@ CASES: list[Case] = [
         Case(id, wrong, message, lambda room, options=options: room.train(**options))
         for id, wrong, options, message in (
             (
+                "adapter that is not switched on",
+                "Options of an adapter without `use_peft: true`",
+                {"lora_r": 16},
+                "`lora_r` is set without `use_peft`, so that all weights would be trained. Set `use_peft: true`, or `use_peft: false` if that is meant.",
+            ),
+            (
+                "quantization that is not switched on",
+                "Options of weights in 4 bits without `load_in_4bit: true`",
+                {"bnb_4bit_quant_type": "nf4"},
+                "`bnb_4bit_quant_type` is set without `load_in_4bit`, so that nothing would be quantized. Set …",
+            ),
+            (
                 "misspelt option of an optimizer",
                 "A misspelt option of the optimizer",
                 {"optim": "sgd", "optim_args": "momentun=0.9"},
