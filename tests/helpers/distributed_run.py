@@ -42,7 +42,8 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
     method = methods.split("+")
     others = json.loads(others)
     given, rows, spoil = others.pop("given", False), others.pop("rows", 16), others.pop("spoil", False)
-    guard = others.pop("guard", False)
+    guard, streamed = others.pop("guard", False), others.pop("streamed_evaluation", False)
+    held_out = make_pairs(7)
     trainer = ConsistencyTrainer(
         model=model,
         args=make_config(
@@ -60,7 +61,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
             **{"max_steps": 3, **options(), **others},
         ),
         train_dataset=make_pairs(rows, completion=given),
-        eval_dataset=make_pairs(7),
+        eval_dataset=held_out.to_iterable_dataset() if streamed else held_out,
         processing_class=make_tokenizer(),
         **adapter_options(adapter),
     )

@@ -37,6 +37,20 @@ def schedule_alone(room: Room) -> None:
     trainer.train()
 
 
+def weights_changed(room: Room) -> None:
+    lora = LoraConfig(target_modules=["q_proj"])
+    trainer = room.trainer(model=make_model(), processing_class=make_tokenizer(), peft_config=lora)
+    with torch.no_grad():
+        next(trainer.model.parameters()).add_(0.1)
+    trainer.train()
+
+
+def adapter_of_transformers(room: Room) -> None:
+    model = make_model()
+    model.add_adapter(LoraConfig(target_modules=["q_proj", "lm_head"]))
+    room.trainer(model=model, processing_class=make_tokenizer())
+
+
 def assigned(name: str, value: Any) -> Callable[[Room], None]:
     """A trainer, or its `args`, of which something is changed after it was made."""
 
@@ -57,9 +71,21 @@ CASES: list[Case] = [
             (
                 "method",
                 ["act"],
-                "`args.method` was ['bct'] when the trainer was made, and is ['act']: nothing would follow it. Make a new trainer.",
+                "`args.method` was ['bct'] when the trainer was made, and is ['act']: it is settled from then on. Make a new trainer.",
             ),
         )
+    ),
+    Case(
+        "weights changed",
+        "A base model that is changed after the trainer was made",
+        "The model's weights were changed after the trainer was made, which took them for the initial policy: …",
+        weights_changed,
+    ),
+    Case(
+        "adapter of transformers",
+        "An adapter by `model.add_adapter`",
+        "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which is not seen here: …",
+        adapter_of_transformers,
     ),
     Case(
         "schedule alone",
@@ -170,6 +196,18 @@ CASES: list[Case] = [
     *(
         Case(id, wrong, message, lambda room, options=options: room.train(**options))
         for id, wrong, options, message in (
+            (
+                "adapter that is not switched on",
+                "Options of an adapter without `use_peft: true`",
+                {"lora_r": 16},
+                "`lora_r` is set without `use_peft`, so that all weights would be trained. Set `use_peft: true`, or `use_peft: false` if that is meant.",
+            ),
+            (
+                "quantization that is not switched on",
+                "Options of weights in 4 bits without `load_in_4bit: true`",
+                {"bnb_4bit_quant_type": "nf4"},
+                "`bnb_4bit_quant_type` is set without `load_in_4bit`, so that nothing would be quantized. Set …",
+            ),
             (
                 "misspelt option of an optimizer",
                 "A misspelt option of the optimizer",

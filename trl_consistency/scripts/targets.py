@@ -19,6 +19,7 @@ from ..files import check_file, write_by
 from ..upstream import end_run
 from .consistency import COMMAND
 from .loading import ConsistencyScriptArguments
+from .model_options import check_model_options
 from .parser import StrictParser
 
 
@@ -36,6 +37,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     kinds = (TargetsArguments, ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
     parser = StrictParser(kinds, "targets", prog=prog)
     targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)
+    check_model_options(parser.given, script_args, other_args[0])
     training_args.eval_strategy = "no"
     training_args.do_eval = training_args.eval_on_start = False
     training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None

@@ -28,7 +28,7 @@ from ..passes.reference import GivenReference, Reference, StartReference, check_
 from ..rollouts.data import RolloutSampler, check_batches, loss_mask, padded, repeated, repeated_stream
 from ..rollouts.horizon import Horizon
 from ..rollouts.loss import RolloutLoss, Rollouts
-from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, drop_empty_lengths, length_metrics
+from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, correct_lengths, length_metrics
 from ..rollouts.seconds import StepSeconds
 from ..rollouts.table import RolloutTable
 from ..rollouts.vllm_engine import EngineMismatch, RolloutEngine, without_vllm
@@ -276,7 +276,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         self._longest = self._next_length()
         rollouts = super()._generate_and_score_completions([{"prompt": row["perturbed_ids"]} for row in inputs])
         del rollouts["num_items_in_batch"]  # counted before the loss mask
-        drop_empty_lengths(self._metrics["train" if self.model.training else "eval"])
+        mode = "train" if self.model.training else "eval"
+        correct_lengths(self._metrics[mode], rollouts, self._ends, self.accelerator)
         if self._engine_log_probs is not None:
             log_probs = [torch.tensor(row) for row in self._engine_log_probs]
             rollouts["engine_log_probs"] = pad(

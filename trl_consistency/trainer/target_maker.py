@@ -23,6 +23,7 @@ from ..generation.targets import generate_targets
 from ..generation.vllm_engine import TargetEngine
 from ..passes.reference import adapter_changes_base
 from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
+from .run.checks import check_weights_unchanged
 
 
 logger = get_logger(__name__)
@@ -184,6 +185,8 @@ class TargetMaker:
                 "Targets must come from the model as it was before training, and its weights have changed since. Pass "
                 "this data set as `eval_dataset` when the trainer is made, or give it a `completion` column."
             )
+        if not has_begun:
+            check_weights_unchanged(self.trainer)
         with self._evaluating() as model, use_adapter(model, None) if adapter_off else nullcontext():
             yield model
 

@@ -375,6 +375,28 @@ def test_pairs_that_were_left_out(tmp_path):
     assert "| Left out | 1 of these pairs" in text
 
 
+def test_losses_of_another_set_do_not_replace_those_that_were_held_out(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    held_out = trainer.evaluate()["eval_loss"]
+    trainer.evaluate(make_pairs(1))
+    assert f"- `eval_loss` {held_out:.4g} at step 0" in card(trainer)[0]
+    trainer.evaluate(make_pairs(1), metric_key_prefix="eval_one")
+    assert "- `eval_one_loss` " in card(trainer)[0]
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_another_set_under_the_name_of_one_that_was_held_out(tmp_path, name):
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    sets = {"a": make_pairs(3), "b": make_pairs(5)}
+    trainer.eval_dataset = {key: trainer._prepare_eval(rows, key) for key, rows in sets.items()}
+    trainer.train()
+    before = trainer.evaluate()
+    trainer.evaluate(sets)
+    trainer.evaluate({name: make_pairs(1)})
+    for key in sets:
+        assert f"- `eval_{key}_loss` {before[f'eval_{key}_loss']:.4g} at step 2" in card(trainer)[0]
+
+
 def test_second_training(tmp_path):
     """It goes on from the weights of the first, with the options of the second."""
     trainer = make_trainer(

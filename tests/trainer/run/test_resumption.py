@@ -9,6 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
@@ -258,6 +259,26 @@ def test_changed_learning_rate_takes_effect(copy):
     assert rates[3] == pytest.approx(1e-4 * 2 / 4)
     assert rates[4] == pytest.approx(1e-4 * 1 / 4)
     assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0, 0.5}  # none for norms
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"max_steps": 8}, "length"), ({"per_device_train_batch_size": 2}, "rows_per_step")]
+)
+def test_learning_rate_of_another_length_takes_effect_at_once(tmp_path, options, name):
+    """The first step after resuming had the rate of the old schedule, from the optimizer's state."""
+    epochs = {"max_steps": -1, "num_train_epochs": 4} if name == "rows_per_step" else {}
+    make_trainer(tmp_path, save_steps=2, **epochs).train()
+    trainer = make_trainer(tmp_path, **{**epochs, **options})
+    rates = []
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args, state, control, optimizer, **kwargs):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    trainer.add_callback(Watch())
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"), resume_changed=[name])
+    steps = trainer.state.max_steps
+    assert rates == pytest.approx([1e-2 * (steps - step) / steps for step in range(2, steps)])
 
 
 def test_changed_optimizer_begins_anew(copy, caplog):

@@ -22,6 +22,7 @@ from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
+from ..run.other_sets import OF_ANOTHER_SET
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
 from .papers import cite, in_words, name_methods, name_without_paper
@@ -340,7 +341,7 @@ def _eval_results(trainer: Any) -> str:
     last = {
         key: (value, entry["step"])
         for entry in trainer.state.log_history
-        if entry["step"] <= last_step
+        if entry["step"] <= last_step and not entry.get(OF_ANOTHER_SET)
         for key, value in entry.items()
         if key.startswith("eval_") and key.endswith(EVALUATED)
     }

@@ -204,11 +204,14 @@ class RunRecord:
         """Loads optimizer and schedule with Trainer's `load`, and keeps the settings that were allowed to change."""
         trainer = self.trainer
         changed = sorted(name for name in self.changes if name in OPTIMISATION or is_of_own_optimizer(name))
-        if checkpoint is None or not changed:
+        scheduler = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
+        is_deepspeed = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
+        keeps_rates = is_deepspeed or not isinstance(scheduler, LambdaLR)
+        # What changes the number of steps changes the learning rate, too, which the optimizer's state holds.
+        if checkpoint is None or not self.changes or (keeps_rates and not changed):
             _load(checkpoint, load, trainer)
             return
-        scheduler = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
-        if trainer.accelerator.distributed_type == DistributedType.DEEPSPEED or not isinstance(scheduler, LambdaLR):
+        if keeps_rates:
             raise ConsistencyError(
                 f"`resume_changed`: {', '.join(changed)} cannot change in a run that is resumed under DeepSpeed, or with a "
                 "schedule that keeps its own learning rates."
