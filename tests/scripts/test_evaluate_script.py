@@ -659,6 +659,23 @@ def test_judge_that_is_loaded(options, model_dir, tmp_path, capsys):
     assert (rate["total"], rate["unread"], rate["value"]) == (3, {"unjudged": 3}, 0.0)
 
 
+def test_judge_with_a_short_context(options, model_dir, tmp_path, capsys):
+    """It read beyond what it was trained on, and what it then wrote could pass for a verdict."""
+    rows = [pair(number, category="harmful") for number in range(3)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "requests.jsonl", rows)
+    judge = tmp_path / "judge"
+    shutil.copytree(model_dir, judge)
+    config = json.loads((judge / "config.json").read_text())
+    (judge / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
+    run([*options[:6], *options[8:], "--judge_model", str(judge), "--judge_max_completion_length", "4", "--json"])
+    out, err = capsys.readouterr()
+    assert "6 answer(s) were not given to the judge" in err
+    rate = json.loads(out)["models"]["base"]["rates"]["attack_success/requests"]
+    assert (rate["total"], rate["unread"]) == (3, {"unjudged": 3})
+    said = {line["perturbed_judgement"] for line in answers_in(tmp_path / "out")}
+    assert all(text.endswith(" tokens of 64.") for text in said)
+
+
 def test_log_probabilities(options, tmp_path, capsys):
     rows = [pair(number) for number in range(3)]
     for row in rows:
