@@ -47,6 +47,14 @@ CASES: list[Case] = [
         lambda room: room.pairs([{"question": "Largest?", "choices": ["dog", "cow"], "answer": "horse"}]),
     ),
     Case(
+        "pairs with an empty choice",
+        "`pairs`: a choice that is missing before others, whose letters would shift",
+        "…row 0: `b` is empty, though a choice after it is not",
+        lambda room: room.pairs(
+            [{"question": "Largest?", "a": "dog", "b": "", "c": "cow", "answer": "C"}], "--choices_column", *"abc"
+        ),
+    ),
+    Case(
         "pairs with two answers",
         "`pairs`: two answers to one question",
         "…row 1: an earlier row asks the same and has another answer: one of them is wrong",
