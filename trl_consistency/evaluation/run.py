@@ -19,6 +19,7 @@ from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
+from .answers.choices import check_choices
 from .answers.generate import NOT_ASKED, Answer, AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers
 from .answers.replies import check_markers, warning_of_markers
@@ -86,6 +87,7 @@ class PairSet:
         rows = [dict(row) for row in pairs]
         check_keys(rows, "pairs")
         check_rows(rows, "pairs")
+        check_choices(rows, "pairs")
         candidates = possible_answers(rows)
         check_spelling(candidates, "pairs")
         return cls(rows, candidates)
