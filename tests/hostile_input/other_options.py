@@ -122,6 +122,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
         ("max_sources", "0"): "`max_sources` must be at least 1, got 0.",
         (
+            "thinking_markers",
+            "<a>",
+        ): "`thinking_markers` must be two different texts: what opens a thought and what closes it, got ['<a>'].",
+        (
             "prompt_column",
             "nope",
         ): "`prompt_column`: there is no column `nope`. There are `question`, `choices`, `answer`.",

@@ -470,7 +470,10 @@ def test_capability_enters_the_same_report(options, adapters, model_dir, tokeniz
 
     asked.clear()
     monkeypatch.setattr(targets, "_generate", None)  # what was answered is kept
-    run(words)
+    with monkeypatch.context() as patch:
+        patch.setattr(capability, "nats_of", None)  # so is what was scored
+        run(words)
+    assert not asked
     printed = capsys.readouterr().out
     for text in (printed, *((tmp_path / "out" / f"report.{kind}").read_text() for kind in ("md", "html"))):
         assert "Accuracy of completions, arc" in text
@@ -480,6 +483,44 @@ def test_capability_enters_the_same_report(options, adapters, model_dir, tokeniz
         assert "-100.0pp" in text
     run(options)
     assert not (tmp_path / "out" / "capability.jsonl").exists()
+
+
+def test_capability_reaches_the_card(options, model_dir, tmp_path, capsys):
+    adapter = save_adapter(model_dir, tmp_path / "mine", 0)
+    options[options.index("--adapters") + 1] = adapter
+    folder = write_capability_data(tmp_path / "data")
+    (folder / "arc.jsonl").unlink()  # needs the harness
+    words = [
+        *options,
+        "--save_to_adapters",
+        "true",
+        "--capability_data",
+        str(folder),
+        "--capability_limit",
+        "4",
+        "--json",
+    ]
+    run(words)
+    first = json.loads(capsys.readouterr().out)
+    page = read_results(adapter)
+    (texts,) = (result for result in page.results if result.metric == "nats_per_token")
+    (refused,) = (result for result in page.results if result.metric == "refused")
+    figures = {name: of["capability"] for name, of in first["models"].items()}
+    assert texts.value == figures["mine"]["nats_per_token/texts"]["value"]
+    assert texts.before.value == figures["base"]["nats_per_token/texts"]["value"]
+    assert (texts.total, refused.total) == (None, 4)
+    assert {*first["models"]["mine"]["findings"]} <= {*page.findings}
+    card = (Path(adapter) / "README.md").read_text()
+    assert "| Negative log-probability of texts, texts, nats per token |" in card
+    assert "| Safe prompts refused, more/xstest |" in card
+    assert "Questions, texts and safe prompts (texts)" in card
+    assert "Capability is measured on more/xstest (4 items), texts (4 items), drawn with seed 42." in card
+    kept = list((tmp_path / "out").glob("_answers/*/capability-*.json"))
+    assert len(kept) == 2
+    for file in kept:
+        file.write_text(file.read_text().replace('"values": [', '"values": [0.5, '))
+    run(words)
+    assert json.loads(capsys.readouterr().out) == first, "what was damaged is measured again"
 
 
 def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
@@ -657,6 +698,23 @@ def test_judge_that_is_loaded(options, model_dir, tmp_path, capsys):
     assert "The rates are incomplete: the judge gave no verdict on 6 answer(s)" in err
     rate = json.loads(out)["models"]["base"]["rates"]["attack_success/requests"]
     assert (rate["total"], rate["unread"], rate["value"]) == (3, {"unjudged": 3}, 0.0)
+
+
+def test_judge_with_a_short_context(options, model_dir, tmp_path, capsys):
+    """It read beyond what it was trained on, and what it then wrote could pass for a verdict."""
+    rows = [pair(number, category="harmful") for number in range(3)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "requests.jsonl", rows)
+    judge = tmp_path / "judge"
+    shutil.copytree(model_dir, judge)
+    config = json.loads((judge / "config.json").read_text())
+    (judge / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
+    run([*options[:6], *options[8:], "--judge_model", str(judge), "--judge_max_completion_length", "4", "--json"])
+    out, err = capsys.readouterr()
+    assert "6 answer(s) were not given to the judge" in err
+    rate = json.loads(out)["models"]["base"]["rates"]["attack_success/requests"]
+    assert (rate["total"], rate["unread"]) == (3, {"unjudged": 3})
+    said = {line["perturbed_judgement"] for line in answers_in(tmp_path / "out")}
+    assert all(text.endswith(" tokens of 64.") for text in said)
 
 
 def test_log_probabilities(options, tmp_path, capsys):

@@ -104,7 +104,7 @@ def split_files(folder: str) -> dict[str, list[Path]]:
         is_kept = any(part.startswith("_") for part in inner.parts[:-1])  # answers that our commands keep
         if is_hidden or is_kept or path.name in _NOT_DATA or not path.is_file():
             continue
-        if _is_unread(path) and not is_saved_to_disk:
+        if is_table(path) and data_type(path) is None and not is_saved_to_disk:
             raise ConsistencyError(
                 f"{folder}: {inner} is not read, since data files end in {', '.join(FILE_TYPES)}. Convert it, or put it "
                 "elsewhere."
@@ -129,10 +129,10 @@ def data_type(path: Path) -> str | None:
     return FILE_TYPES.get(_uncompressed(path).suffix.lower())
 
 
-def _is_unread(path: Path) -> bool:
-    """Whether a file is data, or an archive that may hold some, of a type that is not read."""
+def is_table(path: Path) -> bool:
+    """Whether a file is data, or an archive that may hold some, of whatever type."""
     inner = _uncompressed(path)
-    return inner.suffix.lower() in _UNREAD_TYPES or (inner != path and data_type(path) is None)
+    return data_type(path) is not None or inner.suffix.lower() in _UNREAD_TYPES or inner != path
 
 
 def _uncompressed(path: Path) -> Path:

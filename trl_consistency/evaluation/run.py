@@ -19,7 +19,8 @@ from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
-from .answers.generate import Answer, AnswerOptions, answer_pairs
+from .answers.choices import check_choices
+from .answers.generate import NOT_ASKED, Answer, AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers
 from .answers.replies import check_markers, warning_of_markers
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
@@ -86,6 +87,7 @@ class PairSet:
         rows = [dict(row) for row in pairs]
         check_keys(rows, "pairs")
         check_rows(rows, "pairs")
+        check_choices(rows, "pairs")
         candidates = possible_answers(rows)
         check_spelling(candidates, "pairs")
         return cls(rows, candidates)
@@ -278,6 +280,11 @@ class Results:
             found.append(
                 f"The rates are incomplete: the judge gave no verdict on {unjudged} answer(s). The same command asks again "
                 "about those that it could not reach."
+            )
+        if too_long := sum((grade.judgement or "").startswith(NOT_ASKED) for grade in grades):
+            found.append(
+                f"{too_long} answer(s) were not given to the judge: with the question and the reply, its prompt is longer than "
+                "its context. Take a judge with a longer one, or lower `max_completion_length`."
             )
         if cut := self.cut_answers():
             found.append(

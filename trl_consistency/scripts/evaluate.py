@@ -269,6 +269,7 @@ def _answer(
                     progress=True,
                     chat_template_kwargs=template_kwargs,
                     cache=cache,
+                    thinking_markers=options.thinking_markers,
                 )
     if not args.suites:
         return found, capability, {}
@@ -309,7 +310,7 @@ def _write(
     answers = (f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet", CAPABILITY_FILE)
     remove_earlier(folder, written, (*PICTURES, *answers))
     if args.save_to_adapters:
-        save_to_adapters(summary, found, name_models(args.adapters))
+        save_to_adapters(summary, found, name_models(args.adapters), capability)
     print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
@@ -341,10 +342,16 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     remote = next((path for path in args.adapters if not os.path.isdir(path)), None)
     if args.save_to_adapters and (remote or not args.adapters):
         raise ConsistencyError(f"`save_to_adapters` needs folders of adapters, and {remote or 'there'} is none.")
-    if args.system_prompt is not None and (args.suites or args.save_to_adapters):
-        given = "suites" if args.suites else "save_to_adapters"
-        reason = "the suites have prompts of their own" if args.suites else "the adapters' cards do not say so"
-        raise ConsistencyError(f"`system_prompt` is not available with `{given}`: {reason}. Leave one of them out.")
+    refused: dict[str, tuple[Any, str]] = {
+        "suites": (args.suites, "the suites have prompts of their own"),
+        "capability_data": (args.capability_data, "capability is measured without one"),
+        "save_to_adapters": (args.save_to_adapters, "the adapters' cards do not say so"),
+    }
+    for given, (is_set, reason) in refused.items():
+        if args.system_prompt is not None and is_set:
+            raise ConsistencyError(
+                f"`system_prompt` is not available with `{given}`: {reason}. Leave one of them out."
+            )
     if args.load_in_4bit:
         check_bitsandbytes("`load_in_4bit`")
     if not args.suites and (args.suite_judge or args.suite_limit):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow
@@ -17,8 +18,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 from ..errors import ConsistencyError, one_line
 from ..evaluation.answers.choices import CHOICE_PREFIX
 from ..evaluation.answers.replies import THINKING_MARKERS
+from ..evaluation.capability import CapabilityResult, capability_figures, capability_labels
 from ..evaluation.grading.grade import last_text
-from ..evaluation.rates.intervals import NATS, Estimate
+from ..evaluation.rates.intervals import DIGITS, Estimate
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
 from ..evaluation.report.tables import (
@@ -59,6 +61,7 @@ MOST_CHARACTERS = 600
 JUDGEMENT_LENGTH = 512  # most tokens of a judgement, by default
 
 Scores = Mapping[str, Sequence[SuiteScore]]
+Capability = Mapping[str, Mapping[str, CapabilityResult]]  # by model and file
 
 
 def make_summary(
@@ -237,11 +240,14 @@ def _shorten(text: str) -> str:
 
 
 def save_to_adapters(
-    summary: Mapping[str, Any], found: Mapping[str, Results], adapters: Mapping[str, str | Path]
+    summary: Mapping[str, Any],
+    found: Mapping[str, Results],
+    adapters: Mapping[str, str | Path],
+    capability: Capability = MappingProxyType({}),
 ) -> None:
     """
-    Writes each adapter's results, beside the base model's and with plots, into its folder (`adapters` has it by name)
-    and card.
+    Writes each adapter's results and capability, beside the base model's and with plots, into its folder (`adapters` has
+    it by name) and card.
     """
     base = found[BASE]
     for name, results in found.items():
@@ -252,10 +258,10 @@ def save_to_adapters(
         with whole_files(folder) as unfinished:
             write_results(
                 unfinished,
-                make_page_results(results, base),
+                make_page_results(results, base) + page_capability(capability, name),
                 _description(summary),
                 make_page_outcomes(results, base),
-                results.findings(base) + results.warnings(),
+                summary["models"][name]["findings"] + results.warnings(),
                 model_digest(folder),
             )
             rates = {"before": base.rates(), name: results.rates()}
@@ -280,32 +286,40 @@ def remove_earlier(folder: Path, written: Collection[str], names: Iterable[str])
 def make_page_results(results: Results, base: Results, labels: Mapping[str, str] = {}) -> list[Result]:
     """Returns the rates (only those in `labels`, if given) for a page, beside the base model's."""
 
-    def figures(rate: Estimate) -> dict[str, Any]:
-        if rate.unit == NATS:  # with a total, a figure is a share
-            return {"value": rate.value, "interval": rate.interval}
+    before, after = base.rates(), results.rates()
+    keys = [key for key in labels if key in after] or after
+    return [page_result(key, label_of(key, labels), before[key], after[key]) for key in keys]
+
+
+def page_capability(capability: Capability, name: str) -> list[Result]:
+    """Returns a model's capability for a page, beside the base model's."""
+    if not capability:
+        return []
+    before, after = (capability_figures(capability[of]) for of in (BASE, name))
+    labels = capability_labels(list(after))
+    return [page_result(key, labels[key], before[key], after[key]) for key in after]
+
+
+def page_result(key: str, label: str, before: Estimate, after: Estimate) -> Result:
+    """Returns a figure for a page, beside the base model's. `key` has its metric and set."""
+
+    def figures(of: Estimate) -> dict[str, Any]:
+        if of.unit in DIGITS:  # nats: with a total, a figure is a share
+            return {"value": of.value, "interval": of.interval}
         return {
-            "value": rate.value,
-            "interval": rate.interval,
-            "hits": rate.hits,
-            "total": rate.total,
-            "unread": rate.unread_total,
-            "of_read": rate.of_read.value if rate.of_read else None,
+            "value": of.value,
+            "interval": of.interval,
+            "hits": of.hits,
+            "total": of.total,
+            "unread": of.unread_total,
+            "of_read": of.of_read.value if of.of_read else None,
         }
 
-    before, after = base.rates(), results.rates()
-    found = []
-    for key in [key for key in labels if key in after] or after:
-        metric, _, name = key.partition("/")
-        found.append(
-            Result(
-                metric=metric,
-                split=name or None,
-                name=label_of(key, labels) + (", nats per token" if after[key].unit == NATS else ""),
-                before=Figure(**figures(before[key])),
-                **figures(after[key]),
-            )
-        )
-    return found
+    metric, _, name = key.partition("/")
+    unit = ", nats per token" if after.unit in DIGITS else ""
+    return Result(
+        metric=metric, split=name or None, name=label + unit, before=Figure(**figures(before)), **figures(after)
+    )
 
 
 def make_page_outcomes(results: Results, base: Results) -> list[Outcomes]:
@@ -347,6 +361,11 @@ def _description(summary: Mapping[str, Any]) -> str:
         "judge_max_completion_length": JUDGEMENT_LENGTH if settings.get("judge") else None,
     }
     others = {name: settings[name] for name, default in options.items() if settings.get(name, default) != default}
+    capability = ""
+    if of_files := settings.get("capability"):
+        items = ", ".join(f"{name} ({count:,} items)" for name, count in of_files["items"].items())
+        drawn = f", drawn with seed {settings['seed']}" if of_files["limit"] else ""
+        capability = f" Capability is measured on {items}{drawn}."
     shown = (f"`{name} {json.dumps(of)}`".replace("``", "`") for name, of in others.items())
     named = f" Other options: {', '.join(shown)}." if others else ""
     weights = " The base model's weights are in 4 bits (NF4)." if settings.get("load_in_4bit") else ""
@@ -354,7 +373,7 @@ def _description(summary: Mapping[str, Any]) -> str:
         f'Measured by `trl-consistency evaluate`; "before" is {summary["models"][BASE]["path"]} without the adapter, on the same '
         f"rows of {counts}. Shares of all rows, with 95% intervals (rows of one source as one cluster) and counts; an answer "
         f"that could not be read (unread) has none of the properties. At most {settings['max_completion_length']} tokens, "
-        f"{decoding}; {grader}.{choices}{weights}{scored}{named}"
+        f"{decoding}; {grader}.{choices}{weights}{scored}{capability}{named}"
     )
 
 

@@ -11,6 +11,7 @@ from trl import DatasetMixtureConfig
 from ..data.folders import check_data_folder, split_files
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
+from ..evaluation.answers.choices import check_choices
 from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spelling
 from ..evaluation.grading.names import possible_answers
 from ..evaluation.run import PairSet
@@ -55,6 +56,7 @@ def load_sets(
                 raise ConsistencyError(f"`splits`: {name} has no split `{split}`, only: {', '.join(splits)}.")
             rows = splits[split]
             check_rows(rows, name if len(splits) == 1 else f"{name}, split {split}")
+            check_choices(rows, name if len(splits) == 1 else f"{name}, split {split}")
             kept: Sequence[int] = range(len(rows))
             if max_pairs is not None and max_pairs < len(rows):
                 kept = sorted(random.Random(seed).sample(kept, max_pairs))
