@@ -17,6 +17,7 @@ from ..data.rendering import ProcessingClass, skips_template
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
+from ..generation.targets import Engine
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers
@@ -338,6 +339,7 @@ def evaluate(
     chat_template_kwargs: dict[str, Any] | None = None,
     cache: TargetCache | None = None,
     desc: str = "Answering",
+    engine: Engine | None = None,
 ) -> Results:
     """
     Generates a model's answers to both prompts of pairs, each distinct prompt once, and grades them. `trl-consistency
@@ -375,6 +377,9 @@ def evaluate(
             Stores answers as they are generated, so that a killed run can resume.
         desc (`str`, *optional*, defaults to `"Answering"`):
             Label of the progress bar.
+        engine ([`Engine`][trl_consistency.generation.targets.Engine], *optional*):
+            Writes the answers in the place of `model.generate`, such as one model of an
+            [`~trl_consistency.generation.answer_engine.AnswerEngine`].
 
     Returns:
         [`Results`]: Answers, grades, rates and outcomes.
@@ -397,7 +402,7 @@ def evaluate(
     rows = [row for of_set in sets.values() for row in of_set.rows]
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
-    sides = answer_pairs(model, tokenizer, rows, options, cache, desc)
+    sides = answer_pairs(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0
     for name, of_set in sets.items():

@@ -70,16 +70,24 @@ class TargetEngine:
         """Frees the engine's memory, as far as vLLM can."""
         if self._generation is None:
             return
-        # In the same process, vLLM frees its weights and cache only when the engine core shuts down.
-        core = getattr(getattr(getattr(self._generation, "llm", None), "llm_engine", None), "engine_core", None)
-        shutdown = getattr(core, "shutdown", None)
-        if shutdown is not None:
-            shutdown()
-        del core, shutdown
+        shut_down(getattr(self._generation, "llm", None))
         self._generation = None
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
+
+
+def shut_down(llm: Any) -> None:
+    """Shuts down the core of a `vllm.LLM`: in the same process, vLLM frees its weights and cache only then."""
+    core = getattr(getattr(llm, "llm_engine", None), "engine_core", None)
+    shutdown = getattr(core, "shutdown", None)
+    if shutdown is not None:
+        shutdown()
+
+
+def free_memory() -> None:
+    """Frees what nothing refers to any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def check_vllm(args: "ConsistencyConfig", model: Any, quantization_config: Any) -> None:
