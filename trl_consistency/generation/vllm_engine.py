@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
-from ..upstream import load_vllm_generation, vllm_options
+from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
 
 
 if TYPE_CHECKING:
@@ -46,12 +46,15 @@ class TargetEngine:
 
     def start(self) -> None:
         """Loads the checkpoint. All processes must call this, because each waits for the others."""
-        self._generation = load_vllm_generation()(
-            self._model,
-            self._accelerator,
-            self._processing_class,
-            **vllm_options(self._args),  # Temperature 0 means greedy decoding in vLLM too.
-        )
+        # By itself, vLLM would round a float32 checkpoint to 16 bits.
+        dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(self._accelerator.mixed_precision)
+        with extra_engine_options(dtype=dtype or str(self._model.dtype).removeprefix("torch.")):
+            self._generation = load_vllm_generation()(
+                self._model,
+                self._accelerator,
+                self._processing_class,
+                **vllm_options(self._args),  # Temperature 0 means greedy decoding in vLLM too.
+            )
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         """Returns the completion ids of prompts (token ids), sampled with `seed`."""

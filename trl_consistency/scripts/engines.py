@@ -7,8 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from peft.utils import load_peft_weights
+from torch import Tensor
 
 from ..errors import ConsistencyError
 from ..evaluation.answers.generate import AnswerOptions
@@ -119,7 +121,10 @@ def served_adapters(
 ) -> tuple[dict[str, str | None], int]:
     """
     Writes adapters as vLLM reads them, into folders that exist as long as `stack`. Returns these by name, the base model's
-    (None) first, and the largest rank. Raises [`ConsistencyError`] for an adapter that vLLM cannot serve.
+    first, and the largest rank. Raises [`ConsistencyError`] for an adapter that vLLM cannot serve.
+
+    Beside adapters, the base model has one that changes nothing: on CPUs, vLLM 0.31 gives requests without an adapter one
+    that others of the same batch have (vllm-project/vllm#48421).
     """
     folders: dict[str, str | None] = {BASE: None}
     rank = 1
@@ -140,14 +145,22 @@ def served_adapters(
                 ) from None
             rank = max(rank, engine_rank(with_adapter))
             tensors = engine_tensors(with_adapter, stored_adapter(adapter))
-        option = "vllm_adapter_dir" if parent else None
-        size = sum(tensor.nbytes for tensor in tensors.values())
-        folder = stack.enter_context(private_folder(parent or folder_in_memory(size), option))
-        write_adapter(Path(folder), tensors, option)
-        if parent:
-            make_readable(Path(folder))
-        folders[name] = folder
+        if folders[BASE] is None:
+            zeros = {key: torch.zeros_like(tensor) for key, tensor in tensors.items()}
+            folders[BASE] = _written(zeros, parent, stack)
+        folders[name] = _written(tensors, parent, stack)
     return folders, rank
+
+
+def _written(tensors: dict[str, Tensor], parent: str | None, stack: ExitStack) -> str:
+    """Returns a new folder with an adapter."""
+    option = "vllm_adapter_dir" if parent else None
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    folder = stack.enter_context(private_folder(parent or folder_in_memory(size), option))
+    write_adapter(Path(folder), tensors, option)
+    if parent:
+        make_readable(Path(folder))
+    return folder
 
 
 def stored_adapter(adapter: str) -> Adapter:
