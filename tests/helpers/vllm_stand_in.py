@@ -46,6 +46,7 @@ class SamplingParams:
     logprobs: int | None = None
     stop_token_ids: list[int] = field(default_factory=list)
     min_tokens: int = 0
+    seed: int | None = None
 
 
 class HeldModel:
@@ -68,14 +69,13 @@ class HeldModel:
     def sample(self, prompt_ids, params, model=None):
         """Token ids of an answer, and the log-probability that each of them had to be drawn."""
         assert params.n == 1
+        sampling = {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
         output = (model or self.model).generate(
             torch.tensor([prompt_ids]),
-            do_sample=True,
+            do_sample=params.temperature > 0,
             max_new_tokens=params.max_tokens,
             min_new_tokens=params.min_tokens,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
+            **(sampling if params.temperature > 0 else {}),
             repetition_penalty=params.repetition_penalty,
             eos_token_id=params.stop_token_ids,
             pad_token_id=0,
@@ -122,7 +122,7 @@ class LLM:
         for (
             name
         ) in ENVIRONMENT:  # set by TRL for the engine's processes; the next trainer of a test is not to join them
-            os.environ.pop(name)
+            os.environ.pop(name, None)
         self.options, self.calls = options, []
         self.held = HeldModel(options["model"])
         runner = SimpleNamespace(model_runner=SimpleNamespace(model=self.held))
@@ -146,8 +146,9 @@ class LLM:
     def generate(self, prompts, sampling_params, use_tqdm, lora_request=None):
         self.calls.append(sampling_params)
         outputs = []
-        for prompt in prompts:
-            ids, log_probs = self.held.sample(prompt["prompt_token_ids"], sampling_params, self.serves(lora_request))
+        requests = lora_request if isinstance(lora_request, list) else [lora_request] * len(prompts)
+        for prompt, request in zip(prompts, requests, strict=True):
+            ids, log_probs = self.held.sample(prompt["prompt_token_ids"], sampling_params, self.serves(request))
             tokens = [
                 {token: SimpleNamespace(logprob=value, rank=1)} for token, value in zip(ids, log_probs, strict=True)
             ]
@@ -253,7 +254,7 @@ class Server:
             self.held.load_weights([(name, weight)])
         return {}
 
-    def complete(self, model, prompt, return_token_ids, return_tokens_as_token_ids, **options):
+    def complete(self, model, prompt, return_token_ids, return_tokens_as_token_ids=False, **options):
         answering = self.held.model if model == "held" else self.adapters[model]
         params = SamplingParams(**options)
         choices = []

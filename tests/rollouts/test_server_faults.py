@@ -17,7 +17,8 @@ from tests.rollouts.test_adapter_sync import lora, make_trainer
 from trl_consistency import ConsistencyError
 
 
-TIMEOUT = 1.0  # seconds
+# Seconds: for faults that wait, and for others, where a busy machine must not look like one
+SHORT, LONG = 1.0, 30.0
 
 
 def train(tmp_path, model_dir, server, **options):
@@ -26,7 +27,7 @@ def train(tmp_path, model_dir, server, **options):
         tmp_path / "out",
         str(model_dir),
         lora(),
-        **{"vllm_mode": "server", "vllm_server_base_url": server.url, "vllm_server_timeout": TIMEOUT, **options},
+        **{"vllm_mode": "server", "vllm_server_base_url": server.url, "vllm_server_timeout": LONG, **options},
     )
     trainer.train()
     return trainer
@@ -108,7 +109,7 @@ RETRIED = {
 @pytest.mark.parametrize("fault", RETRIED)
 def test_faults_that_pass(fault, served, tmp_path, model_dir):  # noqa: F811
     seen = RETRIED[fault](served)
-    trainer = train(tmp_path, model_dir, served, vllm_server_timeout=5.0)
+    trainer = train(tmp_path, model_dir, served)
     assert len(seen) >= 2
     assert trainer.state.global_step == 2
     assert trainer.rollout_engine._origin.passed
@@ -142,12 +143,12 @@ def keep_older_adapter(server):
     server.adapters = Kept()
 
 
-LONG = "This model's maximum context length is 16 tokens"
+TOO_LONG = "This model's maximum context length is 16 tokens"
 FAULTS = {
     "hangs at the start": (lambda s: instead(s, HEALTH, wait(3)), r"no vLLM server at .* after 1 seconds.*no answer"),
     "never well": (
         lambda s: instead(s, HEALTH, raises(Reply(503, "engine is dead"))),
-        r"no vLLM server.*engine is dead",
+        r"no vLLM server.* after 1 seconds.*engine is dead",
     ),
     "another program has the port": (
         lambda s: instead(s, HEALTH, raises(FileNotFoundError())),
@@ -183,10 +184,10 @@ FAULTS = {
     ),
     "loses the adapter at once": (
         lambda s: instead(s, COMPLETIONS, lambda body: s.adapters.clear()),
-        r"did not answer with the adapter",
+        r"did not answer: 400",
     ),
     "prompts too long": (
-        lambda s: instead(s, COMPLETIONS, raises(Reply(400, LONG))),
+        lambda s: instead(s, COMPLETIONS, raises(Reply(400, TOO_LONG))),
         r"did not answer.*maximum context",
     ),
     "no token ids": (
@@ -223,8 +224,8 @@ def test_faults_that_stay(fault, served, tmp_path, model_dir):  # noqa: F811
     arrange(served)
     start = time.monotonic()
     with pytest.raises(ConsistencyError, match=message) as caught:
-        train(tmp_path, model_dir, served, max_steps=8)
-    assert time.monotonic() - start < 30 * TIMEOUT
+        train(tmp_path, model_dir, served, max_steps=8, vllm_server_timeout=SHORT if "1 seconds" in message else LONG)
+    assert time.monotonic() - start < 60
     assert "\n" not in str(caught.value)
 
 
@@ -235,7 +236,7 @@ def test_no_server(served, tmp_path, model_dir):  # noqa: F811
     with pytest.raises(
         ConsistencyError, match=rf"no vLLM server at http://127.0.0.1:{port} after 1 seconds.*Start it"
     ):
-        train(tmp_path, model_dir, served, vllm_server_base_url=f"http://127.0.0.1:{port}")
+        train(tmp_path, model_dir, served, vllm_server_timeout=SHORT, vllm_server_base_url=f"http://127.0.0.1:{port}")
     with pytest.raises(ConsistencyError, match=r"must be like http://127.0.0.1:8000, got '127.0.0.1:8000'"):
         train(tmp_path, model_dir, served, vllm_server_base_url="127.0.0.1:8000")
 
@@ -268,7 +269,7 @@ def test_two_trainings_on_one_server(served, tmp_path, model_dir):  # noqa: F811
             vllm_check_every=1,
             vllm_mode="server",
             vllm_server_base_url=served.url,
-            vllm_server_timeout=5.0,
+            vllm_server_timeout=LONG,
         )
         for name in ("first", "second")
     )

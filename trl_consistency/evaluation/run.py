@@ -18,6 +18,7 @@ from ..data.repeats import repeated_rows
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
+from ..generation.targets import Engine
 from ..models.checks import context_of
 from .answers.choices import check_choices
 from .answers.generate import NOT_ASKED, Answer, AnswerOptions, answer_pairs
@@ -351,6 +352,7 @@ def evaluate(
     chat_template_kwargs: dict[str, Any] | None = None,
     cache: TargetCache | None = None,
     desc: str = "Answering",
+    engine: Engine | None = None,
 ) -> Results:
     """
     Generates a model's answers to both prompts of pairs, each distinct prompt once, and grades them. `trl-consistency
@@ -388,6 +390,9 @@ def evaluate(
             Stores answers as they are generated, so that a killed run can resume.
         desc (`str`, *optional*, defaults to `"Answering"`):
             Label of the progress bar.
+        engine ([`Engine`][trl_consistency.generation.targets.Engine], *optional*):
+            Writes the answers in the place of `model.generate`, such as one model of an
+            [`~trl_consistency.generation.answer_engine.AnswerEngine`].
 
     Returns:
         [`Results`]: Answers, grades, rates and outcomes.
@@ -410,7 +415,7 @@ def evaluate(
     rows = [row for of_set in sets.values() for row in of_set.rows]
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
-    sides = answer_pairs(model, tokenizer, rows, options, cache, desc)
+    sides = answer_pairs(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0
     for name, of_set in sets.items():

@@ -9,14 +9,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-from accelerate.logging import get_logger
-
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..errors import ConsistencyError
-from .server_requests import Unanswered
 
-
-logger = get_logger(__name__)
 
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
@@ -30,7 +25,7 @@ class Server:
 
     Args:
         client (`trl.generation.vllm_client.VLLMClient`):
-            TRL's client, with a [`~trl_consistency.rollouts.server_requests.BoundedClient`] in it. Its requests then name
+            TRL's client, with a [`~trl_consistency.generation.server_requests.BoundedClient`] in it. Its requests then name
             the adapter.
         args ([`OnPolicyConsistencyConfig`]):
             Options of the run.
@@ -42,7 +37,7 @@ class Server:
 
     def __init__(self, client: Any, args: OnPolicyConsistencyConfig, rank: int, vocabulary: int):
         self._client, self._rank, self._vocabulary = client, rank, vocabulary
-        self._timeout, self._needs_log_probs = args.vllm_server_timeout, needs_log_probs(args)
+        self._needs_log_probs = needs_log_probs(args)
         self.folder = args.vllm_adapter_dir  # None: in memory, which a server on this machine can read
         self._run = secrets.token_hex(4)  # two trainings may use one server
         self._base = client.model
@@ -95,49 +90,17 @@ class Server:
         return ConsistencyError(f"The vLLM server at {self._client.base_url} {what}. {remedy}.")
 
     def _twice(self, request: Callable[[], Any], before_again: Callable[[], None]) -> Any:
-        """Returns the result of a request, made once more if the server does not answer it."""
-        try:
-            return request()
-        except Unanswered as error:
-            if "no answer within" in str(error):
-                raise self._failure(error, "Raise `vllm_server_timeout`, or see the server's log") from None
-            logger.warning(f"The vLLM server did not answer ({error}). Trying once more.")
-        try:
-            self._client.check_server(self._timeout)
-            before_again()
-            return request()
-        except Unanswered as error:
-            raise self._failure(error, "See its log, start it again") from None
-
-    def _failure(self, error: Unanswered, remedy: str) -> ConsistencyError:
-        return ConsistencyError(
-            f"The vLLM server at {self._client.base_url} did not answer with the adapter in training: {error}. "
-            f"{remedy}, and resume from the last checkpoint."
-        )
+        return self._client.twice(request, before_again, "resume from the last checkpoint")
 
     def _load_again(self) -> None:
         if self._loaded is not None:
             self._post_adapter(*self._loaded)
 
     def _post_adapter(self, name: str, folder: TemporaryDirectory) -> None:
-        url = f"{self._client.base_url}/v1/load_lora_adapter"
-        status, text = self._client.ask(url, {"lora_name": name, "lora_path": folder.name})
-        if status == 404 and "adapter" not in text.lower():
-            raise ConsistencyError(
-                f"The vLLM server at {self._client.base_url} does not load adapters while it runs. Start it with "
-                f"`VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve {self._base} --enable-lora --max-lora-rank {self._rank} "
-                "--logprobs-mode processed_logprobs`."
-            )
-        if status != 200 and "already been loaded" not in text:
-            raise ConsistencyError(
-                f"The vLLM server at {self._client.base_url} did not take the adapter in training ({text}). It must be "
-                f"started with `--enable-lora --max-lora-rank {self._rank}` or more, and be able to read "
-                f"{Path(folder.name).parent}."
-            )
+        self._client.load_adapter(name, folder.name, self._rank, self._base)
 
     def _drop(self, name: str, folder: TemporaryDirectory) -> None:
-        with suppress(Unanswered):  # a server that was started again has lost it already
-            self._client.ask(f"{self._client.base_url}/v1/unload_lora_adapter", {"lora_name": name})
+        self._client.unload_adapter(name)
         with suppress(OSError):  # a folder that is gone
             folder.cleanup()
 

@@ -23,13 +23,13 @@ from transformers import AutoConfig
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, one_line
+from ..generation.server_requests import BoundedClient
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
 from .adapter_server import Server, check_server_options
 from .adapter_sync import AdapterSync, EngineHere, check_adapter, check_adapter_config, engine_options, engine_rank
 from .loss import importance_weights
 from .origin import OriginCheck, can_check
 from .policy_weights import ADAPTERS, has_adapter, policy_weights, write_base
-from .server_requests import BoundedClient
 
 
 class RolloutEngine:

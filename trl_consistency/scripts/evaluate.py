@@ -37,6 +37,7 @@ from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
 from ..evaluation.suites.runs import load_suite
 from ..files import whole_files, write_text
 from ..folder_lock import locked_folder
+from ..generation.answer_engine import TRANSFORMERS, VLLM
 from ..generation.model_identity import answer_cache
 from ..local_names import last_name
 from ..models.checks import context_of
@@ -62,6 +63,7 @@ from .capability_files import (
     load_capability,
     write_capability,
 )
+from .engines import check_engine, open_engine
 from .evaluation_files import (
     ANSWERS_FILE,
     JUDGEMENT_LENGTH,
@@ -109,6 +111,20 @@ class EvaluateArguments(CommandArguments):
     )
     max_pairs: int | None = option(
         None, at_least(1), help="Maximum pairs of each file or split, sampled with `seed`. By default all."
+    )
+    # Parameters that control the engine
+    engine: str = option(
+        "transformers",
+        help="What writes the answers: `transformers`, `vllm` in this process, or the address of a vLLM server.",
+    )
+    vllm_gpu_memory_utilization: float = option(
+        0.3, SHARE, help="Share of the GPU's memory for `engine` vllm, which is loaded beside the model."
+    )
+    vllm_server_timeout: float = option(
+        240.0, at_least(0), help="Seconds to wait for a server, and for its answers to a batch."
+    )
+    vllm_adapter_dir: str | None = option(
+        None, help="Folder that a server on another machine has under the same path, for adapters."
     )
     # Parameters that control the answers
     system_prompt: str | None = option(
@@ -254,23 +270,31 @@ def _answer(
     folder, revision = Path(args.output_dir), args.model_revision or "main"
     found: dict[str, Results] = {}
     capability = {}
-    for name, path in {BASE: None, **adapters}.items():
-        with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
-            cache = answer_cache(folder / ANSWERS, path or args.model_name_or_path, of_name, revision)
-            found[name] = evaluate(
-                of_name, processing_class, sets, options, found.get(BASE), cache=cache, desc=f"Answering, {name}"
-            )
-            if data is not None:
-                capability[name] = measure_capability(
+    with open_engine(args, model, processing_class, options, sets, adapters) as engine:
+        for name, path in {BASE: None, **adapters}.items():
+            with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
+                cache = answer_cache(folder / ANSWERS, path or args.model_name_or_path, of_name, revision)
+                found[name] = evaluate(
                     of_name,
                     processing_class,
-                    data,
-                    batch_size=args.batch_size,
-                    progress=True,
-                    chat_template_kwargs=template_kwargs,
+                    sets,
+                    options,
+                    found.get(BASE),
                     cache=cache,
-                    thinking_markers=options.thinking_markers,
+                    desc=f"Answering, {name}",
+                    engine=None if engine is None else engine.of(name),
                 )
+                if data is not None:
+                    capability[name] = measure_capability(
+                        of_name,
+                        processing_class,
+                        data,
+                        batch_size=args.batch_size,
+                        progress=True,
+                        chat_template_kwargs=template_kwargs,
+                        cache=cache,
+                        thinking_markers=options.thinking_markers,
+                    )
     if not args.suites:
         return found, capability, {}
     with redirect_stdout(sys.stderr):  # the libraries print their progress
@@ -354,6 +378,7 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
             )
     if args.load_in_4bit:
         check_bitsandbytes("`load_in_4bit`")
+    check_engine(args)
     if not args.suites and (args.suite_judge or args.suite_limit):
         given = "suite_judge" if args.suite_judge else "suite_limit"
         raise ConsistencyError(f"`{given}` is given, but no `suites`.")
@@ -411,6 +436,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
         "judge_questions": args.judge_questions,
         "judge_max_completion_length": args.judge_max_completion_length if args.judge_model else None,
         "load_in_4bit": args.load_in_4bit,
+        "engine": args.engine if args.engine in (TRANSFORMERS, VLLM) else "vllm server",
     }
     if args.suites:
         settings["suites"] = {

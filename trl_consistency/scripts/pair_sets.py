@@ -106,6 +106,13 @@ def render_sets(
     return {name: of_set.rendered(processing_class, name, kwargs) for name, of_set in sets.items()}
 
 
+def longest_prompt(sets: dict[str, PairSet]) -> int:
+    """Returns the tokens of the longest prompt of rendered sets."""
+    return max(
+        len(row[f"{side}_ids"]) for of_set in sets.values() for row in of_set.rows for side in ("clean", "perturbed")
+    )
+
+
 def check_lengths(sets: dict[str, PairSet], context: int | None, max_completion_length: int) -> None:
     """Raises [`ConsistencyError`] for prompts, or answers, that are longer than the model's context."""
     if context is None:

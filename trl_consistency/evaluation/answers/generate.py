@@ -108,6 +108,7 @@ def answer_pairs(
     options: AnswerOptions,
     cache: TargetCache | None = None,
     desc: str = "Answering",
+    engine: Engine | None = None,
 ) -> tuple[list[Answer], list[Answer]]:
     """
     Answers both prompts of pairs, each distinct prompt once.
@@ -125,6 +126,8 @@ def answer_pairs(
             Stores answers as they are generated, so that a killed run can resume.
         desc (`str`, *optional*, defaults to `"Answering"`):
             Label of the progress bar.
+        engine ([`Engine`][trl_consistency.generation.targets.Engine], *optional*):
+            Writes the answers in the place of `model.generate`.
 
     Returns:
         `tuple[list[Answer], list[Answer]]`: The answers to the clean prompts and to the perturbed prompts.
@@ -143,13 +146,13 @@ def answer_pairs(
     for prompts in (by_choice, by_text):
         if not prompts:
             continue
-        engine = None
+        answering = engine
         if prompts is by_choice:
             offers = [(list(ids), letters[ids]) for ids in prompts]
-            engine = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
-        generated = generate_ids(model, tokenizer, list(map(list, prompts)), options, cache, engine, desc)
+            answering = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
+        generated = generate_ids(model, tokenizer, list(map(list, prompts)), options, cache, answering, desc)
         for prompt, ids in zip(prompts, generated, strict=True):
-            is_long = engine is None and len(ids) >= options.max_new_tokens
+            is_long = prompts is by_text and len(ids) >= options.max_new_tokens
             is_cut = is_long and ids[-1] not in end_tokens(model, tokenizer)
             text, said, others = decode_answer(tokenizer, list(prompt), ids, markers)
             answers[prompt] = Answer(text, said, tuple(ids), is_cut, others)
