@@ -1,20 +1,24 @@
 """Trainers on models with layers that carry a state: Gated DeltaNet (Qwen3.5) and short convolutions (LFM2)."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
+import trl
 from peft import LoraConfig
 from torch.testing import assert_close
-from transformers import BitsAndBytesConfig
+from transformers import BitsAndBytesConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3_5TextConfig
+from trl import get_peft_config
 
 from tests.helpers import on_policy, paired
-from tests.helpers.architectures import FOR_TEXTS, make
+from tests.helpers.architectures import FOR_TEXTS, GATED_DELTA_NET, SHAPE, make
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from tests.helpers.once import made_once
 from tests.trainer.test_distributed import ON_POLICY, PAIRED, arguments_of, check_two_equal_one, launch, load_result
 from tests.trainer.test_qlora import NF4, linears
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency.scripts import consistency, on_policy_consistency
 
 
 KINDS = ("qwen3_5", "lfm2")
@@ -157,3 +161,64 @@ def test_weights_in_4_bits(tmp_path, wide_dirs, kind, method):
     )
     evaluated.train()
     assert torch.equal(on_policy.weights(evaluated.model), on_policy.weights(plain.model))
+
+
+# The recipes of Qwen3.5, whose checkpoints hold a vision tower too
+
+TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen3_5_think.jinja"
+RECIPES = Path(__file__).parents[2] / "recipes" / "qwen3.5-4b"
+OF_RECIPES = {"bct": (consistency, ConsistencyTrainer), "opct": (on_policy_consistency, OnPolicyConsistencyTrainer)}
+
+
+def qwen3_5_with_vision():
+    text = Qwen3_5TextConfig(**SHAPE, **GATED_DELTA_NET).to_dict() | FOR_TEXTS
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
+    vision = {"depth": 4, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
+    torch.manual_seed(0)
+    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision))
+
+
+@pytest.mark.parametrize("name", OF_RECIPES)
+def test_recipes_of_qwen3_5(tmp_path, name):
+    """Of a tiny model, every linear layer of the text blocks gets an adapter that is trained, and nothing else does."""
+    script, trainer_class = OF_RECIPES[name]
+    short = [
+        "--use_cpu",
+        "--bf16",
+        "false",
+        "--max_steps",
+        "2",
+        "--max_completion_length",
+        "8",
+        "--gradient_accumulation_steps",
+        "1",
+    ]
+    few = ["--save_strategy", "no", "--output_dir", str(tmp_path), "--learning_rate", "1e-2", "--logging_steps", "1"]
+    _, args, model_args, _ = script.make_parser().parse_args_and_config(
+        ["--config", str(RECIPES / name / "lora.yaml"), *short, *few]
+    )
+    model = qwen3_5_with_vision()
+    text_blocks = model.model.language_model.layers
+    expected = {
+        f"model.language_model.layers.{block}"
+        for block, module in text_blocks.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    trainer = trainer_class(
+        model=model,
+        args=args,
+        train_dataset=make_pairs(8, completion=False),
+        processing_class=make_tokenizer(TEMPLATE.read_text()),
+        peft_config=get_peft_config(model_args),
+    )
+    base = trainer.model.get_base_model()
+    adapted = {name for name, module in base.named_modules() if hasattr(module, "lora_A")}
+    assert adapted == expected
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    trainer.train()
+    unmoved = [
+        name for name, p in trainer.model.named_parameters() if p.requires_grad and torch.equal(p, before[name])
+    ]
+    assert not unmoved
+    if name == "opct":
+        assert trainer.rollout_loss.sharing.refused.keys() == {"packed"}
