@@ -148,9 +148,15 @@ SMALLER = {"gemma4": 0.1, "qwen3_5": 0.1}
 WITHOUT_MLP = ("qwen3_moe", "gpt_oss")
 
 
-def make(kind, attention="eager"):
+# For the tokenizer of `tests/helpers/models.py`, and its prompts
+FOR_TEXTS = {"vocab_size": 384, "max_position_embeddings": 512}
+
+
+def make(kind, attention="eager", **changes):
     torch.manual_seed(0)
     config = {**CONFIGS, **HYBRIDS}[kind]()
+    for name, value in changes.items():
+        setattr(config, name, value)
     if kind in MULTIMODAL:
         model = MULTIMODAL[kind]._from_config(config, attn_implementation=attention)
     else:

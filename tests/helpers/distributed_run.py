@@ -52,13 +52,12 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
             per_device_eval_batch_size=2,
             target_batch_size=3,
             optim="sgd",
-            learning_rate=0.1 if method == ["act"] else 0.5,
             method=method,
             # Shorter passes, where nothing needs whole ones
             layers=[0] if method == ["act"] else None,
             log_consistency_metrics=len(method) > 1,
             anchor_ratio=1 / 3,  # 8 anchors: three whole batches
-            **{"max_steps": 3, **options(), **others},
+            **{"learning_rate": 0.1 if method == ["act"] else 0.5, "max_steps": 3, **options(), **others},
         ),
         train_dataset=make_pairs(rows, completion=given),
         eval_dataset=held_out.to_iterable_dataset() if streamed else held_out,

@@ -17,7 +17,7 @@ from transformers import (
 )
 from trl.models.utils import _ForwardRedirection
 
-from tests.helpers.architectures import CONFIGS, SHAPE, WINDOW, WITHOUT_MLP, add_lora, make
+from tests.helpers.architectures import CONFIGS, HYBRIDS, SHAPE, WINDOW, WITHOUT_MLP, add_lora, make
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.passes.blocks import DOWN_PROJECTIONS, find_blocks, resolve_layers
 from trl_consistency.passes.capture import capture_states, head_of
@@ -190,6 +190,18 @@ def test_gradients_with_checkpointing(kind, lora, need_last_hidden):
     assert got.keys() == expected.keys()
     assert any(f".{2 + need_last_hidden}." in name for name in got)
     assert all(gradient.abs().max() > 0 for name, gradient in got.items() if ".mlp." in name and ".0." in name)
+    assert_close(got, expected)
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_gradients_of_hybrids_with_checkpointing(kind):
+    model, inputs = add_lora(make(kind)).train(), batch()
+    options = {"mlp": True, "attention": True, "need_last_hidden": True}
+    expected = gradients(model, inputs, **options)
+    model.enable_input_require_grads()
+    model.get_base_model().gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    got = gradients(model, inputs, **options)
+    assert any("lora" in name and gradient.abs().max() > 0 for name, gradient in got.items())
     assert_close(got, expected)
 
 

@@ -92,6 +92,7 @@ def capture_states(
     attention: bool = False,
     need_last_hidden: bool = False,
     need_routing: bool = False,
+    inputs: dict[str, Any] | None = None,
 ) -> States:
     """
     Runs the text backbone and keeps the states of some blocks (in the form that [`resolve_layers`] takes) at some
@@ -101,7 +102,7 @@ def capture_states(
     with a wanted state, or completely if `need_last_hidden`. Without gradients, only the chosen positions are kept. With
     gradients, autograd keeps what it needs. Rows (B, T) may be padded on either side: position ids follow
     `attention_mask`, so a row has the same states alone and in any batch. In training mode, attention rows include the
-    model's attention dropout. The model must not be wrapped; for a wrapped model, call this inside the wrapper's forward.
+    model's attention dropout. `inputs` go to the backbone in place of the mask and its position ids. The model must not be wrapped; for a wrapped model, call this inside the wrapper's forward.
     """
     options = {"output_router_logits": True} if need_routing else {}
     if has_learned_prompt(model) and not (residual or mlp or attention):
@@ -145,16 +146,13 @@ def capture_states(
             hooks.callback(module.register_forward_pre_hook(into(states.mlp, dims=(2, 3))).remove)
         for module in attentions.values():
             hooks.callback(module.register_forward_hook(into(states.attention, index=1, dims=(4,))).remove)
-        mask = needed_mask(blocks.backbone, attention_mask)
+        if inputs is None:
+            mask = needed_mask(blocks.backbone, attention_mask)
+            # The default position ids would count left padding.
+            position_ids = None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
+            inputs = {"attention_mask": mask, "position_ids": position_ids}
         with blocks.shortened(depth):
-            output = blocks.backbone(
-                input_ids=input_ids,
-                attention_mask=mask,
-                # The default position ids would count left padding.
-                position_ids=None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0),
-                use_cache=False,
-                **options,
-            )
+            output = blocks.backbone(input_ids=input_ids, use_cache=False, **inputs, **options)
 
     expected = len(layers) if residual else 0, len(down_projections), len(attentions)
     for number, seen in zip(expected, (states.residual, states.mlp, states.attention), strict=True):
