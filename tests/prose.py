@@ -85,7 +85,7 @@ def plain(paragraph: str) -> str:
 
 
 def sentences(paragraph: str) -> list[str]:
-    return [part for part in re.split(r"(?<=[.!?])[)\"”]*\s+(?=[\"“(]?[A-Z0-9])", paragraph) if re.search(r"\w", part)]
+    return [part for part in re.split(r"(?<=[.!?])[)\"”]*\s+(?=[\"“(]?(?:[A-Z0-9]|code\b))", paragraph) if re.search(r"\w", part)]
 
 
 def words(sentence: str) -> int:
