@@ -30,7 +30,6 @@ RIDDLES = {
     r"\bbut for\b": "except",
     r"\bnotwithstanding\b": "despite",
     r"\bin the place of\b": "instead of",
-    r"\bin place of\b": "instead of",
     r"\bthat came to (?:none|nothing)\b": "say what did not happen",
     r"\bcame to an end\b": "ended",
     r"\bas it were\b": "leave it out",
