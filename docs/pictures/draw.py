@@ -28,7 +28,9 @@ def box(x: int, y: int, width: int, title: str, text: str, colour: str) -> str:
 
 
 def arrow(x: int, y: int, to_x: int, to_y: int) -> str:
-    return f'<line x1="{x}" y1="{y}" x2="{to_x}" y2="{to_y}" stroke="{GREY}" stroke-width="2" marker-end="url(#head)"/>'
+    return (
+        f'<line x1="{x}" y1="{y}" x2="{to_x}" y2="{to_y}" stroke="{GREY}" stroke-width="2" marker-end="url(#head)"/>'
+    )
 
 
 def picture(reference: str, student: str, compared: str) -> str:
