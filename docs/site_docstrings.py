@@ -24,6 +24,7 @@ def tidy(text: str) -> str:
     text = plain_reference(text)
     text = re.sub(r"^ +> Parameters .*\n\n?", "", text, flags=re.MULTILINE)
     text = re.sub(r"^( *)> \[!(\w+)\]$", r"\1> **\2**\n\1>", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *>) ([^-\n].*)\n(?= *> - )", r"\1 \2\n\1\n", text, flags=re.MULTILINE)
     return PARAMETER.sub(google_parameter, text)
 
 

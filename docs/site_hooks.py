@@ -34,7 +34,15 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
     # `make reproduce` draws the pictures of results.md, once there are cells.
     if not (ROOT / "docs" / "results" / "cells").exists():
         markdown = re.sub(r"!\[([^\]]*)\]\(results/[^)]+\)", r"(\1: not drawn yet.)", markdown)
-    return re.sub(r"<!-- from CONTRIBUTING.md: (.+?) -->", lambda match: section(match[1]), markdown)
+    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
+    parts[::2] = [lists(part) for part in parts[::2]]
+    return re.sub(r"<!-- from CONTRIBUTING.md: (.+?) -->", lambda match: section(match[1]), "".join(parts))
+
+
+def lists(text: str) -> str:
+    """Lists as Python-Markdown reads them. The pages have them as GitHub does, where they are read too."""
+    text = re.sub(r"^  (?=\S)", "    ", text, flags=re.MULTILINE)
+    return re.sub(r"(\n\n    (?!- )(?:.+\n)+?)(?=- )", r"\1\n", text)  # after a second paragraph of an item
 
 
 def section(title: str) -> str:
