@@ -44,6 +44,13 @@ def resume_another(
     trainer.train(resume_from_checkpoint=str(folder), resume_changed=changed)
 
 
+def resume_model_alone(room: Room) -> None:
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "save_only_model": True}
+    arguments = {"model": make_model(), "processing_class": make_tokenizer()}
+    room.trainer(options=options, **arguments).train()
+    room.trainer(options=options, **arguments).train(resume_from_checkpoint=str(room.path / "out" / "checkpoint-1"))
+
+
 def edit_state(folder: Path, **changes: Any) -> None:
     file = folder / "trainer_state.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -86,6 +93,12 @@ CASES: list[Case] = [
         "An adapter as a pickle, which could run code",
         "…adapter holds its adapter as a pickle (adapter_model.bin), which is not loaded: it could run code. If you trust it, convert it to safetensors: `PeftModel.from_pretrained(base_model, folder).save_pretrained(new_folder)`.",
         lambda room: resume(room, pickled_adapter(room)),
+    ),
+    Case(
+        "checkpoint of the model alone",
+        "A checkpoint that was saved with `save_only_model`",
+        "`resume_from_checkpoint`: …checkpoint-1 holds the model alone (`save_only_model`), without the states of the optimizer, …",
+        resume_model_alone,
     ),
     Case(
         "pickled checkpoint",

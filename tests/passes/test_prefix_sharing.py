@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, GenerationConfig, MptConfig
+from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, GenerationConfig, LlamaConfig, MptConfig
 
 from tests.helpers.architectures import CONFIGS, HYBRIDS, SHAPE, add_lora, make
 from trl_consistency.errors import ConsistencyError
@@ -330,6 +330,29 @@ def test_the_trial_finds_other_states(config, reason):
     expected = row_by_row(model, *batch)
     torch.testing.assert_close(states.hidden[batch[3].bool()], expected, rtol=1e-4, atol=2e-5)
     assert reason in PrefixSharing(use_cache=False)(model.bfloat16(), *batch).reason
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "dynamic", "factor": 4.0},
+        {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4},
+    ],
+)
+def test_positions_that_depend_on_the_length_of_a_pass(rope):
+    """Rows of 40 tokens have other positions than their prompts of 20; the rows of the trial are shorter than both limits."""
+    config = LlamaConfig(
+        **{**SHAPE, "max_position_embeddings": 128 if rope["rope_type"] == "longrope" else 38},
+        rope_parameters={"rope_theta": 10_000.0, "original_max_position_embeddings": 38, **rope},
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    prompt_ids, completion_ids = torch.randint(3, 120, (1, 20)).expand(3, -1), torch.randint(3, 120, (3, 25))
+    rows = prompt_ids, torch.ones_like(prompt_ids), completion_ids, torch.ones_like(completion_ids)
+    states = PrefixSharing()(model, *rows)
+    expected = PrefixSharing(share=False)(model, *rows)
+    torch.testing.assert_close(states.hidden, expected.hidden, rtol=1e-4, atol=2e-5)
+    assert "depend on the length of a pass" in PrefixSharing(max_mask_entries=1)(model, *rows).reason
 
 
 def test_the_trial_leaves_the_model_as_it_was():

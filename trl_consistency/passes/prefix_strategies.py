@@ -106,6 +106,17 @@ def _positions(mask: Tensor) -> Tensor:
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
+def _rope_of_length(config: Any) -> str | None:
+    """Returns the kind of rotary positions that the longest row of a pass decides, if a model has such."""
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    parts = [
+        rope,
+        *(part for part in rope.values() if isinstance(part, dict)),
+    ]  # one set, or one for each type of layer
+    kinds = [str(part.get("rope_type", "")) for part in parts]
+    return next((kind for kind in kinds if "dynamic" in kind or kind == "longrope"), None)
+
+
 def windows_of(config: Any) -> list[int | None]:
     """Returns the attention window of each block, `None` for full attention."""
     return [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
@@ -148,6 +159,9 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     prompt_ids = (81 + columns[:16]).expand(4, -1)
     batch = Batch.of(prompt_ids % vocabulary, prompt_mask, completion_ids % vocabulary, completion_mask)
     refused: dict[str, str] = {}
+    if rope_type := _rope_of_length(backbone.config):
+        # The trial's rows may be too short to show it.
+        refused["cache"] = f"the positions of `{name}` depend on the length of a pass (`rope_type` {rope_type})"
     if kinds & RECURRENT.keys():
         refused["packed"] = f"`{name}` has recurrent layers, which would carry one completion's state into the next"
     with torch.no_grad(), dropout_off(backbone):

@@ -25,7 +25,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..models.embedded_models import resolve_model
 from ..models.loading import check_loadable
 from ..trainer.run.checks import check_adapter_folder, check_not_model_folder, check_output_dir
-from ..trainer.run.interruption import find_checkpoint
+from ..trainer.run.interruption import check_has_states, find_checkpoint
 from ..upstream import end_run
 from .loading import get_split, load_pairs
 from .model_options import check_model_options
@@ -51,6 +51,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
         raise ConsistencyError(NO_PREDICTION)
     check_output_dir(training_args.output_dir)
     checkpoint = find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
+    if checkpoint is not None:
+        check_has_states(checkpoint)
     splits = load_pairs(script_args, dataset_args)
     train_dataset, eval_dataset = _preferences(splits, script_args.dataset_train_split, "dataset_train_split"), None
     if training_args.eval_strategy != "no" or training_args.eval_on_start:

@@ -32,7 +32,7 @@ from ...models.sharding import is_sharded
 from ...passes.blocks import resolve_layers
 from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend
-from .interruption import check_unchanged, find_checkpoint
+from .interruption import check_has_states, check_unchanged, find_checkpoint
 from .manifest import GENERATION, OPTIMISATION, OPTIONS
 
 
@@ -155,6 +155,7 @@ def check_training_options(
         check_checkpoint(checkpoint, trainer.model)
     if checkpoint is not None:
         check_unchanged(checkpoint)
+        check_has_states(checkpoint)
     trainer.run_record.compare(checkpoint, resume_changed)
     if trainer.optimizer is None and trainer.lr_scheduler is not None:
         raise ConsistencyError(

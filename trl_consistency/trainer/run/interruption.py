@@ -92,6 +92,15 @@ def check_unchanged(checkpoint: str | Path) -> None:
         )
 
 
+def check_has_states(checkpoint: str | Path) -> None:
+    """Raises [`ConsistencyError`] for a checkpoint without the states that a run goes on with."""
+    if not any(Path(checkpoint).glob("rng_state*.pth")):
+        raise ConsistencyError(
+            f"`resume_from_checkpoint`: {checkpoint} holds the model alone (`save_only_model`), without the states of the optimizer, "
+            "the schedule and chance, with which a run goes on. Name another checkpoint, or begin a new run with this model."
+        )
+
+
 def changed_file(checkpoint: str | Path, suffixes: tuple[str, ...] = LOADED) -> str | None:
     """Returns a file with one of these suffixes that was changed or deleted since the checkpoint was saved, if any."""
     try:
