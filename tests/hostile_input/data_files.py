@@ -231,6 +231,33 @@ CASES: list[Case] = [
         "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out.",
         lambda room: room.train(test_split_size=0.1),
     ),
+    *(
+        Case(
+            f"test_split_size {size}",
+            f"`test_split_size: {size}` of a mixture",
+            f"`test_split_size` must be a share between 0 and 1, or fewer rows than there are (2), got {size}.",
+            lambda room, size=size: room.train(
+                f"datasets: [{{path: {room.file('a.jsonl', [CHAT, CHAT])}}}]\n", dataset_name="", test_split_size=size
+            ),
+        )
+        for size in (-0.1, 1.0, 2)
+    ),
+    Case(
+        "test_split_size of one question",
+        "A share for the test of a mixture of one question, whose rows stay together",
+        "`test_split_size` of 0.5 leaves no row for training: rows of one question stay together. Lower it.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [CHAT, CHAT])}}}]\n", dataset_name="", test_split_size=0.5
+        ),
+    ),
+    Case(
+        "negative fraction",
+        "A `fraction` of a mixture below 0, which would leave the data out",
+        "`fraction` must be a finite number of at least 0, got -0.5 for …a.jsonl.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: -0.5}}]\n", dataset_name=""
+        ),
+    ),
     Case(
         "mixture without file",
         "A file of a mixture that is not there",

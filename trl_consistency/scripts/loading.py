@@ -1,13 +1,16 @@
 """Loads data sets for the training scripts."""
 
+import math
 import os
+import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetDict, IterableDatasetDict
+from datasets import Dataset, DatasetDict, IterableDatasetDict
 from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
@@ -23,11 +26,15 @@ from ..data.folders import (
 from ..data.local_data import builder_of, cached_by_content, load_as_written, patterns_of, texts_as_written
 from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
+from ..evaluation.rates.measures import sources_of
 from ..models.embedded_models import EMBEDDED, SMOLLM2
 from ..organism import load_control_dataset, load_organism_datasets
 from ..smollm2.rows import load_smollm2_datasets
 from ..trainer.callbacks.evaluation import check_options
 
+
+# Decides which pairs of a mixture are for testing. It is the same for all runs, so that they are compared on the same ones.
+SPLIT_SEED = 42
 
 # Errors of `datasets` for unreadable files, folders without data, scripts, and unknown names.
 LOADING_ERRORS = (DatasetGenerationError, OSError, RuntimeError, ValueError)
@@ -111,6 +118,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
                 "Leave them out, or load the data without streaming."
             )
         for entry in dataset_args.datasets:
+            if entry.fraction is not None and not (math.isfinite(entry.fraction) and entry.fraction >= 0):
+                raise ConsistencyError(
+                    f"`fraction` must be a finite number of at least 0, got {entry.fraction} for {entry.path}."
+                )
             extension = os.path.splitext(entry.path)[1]
             check_json(entry.path)
             check_csv(entry.path)
@@ -121,14 +132,17 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
                 pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
                 entry.path, entry.data_files = FILE_TYPES[extension], pattern
             check_data_folder(entry.path)
-            if not (entry.name or entry.data_dir or entry.data_files) and (files := split_files(entry.path)):
-                entry.path, entry.data_files = builder_of(files), patterns_of(files)
+            folder = os.path.join(entry.path, entry.data_dir) if entry.data_dir else entry.path
+            if not (entry.name or entry.data_files) and (files := split_files(folder)):
+                entry.path, entry.data_dir, entry.data_files = builder_of(files), None, patterns_of(files)
         try:
             sources = [(entry.path, entry.data_dir, entry.data_files) for entry in dataset_args.datasets]
+            test_size, dataset_args.test_split_size = dataset_args.test_split_size, None
             with cached_by_content(*([] if streaming else sources)), texts_as_written():
-                return get_dataset(dataset_args)
+                mixture = get_dataset(dataset_args)
         except LOADING_ERRORS as error:
             raise ConsistencyError(f"`datasets` cannot be loaded: {one_line(error.__cause__ or error)}") from None
+        return mixture if test_size is None else _split_off_test(mixture["train"], test_size)
     if dataset_args.test_split_size is not None:
         raise ConsistencyError(
             "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out."
@@ -141,6 +155,41 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             return splits
         return IterableDatasetDict({split: rows.to_iterable_dataset() for split, rows in splits.items()})
     return _load_named(name, script_args.dataset_config, streaming)
+
+
+def _split_off_test(pairs: Dataset, size: float) -> DatasetDict:
+    """
+    Returns pairs in the splits `train` and `test`, of which the latter has this share or number of rows, or a few more:
+    rows of one source stay together. TRL would draw single rows, other ones in each process.
+    """
+    is_count = isinstance(size, int) or size > 1  # 1.0 would be all rows, or one
+    if not (0 < size < 1 or (is_count and 1 <= size < len(pairs) and float(size).is_integer())):
+        raise ConsistencyError(
+            f"`test_split_size` must be a share between 0 and 1, or fewer rows than there are ({len(pairs)}), got {size}."
+        )
+    wanted = max(1, round(size * len(pairs))) if size < 1 else int(size)
+    of_source = [
+        column
+        for column in ("clean_prompt", "source_id", "tools", "chat_template_kwargs")
+        if column in pairs.column_names
+    ]
+    rows = list(pairs.select_columns(of_source))
+    sources = sources_of(rows) if "clean_prompt" in of_source else list(map(str, range(len(pairs))))
+    counts = Counter(sources)
+    drawn: set[str] = set()
+    for source in random.Random(SPLIT_SEED).sample(sorted(counts), len(counts)):
+        if wanted <= 0:
+            break
+        drawn.add(source)
+        wanted -= counts[source]
+    if len(drawn) == len(counts):
+        raise ConsistencyError(
+            f"`test_split_size` of {size:g} leaves no row for training: rows of one question stay together. Lower it."
+        )
+    split = {
+        name: [n for n, of in enumerate(sources) if (of in drawn) == (name == "test")] for name in ("train", "test")
+    }
+    return DatasetDict({name: pairs.select(numbers) for name, numbers in split.items()})
 
 
 def load_anchors(script_args: ConsistencyScriptArguments) -> Any:
