@@ -259,6 +259,34 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "a configuration of a mixture",
+        "A configuration of `dataset_name` with `datasets` in its place",
+        "`dataset_config` is given, but the data are `datasets`: give each of those its `name` instead.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [CHAT])}}}]\n", dataset_name="", dataset_config="x"
+        ),
+    ),
+    Case(
+        "a configuration of embedded pairs",
+        "A configuration of the embedded pairs, which have none",
+        "`dataset_config` is x, but embedded:organism has no configurations.",
+        lambda room: room.train(dataset_name="embedded:organism", dataset_config="x"),
+    ),
+    *(
+        Case(
+            f"{name} alone",
+            f"`{name}` without the data set that it is of",
+            f"`{name}` is given, but no `{needed}`, of which it would be.",
+            lambda room, name=name, given=given: room.train(**{name: "x"}, **given),
+        )
+        for name, needed, given in (
+            ("anchor_dataset_config", "anchor_dataset_name", {}),
+            ("anchor_dataset_split", "anchor_dataset_name", {}),
+            ("guard_dataset_config", "guard_dataset_name", {"guard_split": "train", "guard_every": 1}),
+            ("guard_control_split", "guard_control_dataset_name", {"guard_split": "train", "guard_every": 1}),
+        )
+    ),
+    Case(
         "mixture without file",
         "A file of a mixture that is not there",
         "There is no file gone.jsonl.",

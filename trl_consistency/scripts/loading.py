@@ -110,6 +110,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
     streaming = script_args.dataset_streaming or dataset_args.streaming
     if dataset_args.datasets and name:
         raise ConsistencyError("Both `datasets` and `dataset_name` are given: keep one.")
+    if dataset_args.datasets and script_args.dataset_config is not None:
+        raise ConsistencyError(
+            "`dataset_config` is given, but the data are `datasets`: give each of those its `name` instead."
+        )
     if dataset_args.datasets:
         dataset_args.streaming = streaming
         if streaming and (dataset_args.test_split_size or any(entry.fraction for entry in dataset_args.datasets)):
@@ -150,6 +154,7 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
     if not name:
         raise ConsistencyError("No data: give `dataset_name` (a hub data set, a folder or a file) or `datasets`.")
     if name in EMBEDDED_PAIRS:
+        _refuse_config("dataset_config", script_args.dataset_config, name)
         splits = EMBEDDED_PAIRS[name]()
         if not streaming:
             return splits
@@ -196,9 +201,11 @@ def load_anchors(script_args: ConsistencyScriptArguments) -> Any:
     """Loads a recipe's anchors, or returns None if it names none."""
     name = script_args.anchor_dataset_name
     if not name:
+        _refuse_without(script_args, "anchor_dataset_name", "anchor_dataset_config", "anchor_dataset_split")
         return None
     if name == EMBEDDED:
-        return load_control_dataset(split="train")
+        _refuse_config("anchor_dataset_config", script_args.anchor_dataset_config, name)
+        return _control(script_args, "anchor_dataset_split")
     dataset = _load_named(name, script_args.anchor_dataset_config, script_args.dataset_streaming)
     return get_split(dataset, script_args.anchor_dataset_split, "anchor_dataset_split")
 
@@ -225,22 +232,47 @@ def load_guard(script_args: ConsistencyScriptArguments, training_args: Any) -> d
     check_options(training_args, **options)
     name, config = script_args.guard_dataset_name, script_args.guard_dataset_config
     if name is None:
+        _refuse_without(script_args, "guard_dataset_name", "guard_dataset_config")
         name, config = script_args.dataset_name, script_args.dataset_config
     if not name:
         raise ConsistencyError("`guard_split` is given, but no data set: name it in `guard_dataset_name`.")
+    if name in EMBEDDED_PAIRS:
+        _refuse_config("guard_dataset_config", config, name)
     splits = EMBEDDED_PAIRS[name]() if name in EMBEDDED_PAIRS else _load_named(name, config, False)
     control, control_name = None, script_args.guard_control_dataset_name
+    if not control_name:
+        of_control = ("guard_control_dataset_config", "guard_control_split")
+        _refuse_without(script_args, "guard_control_dataset_name", *of_control)
     if control_name == EMBEDDED:
-        control = load_control_dataset()
+        _refuse_config("guard_control_dataset_config", script_args.guard_control_dataset_config, control_name)
+        control = _control(script_args, "guard_control_split")
     elif control_name:
-        of_control = _load_named(control_name, script_args.guard_control_dataset_config, False)
-        control = get_split(of_control, script_args.guard_control_split, "guard_control_split")
+        controls = _load_named(control_name, script_args.guard_control_dataset_config, False)
+        control = get_split(controls, script_args.guard_control_split, "guard_control_split")
     data = {
         "eval_dataset": get_split(splits, script_args.guard_split, "guard_split"),
         "control_dataset": control,
     }
     draw_sample(data["eval_dataset"], control)  # fails early on faulty rows
     return {**data, **options}
+
+
+def _refuse_without(script_args: ConsistencyScriptArguments, needed: str, *options: str) -> None:
+    """Raises [`ConsistencyError`] for options that say how to read a data set that is not named."""
+    for option_name in options:
+        if getattr(script_args, option_name) != getattr(ConsistencyScriptArguments, option_name):
+            raise ConsistencyError(f"`{option_name}` is given, but no `{needed}`, of which it would be.")
+
+
+def _refuse_config(option_name: str, config: str | None, name: str) -> None:
+    if config is not None:
+        raise ConsistencyError(f"`{option_name}` is {config}, but {name} has no configurations.")
+
+
+def _control(script_args: ConsistencyScriptArguments, option_name: str) -> Dataset:
+    """Returns the split of the embedded control questions that an option names."""
+    splits = {split: load_control_dataset(split=split) for split in ("train", "test")}
+    return get_split(DatasetDict(splits), getattr(script_args, option_name), option_name)
 
 
 def _load_named(name: str, config: str | None, streaming: bool) -> Any:
