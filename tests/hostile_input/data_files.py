@@ -231,6 +231,61 @@ CASES: list[Case] = [
         "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out.",
         lambda room: room.train(test_split_size=0.1),
     ),
+    *(
+        Case(
+            f"test_split_size {size}",
+            f"`test_split_size: {size}` of a mixture",
+            f"`test_split_size` must be a share between 0 and 1, or fewer rows than there are (2), got {size}.",
+            lambda room, size=size: room.train(
+                f"datasets: [{{path: {room.file('a.jsonl', [CHAT, CHAT])}}}]\n", dataset_name="", test_split_size=size
+            ),
+        )
+        for size in (-0.1, 1.0, 2)
+    ),
+    Case(
+        "test_split_size of one question",
+        "A share for the test of a mixture of one question, whose rows stay together",
+        "`test_split_size` of 0.5 leaves no row for training: rows of one question stay together. Lower it.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [CHAT, CHAT])}}}]\n", dataset_name="", test_split_size=0.5
+        ),
+    ),
+    Case(
+        "negative fraction",
+        "A `fraction` of a mixture below 0, which would leave the data out",
+        "`fraction` must be a finite number of at least 0, got -0.5 for …a.jsonl.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: -0.5}}]\n", dataset_name=""
+        ),
+    ),
+    Case(
+        "a configuration of a mixture",
+        "A configuration of `dataset_name` with `datasets` in its place",
+        "`dataset_config` is given, but the data are `datasets`: give each of those its `name` instead.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [CHAT])}}}]\n", dataset_name="", dataset_config="x"
+        ),
+    ),
+    Case(
+        "a configuration of embedded pairs",
+        "A configuration of the embedded pairs, which have none",
+        "`dataset_config` is x, but embedded:organism has no configurations.",
+        lambda room: room.train(dataset_name="embedded:organism", dataset_config="x"),
+    ),
+    *(
+        Case(
+            f"{name} alone",
+            f"`{name}` without the data set that it is of",
+            f"`{name}` is given, but no `{needed}`, of which it would be.",
+            lambda room, name=name, given=given: room.train(**{name: "x"}, **given),
+        )
+        for name, needed, given in (
+            ("anchor_dataset_config", "anchor_dataset_name", {}),
+            ("anchor_dataset_split", "anchor_dataset_name", {}),
+            ("guard_dataset_config", "guard_dataset_name", {"guard_split": "train", "guard_every": 1}),
+            ("guard_control_split", "guard_control_dataset_name", {"guard_split": "train", "guard_every": 1}),
+        )
+    ),
     Case(
         "mixture without file",
         "A file of a mixture that is not there",

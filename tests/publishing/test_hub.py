@@ -215,6 +215,23 @@ def test_links_that_are_neither_read_nor_sent_stay(adapter_dir, tmp_path, capsys
     assert "scheduler" not in capsys.readouterr().out.split("Stays here")[0]
 
 
+def test_pictures_of_figures_that_are_not_there_stay(hub, adapter_dir, capsys):
+    """Whoever removes the results of another model, as an error says, would have sent their pictures."""
+    for name in ("rates.png", "outcomes.png", "mine.png"):
+        (adapter_dir / name).write_bytes(b"\x89PNG")
+    publish(adapter_dir, "me/bct")
+    assert {"rates.png", "outcomes.png", "mine.png"} <= hub.files("me/bct").keys()
+    (adapter_dir / "consistency_results.json").unlink()
+    with pytest.warns(UserWarning, match="^me/bct: removed what an earlier upload left"):
+        publish(adapter_dir, "me/bct")
+    assert "mine.png" in hub.files("me/bct")
+    assert not {"rates.png", "outcomes.png"} & hub.files("me/bct").keys()
+    publish(adapter_dir, "me/bct", dry_run=True)
+    assert "rates.png: a picture of figures, and there is no consistency_results.json" in capsys.readouterr().out
+    publish(adapter_dir, "me/bct", include=["rates.png"])
+    assert "rates.png" in hub.files("me/bct")
+
+
 def test_files_of_an_earlier_model_go(hub, adapter_dir, tmp_path):
     """Left there, they would be loaded in place of the model that was sent last."""
     publish(adapter_dir, "me/bct")

@@ -166,6 +166,45 @@ def test_na_is_text_where_a_readme_names_the_files_unless_it_says_otherwise(tmp_
         assert [row["biased_answer"] for row in rows] == expected
 
 
+def test_a_mixture_is_split_by_question_and_always_alike(tmp_path):
+    """At random rows, each process and each run would have had others, and a question would be on both sides."""
+    rows = [row | {"source_id": number // 4} for number, row in enumerate(rows_of("a", count=80))]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    def load(size):
+        mixture = DatasetMixtureConfig(datasets=[DatasetConfig(path=str(tmp_path / "a.jsonl"))], test_split_size=size)
+        return load_pairs(ConsistencyScriptArguments(), mixture)
+
+    for size, count in ((0.25, 20), (10, 12)):
+        found, again = load(size), load(size)
+        assert {split: rows[:] for split, rows in found.items()} == {split: rows[:] for split, rows in again.items()}
+        assert not {*found["train"]["source_id"]} & {*found["test"]["source_id"]}
+        assert (len(found["train"]), len(found["test"])) == (80 - count, count)
+        assert found["train"]["source_id"] == sorted(found["train"]["source_id"]), "in the order of the data"
+    for size in (0, -0.1, 1.0, 80, float("nan")):
+        with pytest.raises(ConsistencyError, match="`test_split_size` must be a share between 0 and 1, or fewer rows"):
+            load(size)
+    with pytest.raises(ConsistencyError, match="`test_split_size` of 79 leaves no row for training"):
+        load(79)
+
+
+@pytest.mark.parametrize("share", [-0.5, float("nan"), float("inf")])
+def test_a_share_that_is_none(tmp_path, share):
+    """A negative one left its data set out in silence."""
+    write_rows(tmp_path / "a.jsonl", "a")
+    entries = [DatasetConfig(path=str(tmp_path / "a.jsonl"), fraction=of) for of in (share, 1.0)]
+    with pytest.raises(ConsistencyError, match="`fraction` must be a finite number of at least 0"):
+        load_pairs(ConsistencyScriptArguments(), DatasetMixtureConfig(datasets=entries))
+
+
+def test_files_of_a_folder_in_a_folder_are_split_by_their_names(tmp_path):
+    for name in ("train", "test", "test_old"):
+        write_rows(tmp_path / "sub" / f"{name}.jsonl", name)
+    entry = DatasetConfig(path=str(tmp_path), data_dir="sub", split="test")
+    found = load_pairs(ConsistencyScriptArguments(), DatasetMixtureConfig(datasets=[entry]))
+    assert found["train"]["clean_prompt"][:] == ["test 0", "test 1"]
+
+
 @pytest.mark.parametrize("name", ["more.tsv", "test.ndjson", "old/data.arrow", "test.tsv.gz", "test.zip", "test.xlsx"])
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_file_of_data_that_is_not_read_is_named(tmp_path, name, beside):

@@ -289,8 +289,9 @@ class Results:
             )
         if cut := self.cut_answers():
             found.append(
-                f"{cut} of {len(grades)} answer(s) reached `max_completion_length` (`AnswerOptions.max_new_tokens`) without an "
-                "end-of-turn token; they are graded as they are. Raise it to avoid this."
+                f"{cut} of {len(grades)} answer(s) reached `max_completion_length` (`AnswerOptions.max_new_tokens`), or the end of "
+                "the model's context, without an end-of-turn token; they are graded as they are. Raise it, or shorten the prompts, "
+                "to avoid this."
             )
         answers = [answer for of_set in self.sets.values() for side in SIDES for answer in of_set.answers[side]]
         found += warning_of_markers(answer.other_markers for answer in answers)

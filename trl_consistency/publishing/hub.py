@@ -13,7 +13,7 @@ from ..escaping import printable
 from ..files import write_bytes
 from ..finite import check_files
 from .page import check_halves, is_hub_name, prepare_page
-from .results import RESULTS_FILE
+from .results import PICTURES, RESULTS_FILE
 from .secret_scan import check_links, choose_files, scan
 
 
@@ -24,7 +24,7 @@ LOADED = (
     *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*", "adapter_model*.bin", "adapter_config.json"),
     *("config.json", "generation_config.json", "*.jinja", "chat_template.json", "tokenizer*", "vocab*", "merges.txt"),
     *("special_tokens_map.json", "added_tokens.json", "processor_config.json", "preprocessor_config.json"),
-    RESULTS_FILE,
+    *(RESULTS_FILE, *PICTURES),
 )
 
 
@@ -80,6 +80,12 @@ def publish(
     check_links(folder, include)
     changed = prepare_page(folder, repo_id, base_model)
     files, left_out = choose_files(folder, include)
+    card = changed["README.md"].decode()
+    for name in PICTURES:
+        is_asked_for = name in card or any(fnmatch(name, pattern) for pattern in include)
+        if name in files and RESULTS_FILE not in files and not is_asked_for:
+            files.remove(name)
+            left_out[name] = f"a picture of figures, and there is no {RESULTS_FILE}"
     findings = scan(folder, files, changed, include)
     if findings:
         listed = "\n".join(f"  {finding}" for finding in findings)

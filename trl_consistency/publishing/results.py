@@ -22,6 +22,8 @@ RESULTS_FILE = "consistency_results.json"
 # Incremented when a figure's meaning changes. Before 2, rates left out unread answers. Better rules for reading answers, and
 # further names of them, leave it as it is: a rate is still the same share of the same rows, only read with fewer mistakes.
 RESULTS_FORMAT = 2
+# Those that `evaluate --save_to_adapters true` draws beside the file. Without the file, they may be of another model.
+PICTURES = ("outcomes.png", "rates.png")
 ROUNDING = 0.006  # figures may be rounded to two places
 # Marks our entries in a card's `model-index`.
 DATASET_TYPE = "consistency-pairs"

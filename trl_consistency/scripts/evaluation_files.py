@@ -42,6 +42,7 @@ from ..local_names import last_name
 from ..models.loading import BASE
 from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
+from ..publishing.results import PICTURES as RESULT_PICTURES
 from ..publishing.results import RESULTS_FILE, model_digest
 from ..smollm2.checkpoint import origin_of
 from ..trainer.run.interruption import MANIFEST, changed_file
@@ -52,7 +53,7 @@ from ..trainer.run.interruption import MANIFEST, changed_file
 FORMAT = 3
 
 ANSWERS_FILE = "answers"
-PICTURES = ("outcomes.png", "rates.png", "tradeoff.png", "training.png")
+PICTURES = (*RESULT_PICTURES, "tradeoff.png", "training.png")
 
 # Number of rows whose answers the report shows, by kind: questions, harmful and benign requests, others.
 EXAMPLES_OF_A_KIND = 3
@@ -273,7 +274,7 @@ def save_to_adapters(
             if (folder / "README.md").exists():
                 add_results(folder, unfinished)
             written = os.listdir(unfinished)
-        remove_earlier(folder, written, PICTURES[:2])
+        remove_earlier(folder, written, RESULT_PICTURES)
         print(f"{folder / RESULTS_FILE}: {'results replaced' if had else 'results written'}.", file=sys.stderr)
 
 

@@ -1,13 +1,16 @@
 """Loads data sets for the training scripts."""
 
+import math
 import os
+import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetDict, IterableDatasetDict
+from datasets import Dataset, DatasetDict, IterableDatasetDict
 from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
@@ -23,11 +26,15 @@ from ..data.folders import (
 from ..data.local_data import builder_of, cached_by_content, load_as_written, patterns_of, texts_as_written
 from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
+from ..evaluation.rates.measures import sources_of
 from ..models.embedded_models import EMBEDDED, SMOLLM2
 from ..organism import load_control_dataset, load_organism_datasets
 from ..smollm2.rows import load_smollm2_datasets
 from ..trainer.callbacks.evaluation import check_options
 
+
+# Decides which pairs of a mixture are for testing. It is the same for all runs, so that they are compared on the same ones.
+SPLIT_SEED = 42
 
 # Errors of `datasets` for unreadable files, folders without data, scripts, and unknown names.
 LOADING_ERRORS = (DatasetGenerationError, OSError, RuntimeError, ValueError)
@@ -103,6 +110,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
     streaming = script_args.dataset_streaming or dataset_args.streaming
     if dataset_args.datasets and name:
         raise ConsistencyError("Both `datasets` and `dataset_name` are given: keep one.")
+    if dataset_args.datasets and script_args.dataset_config is not None:
+        raise ConsistencyError(
+            "`dataset_config` is given, but the data are `datasets`: give each of those its `name` instead."
+        )
     if dataset_args.datasets:
         dataset_args.streaming = streaming
         if streaming and (dataset_args.test_split_size or any(entry.fraction for entry in dataset_args.datasets)):
@@ -111,6 +122,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
                 "Leave them out, or load the data without streaming."
             )
         for entry in dataset_args.datasets:
+            if entry.fraction is not None and not (math.isfinite(entry.fraction) and entry.fraction >= 0):
+                raise ConsistencyError(
+                    f"`fraction` must be a finite number of at least 0, got {entry.fraction} for {entry.path}."
+                )
             extension = os.path.splitext(entry.path)[1]
             check_json(entry.path)
             check_csv(entry.path)
@@ -121,14 +136,17 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
                 pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
                 entry.path, entry.data_files = FILE_TYPES[extension], pattern
             check_data_folder(entry.path)
-            if not (entry.name or entry.data_dir or entry.data_files) and (files := split_files(entry.path)):
-                entry.path, entry.data_files = builder_of(files), patterns_of(files)
+            folder = os.path.join(entry.path, entry.data_dir) if entry.data_dir else entry.path
+            if not (entry.name or entry.data_files) and (files := split_files(folder)):
+                entry.path, entry.data_dir, entry.data_files = builder_of(files), None, patterns_of(files)
         try:
             sources = [(entry.path, entry.data_dir, entry.data_files) for entry in dataset_args.datasets]
+            test_size, dataset_args.test_split_size = dataset_args.test_split_size, None
             with cached_by_content(*([] if streaming else sources)), texts_as_written():
-                return get_dataset(dataset_args)
+                mixture = get_dataset(dataset_args)
         except LOADING_ERRORS as error:
             raise ConsistencyError(f"`datasets` cannot be loaded: {one_line(error.__cause__ or error)}") from None
+        return mixture if test_size is None else _split_off_test(mixture["train"], test_size)
     if dataset_args.test_split_size is not None:
         raise ConsistencyError(
             "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out."
@@ -136,6 +154,7 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
     if not name:
         raise ConsistencyError("No data: give `dataset_name` (a hub data set, a folder or a file) or `datasets`.")
     if name in EMBEDDED_PAIRS:
+        _refuse_config("dataset_config", script_args.dataset_config, name)
         splits = EMBEDDED_PAIRS[name]()
         if not streaming:
             return splits
@@ -143,13 +162,50 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
     return _load_named(name, script_args.dataset_config, streaming)
 
 
+def _split_off_test(pairs: Dataset, size: float) -> DatasetDict:
+    """
+    Returns pairs in the splits `train` and `test`, of which the latter has this share or number of rows, or a few more:
+    rows of one source stay together. TRL would draw single rows, other ones in each process.
+    """
+    is_count = isinstance(size, int) or size > 1  # 1.0 would be all rows, or one
+    if not (0 < size < 1 or (is_count and 1 <= size < len(pairs) and float(size).is_integer())):
+        raise ConsistencyError(
+            f"`test_split_size` must be a share between 0 and 1, or fewer rows than there are ({len(pairs)}), got {size}."
+        )
+    wanted = max(1, round(size * len(pairs))) if size < 1 else int(size)
+    of_source = [
+        column
+        for column in ("clean_prompt", "source_id", "tools", "chat_template_kwargs")
+        if column in pairs.column_names
+    ]
+    rows = list(pairs.select_columns(of_source))
+    sources = sources_of(rows) if "clean_prompt" in of_source else list(map(str, range(len(pairs))))
+    counts = Counter(sources)
+    drawn: set[str] = set()
+    for source in random.Random(SPLIT_SEED).sample(sorted(counts), len(counts)):
+        if wanted <= 0:
+            break
+        drawn.add(source)
+        wanted -= counts[source]
+    if len(drawn) == len(counts):
+        raise ConsistencyError(
+            f"`test_split_size` of {size:g} leaves no row for training: rows of one question stay together. Lower it."
+        )
+    split = {
+        name: [n for n, of in enumerate(sources) if (of in drawn) == (name == "test")] for name in ("train", "test")
+    }
+    return DatasetDict({name: pairs.select(numbers) for name, numbers in split.items()})
+
+
 def load_anchors(script_args: ConsistencyScriptArguments) -> Any:
     """Loads a recipe's anchors, or returns None if it names none."""
     name = script_args.anchor_dataset_name
     if not name:
+        _refuse_without(script_args, "anchor_dataset_name", "anchor_dataset_config", "anchor_dataset_split")
         return None
     if name == EMBEDDED:
-        return load_control_dataset(split="train")
+        _refuse_config("anchor_dataset_config", script_args.anchor_dataset_config, name)
+        return _control(script_args, "anchor_dataset_split")
     dataset = _load_named(name, script_args.anchor_dataset_config, script_args.dataset_streaming)
     return get_split(dataset, script_args.anchor_dataset_split, "anchor_dataset_split")
 
@@ -176,22 +232,47 @@ def load_guard(script_args: ConsistencyScriptArguments, training_args: Any) -> d
     check_options(training_args, **options)
     name, config = script_args.guard_dataset_name, script_args.guard_dataset_config
     if name is None:
+        _refuse_without(script_args, "guard_dataset_name", "guard_dataset_config")
         name, config = script_args.dataset_name, script_args.dataset_config
     if not name:
         raise ConsistencyError("`guard_split` is given, but no data set: name it in `guard_dataset_name`.")
+    if name in EMBEDDED_PAIRS:
+        _refuse_config("guard_dataset_config", config, name)
     splits = EMBEDDED_PAIRS[name]() if name in EMBEDDED_PAIRS else _load_named(name, config, False)
     control, control_name = None, script_args.guard_control_dataset_name
+    if not control_name:
+        of_control = ("guard_control_dataset_config", "guard_control_split")
+        _refuse_without(script_args, "guard_control_dataset_name", *of_control)
     if control_name == EMBEDDED:
-        control = load_control_dataset()
+        _refuse_config("guard_control_dataset_config", script_args.guard_control_dataset_config, control_name)
+        control = _control(script_args, "guard_control_split")
     elif control_name:
-        of_control = _load_named(control_name, script_args.guard_control_dataset_config, False)
-        control = get_split(of_control, script_args.guard_control_split, "guard_control_split")
+        controls = _load_named(control_name, script_args.guard_control_dataset_config, False)
+        control = get_split(controls, script_args.guard_control_split, "guard_control_split")
     data = {
         "eval_dataset": get_split(splits, script_args.guard_split, "guard_split"),
         "control_dataset": control,
     }
     draw_sample(data["eval_dataset"], control)  # fails early on faulty rows
     return {**data, **options}
+
+
+def _refuse_without(script_args: ConsistencyScriptArguments, needed: str, *options: str) -> None:
+    """Raises [`ConsistencyError`] for options that say how to read a data set that is not named."""
+    for option_name in options:
+        if getattr(script_args, option_name) != getattr(ConsistencyScriptArguments, option_name):
+            raise ConsistencyError(f"`{option_name}` is given, but no `{needed}`, of which it would be.")
+
+
+def _refuse_config(option_name: str, config: str | None, name: str) -> None:
+    if config is not None:
+        raise ConsistencyError(f"`{option_name}` is {config}, but {name} has no configurations.")
+
+
+def _control(script_args: ConsistencyScriptArguments, option_name: str) -> Dataset:
+    """Returns the split of the embedded control questions that an option names."""
+    splits = {split: load_control_dataset(split=split) for split in ("train", "test")}
+    return get_split(DatasetDict(splits), getattr(script_args, option_name), option_name)
 
 
 def _load_named(name: str, config: str | None, streaming: bool) -> Any:

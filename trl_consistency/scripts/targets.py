@@ -81,7 +81,9 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     check_model_options(parser.given, script_args, other_args[0])
     training_args.eval_strategy = "no"
     training_args.do_eval = training_args.eval_on_start = False
-    training_args.anchor_ratio, script_args.anchor_dataset_name = 0.0, None
+    training_args.anchor_ratio = 0.0
+    for name in ("anchor_dataset_name", "anchor_dataset_config", "anchor_dataset_split"):
+        setattr(script_args, name, getattr(ConsistencyScriptArguments, name))
     if not training_args.needs_completions:
         raise ConsistencyError(
             f"`method` {training_args.method} trains without answers. For targets, set `method: bct`."

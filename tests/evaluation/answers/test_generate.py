@@ -163,3 +163,15 @@ def test_top_p_says_nothing_at_temperature_0():
     with pytest.raises(ConsistencyError, match="`batch_size` must be at least 1, got 0"):
         AnswerOptions(batch_size=0)
     AnswerOptions(top_p=0.9, temperature=0.5)
+
+
+def test_an_answer_that_runs_beyond_the_context_is_cut(monkeypatch):
+    """What a model writes there it was never trained for, and it passed for a whole answer."""
+    tokenizer, model = make_tokenizer(), make_model()
+    said = [*tokenizer(text="fox", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    monkeypatch.setattr(answering, "generate_ids", lambda model, tokenizer, prompts, *args: [said] * len(prompts))
+    rows = [row("Which?", "Dog! Which?", tokenizer)]
+    for room, is_cut in ((0, False), (-1, True)):
+        model.config.max_position_embeddings = len(rows[0]["perturbed_ids"]) + len(said) + room
+        clean, perturbed = answer_pairs(model, tokenizer, rows, AnswerOptions(8, progress=False))
+        assert (clean[0].is_cut, perturbed[0].is_cut) == (False, is_cut)

@@ -89,7 +89,7 @@ class Answer(NamedTuple):
         ids (`tuple[int, ...]`):
             Token ids of the completion.
         is_cut (`bool`, *optional*, defaults to `False`):
-            Whether the answer reached `max_new_tokens` before its end.
+            Whether the answer reached `max_new_tokens`, or the end of the model's context, before its end.
         other_markers (`tuple[str, str]`, *optional*):
             Well-known markers, other than the `thinking_markers`, of a thought that `said` has, if any.
     """
@@ -142,6 +142,8 @@ def answer_pairs(
     by_choice = [ids for ids, offered in letters.items() if offered]
     by_text = [ids for ids, offered in letters.items() if not offered]
     answers: dict[tuple[int, ...], Answer] = {}
+    config = getattr(model, "config", None)
+    context = (config and context_of(config)) or sys.maxsize
     markers = check_markers(options.thinking_markers)
     for prompts in (by_choice, by_text):
         if not prompts:
@@ -154,6 +156,7 @@ def answer_pairs(
         for prompt, ids in zip(prompts, generated, strict=True):
             is_long = prompts is by_text and len(ids) >= options.max_new_tokens
             is_cut = is_long and ids[-1] not in end_tokens(model, tokenizer)
+            is_cut |= engine is None and len(prompt) + len(ids) > context
             text, said, others = decode_answer(tokenizer, list(prompt), ids, markers)
             answers[prompt] = Answer(text, said, tuple(ids), is_cut, others)
     clean, perturbed = ([answers[tuple(row[side])] for row in rows] for side in ("clean_ids", "perturbed_ids"))
