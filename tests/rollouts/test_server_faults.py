@@ -162,6 +162,12 @@ FAULTS = {
         lambda s: instead(s, LOAD, raises(ValueError("LoRA rank 4 is greater than max_lora_rank 2."))),
         r"did not take the adapter.*greater than max_lora_rank 2.*--max-lora-rank 8",
     ),
+    "rank too small, in vLLM's own words": (
+        lambda s: instead(
+            s, LOAD, raises(Reply(500, "Call to add_lora method failed: LoRA rank 4 is greater than max_lora_rank 2."))
+        ),
+        r"did not take the adapter.*greater than max_lora_rank 2.*--max-lora-rank 8",
+    ),
     "cannot read the folder": (
         lambda s: instead(s, LOAD, raises(Reply(404, "Loading lora adapter failed: No adapter found for /dev/shm/x"))),
         r"did not take the adapter.*No adapter found.*be able to read",

@@ -392,7 +392,7 @@ def test_seconds_of_a_step(tmp_path):
     trainer = make_trainer(
         tmp_path,
         build_checkpoint(progress=False),
-        max_steps=5,
+        max_steps=3,
         per_device_train_batch_size=16,
         max_completion_length=32,
         vllm_check_every=1,

@@ -114,8 +114,11 @@ class BoundedClient:
         return self._json(self._request("post", url, self.request_seconds, json=json))
 
     def ask(self, url: str, content: Any) -> tuple[int, str]:
-        """Posts JSON; returns the status and the beginning of the reply. Errors of the server itself may pass."""
-        response = self._request("post", url, self.request_seconds, (200, 400, 404), json=content)
+        """Posts JSON about an adapter; returns the status and the beginning of the reply."""
+        response = self._request("post", url, self.request_seconds, (200, 400, 404, 500), json=content)
+        # vLLM answers with 500 to adapters that it cannot load (`LoRA rank 32 is greater than max_lora_rank 16`).
+        if response.status_code == 500 and "lora" not in response.text.lower():
+            raise Unanswered(f"500, {excerpt(response.text)}")
         return response.status_code, excerpt(response.text)
 
     def _json(self, response: Any) -> Any:
