@@ -161,7 +161,7 @@ FAULTY = {
     "jit checkpoint": ({"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint without it"),
     "packing": ({"packing": True}, "`packing` is not available"),
     "eval packing": ({"eval_packing": True}, "`eval_packing` is not available"),
-    "padding free": ({"padding_free": True}, "`padding_free` is not available"),
+    "padding free": ({"padding_free": True, "method": ["attct"]}, "`padding_free` cannot be used with `attct`"),
     "assistant only": ({"assistant_only_loss": True}, "`assistant_only_loss` is not available"),
     "loss on the prompt": ({"completion_only_loss": False}, "the cue, which must not be learned"),
     "dataset_kwargs": ({"dataset_kwargs": {"skip_prepare_dataset": True}}, "`dataset_kwargs` is not available"),

@@ -575,6 +575,27 @@ CASES: list[Case] = [
         lambda room: room.train(method="attct", attn_implementation="sdpa"),
     ),
     Case(
+        "attention maps without padding",
+        "`attct` on batches without padding",
+        "`padding_free` cannot be used with `attct`: it compares attention maps, which have a row for each sequence of a "
+        "batch. Leave one of them out.",
+        lambda room: room.train(method="attct", padding_free=True),
+    ),
+    Case(
+        "eager attention without padding",
+        "Batches without padding, and an attention that takes no lengths",
+        "`padding_free` is not possible: `eager` attention takes no lengths of sequences. Set `attn_implementation` to "
+        "`sdpa` or `flash_attention_2` if the model has it. Leave it out.",
+        lambda room: room.train(padding_free=True, attn_implementation="eager"),
+    ),
+    Case(
+        "packed pairs",
+        "Several pairs packed in one row",
+        "`packing` is not available in consistency training: a batch is a fixed number of pairs. `padding_free` leaves out "
+        "their padding. Leave it out.",
+        lambda room: room.train(packing=True),
+    ),
+    Case(
         "unknown target modules",
         "LoRA on modules that the model does not have",
         "`peft_config` does not fit the model: Target modules queries not found in the base model. Please check the target modules and try again.",

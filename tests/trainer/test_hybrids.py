@@ -22,6 +22,8 @@ from trl_consistency.scripts import consistency, on_policy_consistency
 
 
 KINDS = ("qwen3_5", "lfm2")
+# Where one is enough for the default tests
+ONE_OF_KINDS = ("qwen3_5", pytest.param("lfm2", marks=pytest.mark.slow))
 # A layer of each that is not in attention
 RECURRENT_LAYERS = {"qwen3_5": "linear_attn.in_proj_qkv", "lfm2": "conv.in_proj"}
 
@@ -38,7 +40,7 @@ def make_trainer(kind, trainer, folder, **options):
 
 
 @pytest.mark.parametrize("trainer", ["paired", "opct"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ONE_OF_KINDS)
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path, kind, trainer):
     options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1}
     whole = make_trainer(kind, trainer, tmp_path, **options)
@@ -106,6 +108,7 @@ def of_two_processes(tmp_path_factory, model_dirs):
     return made_once(tmp_path_factory, "two_processes_on_hybrids", run_in_turn)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "row"), CASES)
 def test_two_processes_equal_one(tmp_path, kind, row, model_dirs, of_two_processes):
     script, method, others = RUNS[row]
@@ -145,7 +148,7 @@ def quantised(folder, model_dir, method, **options):
 
 
 @pytest.mark.parametrize("method", ["bct", "act", "opct"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ONE_OF_KINDS)
 def test_weights_in_4_bits(tmp_path, wide_dirs, kind, method):
     """The frozen weights stay as they are, and an evaluation on the way changes nothing."""
     plain = quantised(tmp_path / "plain", wide_dirs[kind], method)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from peft import PromptLearningConfig
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -93,14 +94,29 @@ def prepare_padding_free(model: nn.Module) -> None:
     Makes SDPA attend sequence by sequence in flat batches. Raises [`ConsistencyError`] if the model, which must not be
     wrapped, computes other states on such a batch than on padded rows.
     """
+    check_padding_free(model)
     AttentionInterface.register("sdpa", attend_by_sequence)
-    reason = _reason_against(model)
+    reason = _reason_of_trial(find_blocks(model).backbone)
     if reason is not None:
-        raise ConsistencyError(f"`padding_free` is not possible: {reason}. Leave it out.")
+        raise _refusal(reason)
 
 
-def _reason_against(model: nn.Module) -> str | None:
-    if has_learned_prompt(model):
+def check_padding_free(model: nn.Module, peft_config: Any = None) -> None:
+    """
+    Raises [`ConsistencyError`] if the architecture of a model, or a new adapter, is known not to run on flat batches. The
+    model may be on the meta device.
+    """
+    reason = _known_reason(model, peft_config)
+    if reason is not None:
+        raise _refusal(reason)
+
+
+def _refusal(reason: str) -> ConsistencyError:
+    return ConsistencyError(f"`padding_free` is not possible: {reason}. Leave it out.")
+
+
+def _known_reason(model: nn.Module, peft_config: Any) -> str | None:
+    if isinstance(peft_config, PromptLearningConfig) or has_learned_prompt(model):
         return "a learned prompt stands before each row of a batch, and a flat batch has one row"
     if base_model(model).config.get_text_config() is not base_model(model).config:
         return f"`{type(base_model(model)).__name__}` is multimodal and lays out the positions of each row itself"
@@ -117,6 +133,11 @@ def _reason_against(model: nn.Module) -> str | None:
             f"`{name}` has layers that carry a state from token to token, and without {' and '.join(missing)} from one "
             "sequence into the next"
         )
+    return None
+
+
+def _reason_of_trial(backbone: Any) -> str | None:
+    name = type(backbone).__name__
     try:
         difference, windows = _trial(backbone)
     except Exception as error:  # an unknown architecture may raise anything

@@ -203,7 +203,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     # Checks and preparation
 
     def _check_options(self, model: Any, model_id: str, args: Any, peft_config: Any, quantization_config: Any) -> None:
-        check_model_options(model, model_id, args)
+        check_model_options(model, model_id, args, peft_config)
         check_vllm(args, model, quantization_config)
         if args.should_save and args.target_cache_dir is not None:
             check_output_dir(args.target_cache_dir, "target_cache_dir")

@@ -27,9 +27,11 @@ from ...data.pairs import AnyDataset, check_anchors
 from ...data.prepare import columns_of, is_prepared
 from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, render_text
 from ...errors import ConsistencyError, InvalidPairsError, one_line
+from ...models.architecture import check_architecture
 from ...models.checks import check_checkpoint, load_config
 from ...models.sharding import is_sharded
 from ...passes.blocks import resolve_layers
+from ...passes.flat import check_padding_free
 from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend
 from .interruption import check_has_states, check_unchanged, find_checkpoint
@@ -329,10 +331,10 @@ def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
         )
 
 
-def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> None:
+def check_model_options(model: Any, model_id: str, args: ConsistencyConfig, peft_config: Any) -> None:
     """
-    Raises [`ConsistencyError`] if the model lacks the `layers` or the attention that objectives need. For `attct`,
-    sets eager attention for a model that is not loaded yet, unless another one is set.
+    Raises [`ConsistencyError`] if the model lacks the `layers` or the attention that objectives need, or cannot run
+    without padding. For `attct`, sets eager attention for a model that is not loaded yet, unless another one is set.
     """
     if "attct" in args.method:
         if isinstance(model, str):
@@ -353,6 +355,13 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig) -> N
         else:
             config = model.config
         resolve_layers(args.layers, config.get_text_config().num_hidden_layers)
+    if args.padding_free:
+        if isinstance(model, str):
+            options = args.model_init_kwargs or {}
+            config = load_config(model_id, options.get("revision"), args.trust_remote_code, options)
+            model = check_architecture(model_id, config, options.get("attn_implementation"))
+        if model is not None:  # a model with code of its own is checked once it is loaded
+            check_padding_free(model, peft_config)
 
 
 def refuse_arguments(**arguments: tuple[Any, str]) -> None:
