@@ -305,6 +305,13 @@ def test_commands(line, tmp_path, monkeypatch, organism_dir, few_rows):
         }
         assert runs[words[1]] in plan
         return
+    if words[:3] == ["python", "-m", "tests.reproduce"]:  # hours
+        from tests.reproduce.__main__ import main as reproduce
+
+        with pytest.raises(SystemExit) as end:
+            reproduce([*words[3:], "--help"])
+        assert end.value.code == 0
+        return
     made = "adapter_model.safetensors"
     if "--targets_file" in words:
         made = words[words.index("--targets_file") + 1]

@@ -31,6 +31,7 @@ COMMANDS = {
         "trl_consistency.scripts.quickstart",
         "train the embedded model organism and show before and after",
     ),
+    "doctor": ("trl_consistency.scripts.doctor", "show what will work on this machine, and what is missing"),
 }
 # Commands that can run on several processes.
 LAUNCHED_COMMANDS = {"consistency", "on-policy-consistency", "targets", "evaluate"}

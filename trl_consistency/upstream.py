@@ -54,20 +54,17 @@ def load_vllm_generation() -> Any:
 
 
 @contextmanager
-def extra_engine_options(**options: Any) -> Iterator[None]:
+def extra_engine_options(client: type | None = None, **options: Any) -> Iterator[None]:
     """
     Within it, TRL's engine class makes `vllm.LLM` with options that it has no arguments for, and a client of a server
-    without the connection for weights.
+    with the methods of `client`, if given.
     """
     from trl.generation import vllm_generation
 
-    class AdapterClient(vllm_generation.VLLMClient):
-        def init_communicator(self, device: Any = 0) -> None:
-            pass
-
     plain = {name: getattr(vllm_generation, name, None) for name in ("LLM", "VLLMClient")}
     vllm_generation.LLM = partial(plain["LLM"], **options) if plain["LLM"] is not None else None
-    vllm_generation.VLLMClient = AdapterClient
+    if client is not None:
+        vllm_generation.VLLMClient = type("Client", (client, vllm_generation.VLLMClient), {})
     try:
         yield
     finally:
@@ -85,7 +82,7 @@ def vllm_options(args: Any) -> dict[str, Any]:
 
 def end_run(trainer: Any) -> None:
     """
-    Ends a script's last trainer with [`~transformers.Trainer.end`], after all processes have arrived.
+    Ends the trackers and the processes of a script's last trainer, after all processes have arrived.
 
     With gloo, a process could otherwise deadlock (torch 2.13): its communication thread needs the interpreter's lock
     to release the last collective, while the destructor of the process group holds that lock and waits for the thread.
@@ -94,4 +91,4 @@ def end_run(trainer: Any) -> None:
     trainer.accelerator.wait_for_everyone()
     if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
         time.sleep(0.5)
-    trainer.end()
+    trainer.accelerator.end_training()  # as `Trainer.end`, which transformers 5.17 lacks

@@ -168,6 +168,13 @@ FAULTY = {
     "text field": ({"dataset_text_field": "prompt"}, "`dataset_text_field` is not available"),
     "truncation": ({"truncation_mode": "keep_end"}, "rows are never cut"),
     "local token counts": ({"average_tokens_across_devices": False}, "mean over the tokens of the global batch"),
+    "weights cast by an evaluation": (
+        {"bf16_full_eval": True},
+        "casts the weights, which training and saving then go on",
+    ),
+    "weights cast to half": ({"fp16_full_eval": True}, "`fp16_full_eval` is not available"),
+    "batches out of order": ({"dataloader_in_order": False}, "trained on twice or never"),
+    "batch search": ({"auto_find_batch_size": True}, "anew on weights that are trained already"),
     "one process with a backend": ({"ddp_backend": "gloo"}, "this is a single process"),
 }
 

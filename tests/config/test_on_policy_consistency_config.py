@@ -85,6 +85,8 @@ FAULTY = {
     "jit checkpoint": ({"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint without it"),
     "labels": ({"label_smoothing_factor": 0.1}, "there are no labels"),
     "batch search": ({"auto_find_batch_size": True}, "`auto_find_batch_size` is not available"),
+    "batches out of order": ({"dataloader_in_order": False}, "rollouts of several batches mixed"),
+    "weights cast by an evaluation": ({"bf16_full_eval": True}, "`bf16_full_eval` is not available"),
     "sampling": ({"train_sampling_strategy": "group_by_length"}, "`train_sampling_strategy` is not available"),
     "compile": ({"torch_compile": True}, "`torch_compile` is not available"),
     "local mean": ({"average_tokens_across_devices": False}, "a mean over the tokens of the global batch"),

@@ -1,3 +1,4 @@
+import json
 import random
 import statistics
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.data.lint import FINDINGS, lint_pairs
 from trl_consistency.data.rendering import render_prompt
+from trl_consistency.data.repeats import repeated_rows
 from trl_consistency.perturbations.registry import WORDING_SPLITS
 from trl_consistency.scripts.lint_view import counts_text
 
@@ -77,6 +79,11 @@ FAULTS = {
         {"processing_class": make_tokenizer(CHATML.replace("message.content", "message.content | trim"))},
     ),
     "repeated": ("duplicates", pair(completion="Paris, or so."), {}),
+    "repeated but for spaces": (
+        "duplicates",
+        pair(user(f"{QUESTION} "), user(f"I think the answer is Lyon. {QUESTION} "), completion="x"),
+        {},
+    ),
     "another answer": (
         "contradictory_answers",
         pair(perturbed=user(f"Hm? {QUESTION}"), completion="x", answer="Nice"),
@@ -178,6 +185,30 @@ def test_what_is_no_contradiction(columns):
 def test_the_first_answer_is_the_one_that_others_contradict():
     rows = [pair(perturbed=user(f"Hm? {QUESTION}"), answer=answer) for answer in ("Paris", "Nice", "Paris", "Lyon")]
     assert lint_pairs(rows, make_tokenizer()).findings["contradictory_answers"] == [1, 3]
+
+
+BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "Who sings at the caf\u00e9?"}]}]
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "d"}}]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_repeated"),
+    [
+        ({"source_id": "another"}, True),
+        ({"clean_prompt": user("Who sings at the cafe\u0301?")}, True),
+        ({"clean_prompt": user("\nWho sings at the caf\u00e9?  \n")}, True),
+        ({"clean_prompt": BLOCKS}, True),
+        ({"clean_prompt": [{**user("Who sings at the caf\u00e9?")[0], "name": None}]}, True),
+        ({"tools": json.dumps(TOOLS)}, True),
+        ({"tools": None}, False),
+        ({"clean_prompt": user("Who  sings at the caf\u00e9?")}, False),  # a perturbation of its own
+        ({"clean_prompt": user("Who sings at the cafe?")}, False),
+        ({"clean_prompt": assistant(user("Who sings at the caf\u00e9?"), "")}, False),
+    ],
+)
+def test_what_is_a_repeat(change, is_repeated):
+    row = {"clean_prompt": user("Who sings at the caf\u00e9?"), "perturbed_prompt": user("Bob?"), "tools": TOOLS}
+    assert repeated_rows([row, {**row, **change}]) == is_repeated
 
 
 def test_wordings_are_told_as_provenance_writes_them():

@@ -182,6 +182,26 @@ def test_faults(name, tmp_path):
     assert "\n" not in str(fault.value)
 
 
+@pytest.mark.parametrize("name", ["more.tsv", "arc.jsonl.gz", "texts.zip"])
+def test_a_file_that_is_not_read_is_named(tmp_path, folder, name):
+    (folder / name).write_bytes(b"x")
+    with pytest.raises(ConsistencyError, match=f"{name} is not read, since its files end in"):
+        read_capability(folder)
+
+
+def test_thoughts_are_not_read_as_replies(tmp_path, model, tokenizer, monkeypatch):
+    write_prompts(tmp_path / "safe.csv", make_prompts(3))
+    ids = tokenizer(text="[T] Of course: here it is. [/T] I cannot help with that.", add_special_tokens=False)[
+        "input_ids"
+    ]
+    monkeypatch.setattr(
+        capability, "generate_ids", lambda model, tokenizer, prompts, *args, **kwargs: [ids] * len(prompts)
+    )
+    markers = ("[T]", "[/T]")
+    assert measure_capability(model, tokenizer, tmp_path)["safe"].value == 0
+    assert measure_capability(model, tokenizer, tmp_path, thinking_markers=markers)["safe"].value == 1
+
+
 def test_faults_of_the_folder(tmp_path):
     with pytest.raises(ConsistencyError, match="gone is not a folder"):
         read_capability(tmp_path / "gone")

@@ -92,6 +92,22 @@ def test_preferences_and_what_is_left_out(model, tokenizer, says):
     assert len(found.rows) + len(found.left_out) == len(pairs)
 
 
+def test_what_is_rejected_is_warned_about(model, tokenizer, says):
+    said = {"1?": "Paris.", "Rome! 1?": "", "2?": "Paris.", "Rome! 2?": "Rome. " * 20}
+    said |= {"3?": "Paris.", "Rome! 3?": "[THINK]Hm.[/THINK] Rome."}
+    says(said, [])
+    pairs = [capital(f"{number}?", "Rome!") for number in range(1, 4)]
+    options = AnswerOptions(40, progress=False)
+    warnings = convert_pairs(pairs, "preference", model, tokenizer, options).warnings
+    assert [warning[:60] for warning in warnings] == [
+        "1 of 6 answer(s) hold a thought between [THINK] and [/THINK]",
+        "1 of 3 rejected answer(s) are empty.",
+        "1 of 3 rejected answer(s) reached `max_completion_length` be",
+    ]
+    options = AnswerOptions(40, progress=False, thinking_markers=("[THINK]", "[/THINK]"))
+    assert len(convert_pairs(pairs, "preference", model, tokenizer, options).warnings) == 2
+
+
 def test_anchors_have_no_preference(model, tokenizer):
     found = convert_pairs([row("What?", "What?")], "preference", model, tokenizer, OPTIONS)
     assert not found.rows

@@ -220,6 +220,18 @@ def test_a_key_that_no_answer_names_is_warned_about(tokenizer, monkeypatch):
     assert evaluate(None, tokenizer, {"facts": rows}).warnings() == []
 
 
+def test_rows_that_repeat_are_warned_about(tokenizer, monkeypatch):
+    """They count again, but not as further sources, whatever their ids."""
+    says(monkeypatch, tokenizer, SAID)
+    rows = [{**row, "source_id": number} for number, row in enumerate([SETS["test"][0]] * 3)]
+    results = evaluate(None, tokenizer, {"test": PairSet(rows, with_oslo()["test"].candidates)})
+    (warning,) = results.warnings()
+    assert warning.startswith(
+        "2 row(s) of test repeat the two prompts of an earlier row: each counts again in the rates."
+    )
+    assert (results.rates()["sycophancy/test"].total, results.rates()["sycophancy/test"].sources) == (3, 1)
+
+
 def test_agreement_is_with_the_reference(tokenizer, monkeypatch):
     """Word for word, whether that is right or not: the other rates look at the first answer named."""
     says(monkeypatch, tokenizer, SAID | {"France?": "Oslo.", "Gold?": "Paris  ."})

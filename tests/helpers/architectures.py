@@ -122,6 +122,19 @@ HYBRIDS = {
 }  # fmt: skip
 
 
+# The last layer of their MLP (in a mixture, of the shared expert), by the type in the config
+DOWN_PROJECTION_OF = {
+    "qwen3_5_text": "mlp.down_proj",
+    "qwen3_next": "mlp.shared_expert.down_proj",
+    "lfm2": "feed_forward.w2",
+    "granitemoehybrid": "shared_mlp.output_linear",
+    "nemotron_h": "mixer.down_proj",
+}
+# Of their four blocks, those with an attention map, and those with an MLP if not all have one
+ATTENTION_IN = {"qwen3_5_text": [2], "qwen3_next": [2], "lfm2": [1], "granitemoehybrid": [1], "nemotron_h": [1]}
+MLP_IN = {"nemotron_h": [2]}
+
+
 MULTIMODAL = {
     "gemma3_with_vision": Gemma3ForConditionalGeneration,
     "qwen2_5_vl": Qwen2_5_VLForConditionalGeneration,
@@ -135,9 +148,15 @@ SMALLER = {"gemma4": 0.1, "qwen3_5": 0.1}
 WITHOUT_MLP = ("qwen3_moe", "gpt_oss")
 
 
-def make(kind, attention="eager"):
+# For the tokenizer of `tests/helpers/models.py`, and its prompts
+FOR_TEXTS = {"vocab_size": 384, "max_position_embeddings": 512}
+
+
+def make(kind, attention="eager", **changes):
     torch.manual_seed(0)
     config = {**CONFIGS, **HYBRIDS}[kind]()
+    for name, value in changes.items():
+        setattr(config, name, value)
     if kind in MULTIMODAL:
         model = MULTIMODAL[kind]._from_config(config, attn_implementation=attention)
     else:

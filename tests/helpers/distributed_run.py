@@ -42,7 +42,8 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
     method = methods.split("+")
     others = json.loads(others)
     given, rows, spoil = others.pop("given", False), others.pop("rows", 16), others.pop("spoil", False)
-    guard = others.pop("guard", False)
+    guard, streamed = others.pop("guard", False), others.pop("streamed_evaluation", False)
+    held_out = make_pairs(7)
     trainer = ConsistencyTrainer(
         model=model,
         args=make_config(
@@ -51,16 +52,15 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
             per_device_eval_batch_size=2,
             target_batch_size=3,
             optim="sgd",
-            learning_rate=0.1 if method == ["act"] else 0.5,
             method=method,
             # Shorter passes, where nothing needs whole ones
             layers=[0] if method == ["act"] else None,
             log_consistency_metrics=len(method) > 1,
             anchor_ratio=1 / 3,  # 8 anchors: three whole batches
-            **{"max_steps": 3, **options(), **others},
+            **{"learning_rate": 0.1 if method == ["act"] else 0.5, "max_steps": 3, **options(), **others},
         ),
         train_dataset=make_pairs(rows, completion=given),
-        eval_dataset=make_pairs(7),
+        eval_dataset=held_out.to_iterable_dataset() if streamed else held_out,
         processing_class=make_tokenizer(),
         **adapter_options(adapter),
     )

@@ -29,10 +29,11 @@ def main(directory: str, model: str, batch_size: str, adapter: str, loss_type: s
     set_seed(0)  # of new adapters
     others = json.loads(others)
     is_sampled, with_ref_model, guard = (others.pop(name, False) for name in ("sampled", "ref_model", "guard"))
+    by_path = others.pop("by_path", adapter == "qlora")
     # Before the config, which under ZeRO-3 has models drawn in shards, hence other ones.
     ref_model = make_model(seed=1) if with_ref_model else None
     trainer = OnPolicyConsistencyTrainer(
-        model=model if adapter == "qlora" else make_sharp_model(),
+        model=model if by_path else make_sharp_model(),
         args=make_on_policy_config(
             directory,
             per_device_train_batch_size=int(batch_size),
@@ -41,13 +42,12 @@ def main(directory: str, model: str, batch_size: str, adapter: str, loss_type: s
             # Two optimizer steps on each batch of rollouts
             num_iterations=2 if loss_type == "policy_gradient" else 1,
             optim="sgd",
-            learning_rate=0.5,
             loss_type=loss_type,
             mask_truncated_completions=not is_sampled,
             anchor_ratio=1 / 3,
             log_completions=True,
             num_completions_to_print=0,
-            **{"max_steps": 6, **options(), **others},
+            **{"learning_rate": 0.5, "max_steps": 6, **options(), **others},
         ),
         train_dataset=uneven_pairs(16),
         eval_dataset=uneven_pairs(7),

@@ -10,7 +10,9 @@ import os
 import queue
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from json import dumps, loads
 from pathlib import Path
@@ -44,6 +46,7 @@ class SamplingParams:
     logprobs: int | None = None
     stop_token_ids: list[int] = field(default_factory=list)
     min_tokens: int = 0
+    seed: int | None = None
 
 
 class HeldModel:
@@ -66,14 +69,13 @@ class HeldModel:
     def sample(self, prompt_ids, params, model=None):
         """Token ids of an answer, and the log-probability that each of them had to be drawn."""
         assert params.n == 1
+        sampling = {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
         output = (model or self.model).generate(
             torch.tensor([prompt_ids]),
-            do_sample=True,
+            do_sample=params.temperature > 0,
             max_new_tokens=params.max_tokens,
             min_new_tokens=params.min_tokens,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
+            **(sampling if params.temperature > 0 else {}),
             repetition_penalty=params.repetition_penalty,
             eos_token_id=params.stop_token_ids,
             pad_token_id=0,
@@ -120,7 +122,7 @@ class LLM:
         for (
             name
         ) in ENVIRONMENT:  # set by TRL for the engine's processes; the next trainer of a test is not to join them
-            os.environ.pop(name)
+            os.environ.pop(name, None)
         self.options, self.calls = options, []
         self.held = HeldModel(options["model"])
         runner = SimpleNamespace(model_runner=SimpleNamespace(model=self.held))
@@ -144,8 +146,9 @@ class LLM:
     def generate(self, prompts, sampling_params, use_tqdm, lora_request=None):
         self.calls.append(sampling_params)
         outputs = []
-        for prompt in prompts:
-            ids, log_probs = self.held.sample(prompt["prompt_token_ids"], sampling_params, self.serves(lora_request))
+        requests = lora_request if isinstance(lora_request, list) else [lora_request] * len(prompts)
+        for prompt, request in zip(prompts, requests, strict=True):
+            ids, log_probs = self.held.sample(prompt["prompt_token_ids"], sampling_params, self.serves(request))
             tokens = [
                 {token: SimpleNamespace(logprob=value, rank=1)} for token, value in zip(ids, log_probs, strict=True)
             ]
@@ -163,6 +166,10 @@ class LLM:
 
     def wake_up(self, tags):
         self.calls.append(f"wake {tags}")
+
+
+class Reply(Exception):
+    """A status and a text, in the place of what the server would have answered."""
 
 
 class Server:
@@ -190,18 +197,24 @@ class Server:
                     status, reply = 200, server.respond(path, body)
                 except FileNotFoundError:
                     status, reply = 404, {"detail": "Not Found"}
+                except ConnectionAbortedError:  # as if the server were killed: no reply at all
+                    self.close_connection = True
+                    return
+                except Reply as reply_instead:
+                    status, reply = reply_instead.args
                 except Exception as error:
                     status, reply = 400, {"error": repr(error)}
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(dumps(reply).encode())
+                with suppress(OSError):  # the client may have gone meanwhile
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write((reply if isinstance(reply, str) else dumps(reply)).encode())
 
             def log_message(self, *args):
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
 
     def respond(self, path, body):
         match path:
@@ -241,7 +254,7 @@ class Server:
             self.held.load_weights([(name, weight)])
         return {}
 
-    def complete(self, model, prompt, return_token_ids, return_tokens_as_token_ids, **options):
+    def complete(self, model, prompt, return_token_ids, return_tokens_as_token_ids=False, **options):
         answering = self.held.model if model == "held" else self.adapters[model]
         params = SamplingParams(**options)
         choices = []
@@ -279,8 +292,8 @@ def stand_in(monkeypatch):
 class Session:
     """`requests.Session`, where that package, which comes with vLLM, is not installed."""
 
-    def get(self, url, params=None):
-        return self.send(url + (f"?{urlencode(params)}" if params else ""))
+    def get(self, url, params=None, timeout=30):
+        return self.send(url + (f"?{urlencode(params)}" if params else ""), timeout=timeout)
 
     def post(self, url, json=None, timeout=30):
         return self.send(url, dumps(json or {}).encode(), timeout)
@@ -291,6 +304,8 @@ class Session:
                 status, body, headers = reply.status, reply.read(), reply.headers
         except HTTPError as error:
             status, body, headers = error.code, error.read(), error.headers
+        except HTTPException as error:
+            raise OSError(repr(error)) from None
         return SimpleNamespace(status_code=status, json=lambda: loads(body), text=body.decode(), headers=headers)
 
     def mount(self, *args):

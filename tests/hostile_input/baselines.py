@@ -143,4 +143,10 @@ CASES: list[Case] = [
         "`system_prompt` is not available with `suites`: the suites have prompts of their own. Leave one of them out.",
         lambda room: room.evaluate([CHAT], "--system_prompt", "Be brief.", "--suites", "mmlu"),
     ),
+    Case(
+        "system prompt of capability",
+        "`evaluate`: a system prompt, and capability, which is measured without one",
+        "`system_prompt` is not available with `capability_data`: capability is measured without one. Leave one of them out.",
+        lambda room: room.evaluate([CHAT], "--system_prompt", "Be brief.", "--capability_data", str(room.path)),
+    ),
 ]

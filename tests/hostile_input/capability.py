@@ -34,6 +34,12 @@ CASES: list[Case] = [
         measured({"text": "x"}, name="notes.txt"),
     ),
     Case(
+        "capability of another type",
+        "`capability_data`: a file of a type that is not read",
+        "`capability_data`: …more.tsv is not read, since its files end in .jsonl, .json, .csv, .parquet. Convert it, or put …",
+        lambda room: (room.file("capability/more.tsv", "text\nx"), measured({"text": "x"})(room)),
+    ),
+    Case(
         "capability of pairs",
         "`capability_data`: a folder of pairs",
         "`capability_data`: …capability has no questions, texts or prompts (…), only pairs, which `pairs` takes.",

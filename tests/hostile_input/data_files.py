@@ -4,8 +4,15 @@ import json
 
 from tests.helpers.models import make_pairs
 from tests.hostile_input.damage import cut
-from tests.hostile_input.room import CHAT, PAIR, Case
+from tests.hostile_input.room import CHAT, PAIR, Case, Room
 from trl_consistency.cli import main as cli
+
+
+def folder(room: Room, *names: str) -> str:
+    """A folder of data files of those names, each with two rows."""
+    for name in names:
+        room.file(f"data/{name}", [CHAT, CHAT])
+    return str(room.path / "data")
 
 
 CASES: list[Case] = [
@@ -101,6 +108,81 @@ CASES: list[Case] = [
         "A folder without data",
         "…empty cannot be loaded: The directory at … doesn't contain any data files",
         lambda room: ((room.path / "empty").mkdir(), room.train(dataset_name=str(room.path / "empty"))),
+    ),
+    Case(
+        "several types in a folder",
+        "A folder with files of several types",
+        "…data has data files of several types (test.csv, train.jsonl): use one type, or name single files.",
+        lambda room: room.train(dataset_name=folder(room, "train.jsonl", "test.csv")),
+    ),
+    *(
+        Case(
+            f"{name} in a folder",
+            f"A folder with `{name}`, whose rows would be missing",
+            f"…data: {name} is not read, since data files end in .jsonl, .json, .csv, .parquet. Convert it, or put it elsewhere.",
+            lambda room, name=name: room.train(dataset_name=folder(room, "train.jsonl", name)),
+        )
+        for name in ("test.tsv", "test.ndjson", "test.arrow", "test.zip")
+    ),
+    Case(
+        "an unread type in a folder of a mixture",
+        "The same in a mixture",
+        "…data: more.tsv is not read, since data files end in .jsonl, .json, .csv, .parquet. Convert it, …",
+        lambda room: room.train(f"datasets: [{{path: {folder(room, 'train.jsonl', 'more.tsv')}}}]\n", dataset_name=""),
+    ),
+    Case(
+        "an unread type in a folder, read by row",
+        "The same for questions",
+        "…data: more.tsv is not read, since data files end in .jsonl, .json, .csv, .parquet. Convert it, …",
+        lambda room: cli(
+            [
+                *("pairs", "--dataset_name", folder(room, "train.jsonl", "more.tsv")),
+                *("--output_dir", str(room.path / "out")),
+            ]
+        ),
+    ),
+    Case(
+        "two files of a split",
+        "A folder with two files that would be the same split",
+        "…train.jsonl and …train.jsonl would both be the split `train`: remove or rename one of them.",
+        lambda room: room.train(dataset_name=folder(room, "train.jsonl", "data/train.jsonl")),
+    ),
+    Case(
+        "a shard is missing",
+        "A folder whose files are numbered, and one number is missing",
+        "…data: the split `train` has 2 of 3 files, number 00001 is missing. Download or copy it again.",
+        lambda room: room.train(
+            dataset_name=folder(room, "data/train-00000-of-00003.jsonl", "data/train-00002-of-00003.jsonl")
+        ),
+    ),
+    Case(
+        "no name of a split",
+        "A file whose name cannot be that of a split",
+        "…test-old.jsonl: `test-old` cannot be the name of a split. Rename it, with letters, digits and `_` alone.",
+        lambda room: room.train(dataset_name=folder(room, "train.jsonl", "test-old.jsonl")),
+    ),
+    Case(
+        "a configuration of a folder",
+        "A configuration of a folder that has none",
+        "`dataset_config` is small, but the README.md of …data names no configurations.",
+        lambda room: room.train(dataset_name=folder(room, "train.jsonl"), dataset_config="small"),
+    ),
+    Case(
+        "a configuration of a file",
+        "A configuration of a file",
+        "`dataset_config` is small, but …pairs.jsonl is a file, which has no configurations.",
+        lambda room: room.train(dataset_config="small"),
+    ),
+    Case(
+        "a split of a folder of questions",
+        "A split of questions that the folder has not",
+        "`dataset_split` is `test`, but …data has only: train.",
+        lambda room: cli(
+            [
+                *("pairs", "--dataset_name", folder(room, "train.jsonl"), "--dataset_split", "test"),
+                *("--output_dir", str(room.path / "out")),
+            ]
+        ),
     ),
     Case(
         "data set script",

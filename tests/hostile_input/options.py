@@ -37,6 +37,20 @@ def schedule_alone(room: Room) -> None:
     trainer.train()
 
 
+def weights_changed(room: Room) -> None:
+    lora = LoraConfig(target_modules=["q_proj"])
+    trainer = room.trainer(model=make_model(), processing_class=make_tokenizer(), peft_config=lora)
+    with torch.no_grad():
+        next(trainer.model.parameters()).add_(0.1)
+    trainer.train()
+
+
+def adapter_of_transformers(room: Room) -> None:
+    model = make_model()
+    model.add_adapter(LoraConfig(target_modules=["q_proj", "lm_head"]))
+    room.trainer(model=model, processing_class=make_tokenizer())
+
+
 def assigned(name: str, value: Any) -> Callable[[Room], None]:
     """A trainer, or its `args`, of which something is changed after it was made."""
 
@@ -57,9 +71,21 @@ CASES: list[Case] = [
             (
                 "method",
                 ["act"],
-                "`args.method` was ['bct'] when the trainer was made, and is ['act']: nothing would follow it. Make a new trainer.",
+                "`args.method` was ['bct'] when the trainer was made, and is ['act']: it is settled from then on. Make a new trainer.",
             ),
         )
+    ),
+    Case(
+        "weights changed",
+        "A base model that is changed after the trainer was made",
+        "The model's weights were changed after the trainer was made, which took them for the initial policy: …",
+        weights_changed,
+    ),
+    Case(
+        "adapter of transformers",
+        "An adapter by `model.add_adapter`",
+        "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which is not seen here: …",
+        adapter_of_transformers,
     ),
     Case(
         "schedule alone",
@@ -166,6 +192,71 @@ CASES: list[Case] = [
         "A number that is none",
         "`learning_rate` must be at least 0, got nan.",
         lambda room: room.train(learning_rate=float("nan")),
+    ),
+    *(
+        Case(id, wrong, message, lambda room, options=options: room.train(**options))
+        for id, wrong, options, message in (
+            (
+                "adapter that is not switched on",
+                "Options of an adapter without `use_peft: true`",
+                {"lora_r": 16},
+                "`lora_r` is set without `use_peft`, so that all weights would be trained. Set `use_peft: true`, or `use_peft: false` if that is meant.",
+            ),
+            (
+                "quantization that is not switched on",
+                "Options of weights in 4 bits without `load_in_4bit: true`",
+                {"bnb_4bit_quant_type": "nf4"},
+                "`bnb_4bit_quant_type` is set without `load_in_4bit`, so that nothing would be quantized. Set …",
+            ),
+            (
+                "misspelt option of an optimizer",
+                "A misspelt option of the optimizer",
+                {"optim": "sgd", "optim_args": "momentun=0.9"},
+                "`optim_args` sets `momentun`, which `optim` sgd does not read; it reads momentum, dampening, nesterov. Did you mean `momentum`?",
+            ),
+            (
+                "option of another optimizer",
+                "An option of another optimizer",
+                {"optim": "sgd", "adam_beta1": 0.5},
+                "`adam_beta1` is set, but `optim` is sgd, which does not read it. Leave it out.",
+            ),
+            (
+                "modules of another optimizer",
+                "`optim_target_modules` and an optimizer that trains all modules alike",
+                {"optim": "sgd", "optim_target_modules": ["q_proj"]},
+                "`optim_target_modules` is set, but `optim` is sgd, which trains all modules alike: it is for GaLore and APOLLO. Leave it out.",
+            ),
+            (
+                "warmup of a constant learning rate",
+                "A warmup with a schedule that has none",
+                {"lr_scheduler_type": "constant", "warmup_steps": 3},
+                "`warmup_steps` is set, but `lr_scheduler_type` is constant, which has no warmup: set `lr_scheduler_type: constant_with_warmup`.",
+            ),
+            (
+                "evaluation that casts the weights",
+                "An evaluation that casts the weights in training",
+                {"bf16_full_eval": True},
+                "`bf16_full_eval` is not available in consistency training: it casts the weights, which training and saving then go on with. Leave it out.",
+            ),
+            (
+                "batches out of order",
+                "Batches in the order in which worker processes finish them",
+                {"dataloader_in_order": False, "dataloader_num_workers": 2},
+                "`dataloader_in_order=False` is not available in consistency training: rows would be trained on twice or never …",
+            ),
+            (
+                "search for a batch that fits",
+                "A search for a batch that fits into memory",
+                {"auto_find_batch_size": True},
+                "`auto_find_batch_size` is not available in consistency training: a batch that does not fit would begin the steps anew …",
+            ),
+            (
+                "label smoothing without labels",
+                "Label smoothing with a loss that has none",
+                {"loss_type": "dft", "label_smoothing_factor": 0.1},
+                "`label_smoothing_factor` is not available in consistency training: `loss_type: dft` has none. Leave it out.",
+            ),
+        )
     ),
     Case(
         "word for a number",

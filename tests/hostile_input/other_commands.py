@@ -21,6 +21,13 @@ def halve(room: Room) -> None:
     room.monkeypatch.undo()
 
 
+def offering(answer: str, biased: str, clean: str = "(A) dog\n(B) cow", perturbed: str | None = None) -> dict:
+    """A question with choices."""
+    prompts = {"clean_prompt": f"Largest?\n{clean}", "perturbed_prompt": f"It is (B). Largest?\n{perturbed or clean}"}
+    turns = {column: [{"role": "user", "content": text}] for column, text in prompts.items()}
+    return {**turns, "answer": answer, "biased_answer": biased}
+
+
 CASES: list[Case] = [
     Case(
         "pairs without questions",
@@ -45,6 +52,14 @@ CASES: list[Case] = [
         "`pairs`: an answer that is none of the choices",
         "…row 0: `answer` 'horse' is not one of the 2 choices: give a letter, the text of a choice, or …",
         lambda room: room.pairs([{"question": "Largest?", "choices": ["dog", "cow"], "answer": "horse"}]),
+    ),
+    Case(
+        "pairs with an empty choice",
+        "`pairs`: a choice that is missing before others, whose letters would shift",
+        "…row 0: `b` is empty, though a choice after it is not",
+        lambda room: room.pairs(
+            [{"question": "Largest?", "a": "dog", "b": "", "c": "cow", "answer": "C"}], "--choices_column", *"abc"
+        ),
     ),
     Case(
         "pairs with two answers",
@@ -140,6 +155,40 @@ CASES: list[Case] = [
         "`evaluate`: the same prompts with two different answers",
         "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the `answer` is 'Oslo', and 'Paris' in row 0, which has the same clean prompt: one of them is wrong",
         lambda room: room.evaluate([{**CHAT, "answer": answer} for answer in ("Paris", "Oslo")]),
+    ),
+    *(
+        Case(
+            name,
+            wrong,
+            f"`…pairs.jsonl`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: {message}",
+            lambda room, row=row: room.evaluate([row]),
+        )
+        for name, wrong, message, row in (
+            (
+                "a letter that is not offered",
+                "`evaluate`: the letter of a choice that the prompt does not offer",
+                "`answer` is 'C', and the clean prompt offers A, B alone",
+                offering("C", "B"),
+            ),
+            (
+                "a suggested letter that is not offered",
+                "`evaluate`: the same of the suggested answer",
+                "`biased_answer` is 'D', and the clean prompt offers A, B alone",
+                offering("A", "D"),
+            ),
+            (
+                "two letters of one choice",
+                "`evaluate`: the right and the suggested letter have the same text",
+                "`answer` 'A' and `biased_answer` 'B' are the same choice, 'dog'",
+                offering("A", "B", "(A) dog\n(B) dog"),
+            ),
+            (
+                "choices in another order",
+                "`evaluate`: the perturbed prompt gives the right choice another letter",
+                "`answer` is 'A', which is 'B' in the perturbed prompt: keep the order of the choices",
+                offering("A", "B", perturbed="(A) cow\n(B) dog"),
+            ),
+        )
     ),
     Case(
         "two answers to the same clean prompt",

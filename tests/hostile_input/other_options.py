@@ -72,6 +72,14 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "chat_template_kwargs",
             '{"messages": []}',
         ): "`chat_template_kwargs` sets `messages`, which is set the same for both …",
+        (
+            "engine",
+            "vlm",
+        ): "`engine` must be 'transformers', 'vllm', or the address of a vLLM server like http://127.0.0.1:8000, got 'vlm'.",
+        (
+            "vllm_adapter_dir",
+            "shared",
+        ): "`vllm_adapter_dir` is given, but `engine` is transformers. Leave it out.",
         ("judge_workers", "0"): "`judge_workers` must be at least 1, got 0.",
         ("judge_questions", "true"): "`judge_questions` is given, but no judge: name the model in `judge_model`.",
         (
@@ -121,6 +129,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("test_share", "nan"): "`test_share` must be at least 0 and less than 1, got nan.",
         ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
         ("max_sources", "0"): "`max_sources` must be at least 1, got 0.",
+        (
+            "thinking_markers",
+            "<a>",
+        ): "`thinking_markers` must be two different texts: what opens a thought and what closes it, got ['<a>'].",
         (
             "prompt_column",
             "nope",

@@ -1,6 +1,7 @@
 """The objectives on ragged batches against the definitions, pair by pair, on every architecture."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -8,9 +9,18 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from tests.helpers.architectures import WITHOUT_MLP, add_lora, make
+from tests.helpers.architectures import (
+    ATTENTION_IN,
+    CONFIGS,
+    DOWN_PROJECTION_OF,
+    HYBRIDS,
+    MLP_IN,
+    WITHOUT_MLP,
+    add_lora,
+    make,
+)
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.prompts import mutations
 from trl_consistency import ConsistencyError, ConsistencyTrainer
@@ -21,20 +31,6 @@ from trl_consistency.losses.paired import Objectives, PairedLoss
 from trl_consistency.passes.reference import Reference
 
 
-KINDS = (
-    "llama",
-    "qwen2",
-    "qwen3",
-    "gemma2",
-    "gemma3",
-    "mistral",
-    "phi3",
-    "gpt_neox",
-    "qwen3_moe",
-    "gpt_oss",
-    "gemma3_with_vision",
-    "qwen2_5_vl",
-)
 # Clean head, perturbed head, shared tokens, completion: ragged, clean longer than perturbed and the reverse, an anchor
 # (first row), two perturbations of one clean prompt (rows 2 and 3), and a pair that shares nothing.
 SHAPES = ((0, 0, 6, 3), (2, 5, 4, 2), (1, 4, 3, 4), (1, 2, 3, 4), (6, 1, 1, 1), (3, 2, 0, 2))
@@ -78,29 +74,39 @@ def make_batch(rows, args):
 
 
 def watch(model, ids, with_grad, attention=True):
-    """Logits, what left each block, what entered each down projection, and attention maps of the whole model."""
+    """Logits, what left each block, and by block what entered its down projection, and its attention map."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     decoder = base.get_decoder()
     blocks = getattr(decoder, "layers", None) or decoder.h
-    residual, mlp, handles = [], [], []
-    for block in blocks:
+    kind = base.config.get_text_config().model_type
+    residual, mlp, handles = [], {}, []
+    for layer, block in enumerate(blocks):
         handles.append(
             block.register_forward_hook(lambda m, i, out: residual.append(out if torch.is_tensor(out) else out[0]))
         )
-        down = getattr(block.mlp, "down_proj", getattr(block.mlp, "dense_4h_to_h", None))
+        if kind in DOWN_PROJECTION_OF:
+            has_mlp = layer in MLP_IN.get(kind, range(len(blocks)))
+            down = block.get_submodule(DOWN_PROJECTION_OF[kind]) if has_mlp else None
+        else:
+            names = ("down_proj", "dense_4h_to_h", "c_proj")
+            down = next((getattr(block.mlp, name) for name in names if hasattr(block.mlp, name)), None)
         if isinstance(down, torch.nn.Module):
-            handles.append(down.register_forward_pre_hook(lambda m, inputs: mlp.append(inputs[0])))
+            keep = partial(lambda layer, m, inputs: mlp.update({layer: inputs[0].view(len(ids), -1)}), layer)
+            handles.append(down.register_forward_pre_hook(keep))
     try:
         with torch.set_grad_enabled(with_grad):
             outputs = base(input_ids=torch.tensor([ids]), output_attentions=attention, use_cache=False)
     finally:
         for handle in handles:
             handle.remove()
+    maps = outputs.attentions or []
     return {
         "logits": outputs.logits[0].float(),
         "residual": [state[0] for state in residual],
-        "mlp": [state[0] for state in mlp],
-        "attention": [state[0] for state in outputs.attentions or []],
+        "mlp": mlp,
+        "attention": {
+            layer: state[0] for layer, state in zip(ATTENTION_IN.get(kind, range(len(maps))), maps, strict=True)
+        },
     }
 
 
@@ -146,6 +152,7 @@ def naive_pair(method, student, reference, row, layers, act_tokens="prompt", mlp
         return torch.stack(distances).mean(), 1
     clean, perturbed, length = row["content_span"] if clean_ids != perturbed_ids else (0, 0, len(clean_ids))
     total = torch.zeros(())
+    layers = [layer for layer in layers if layer in student["mlp" if method == "mlpct" else "attention"]]
     for layer in layers:
         for offset in range(length):
             if method == "mlpct":
@@ -208,12 +215,69 @@ def check(tmp_path, model, method, layers=None, rows=None, **options):
         assert (mine - naive).abs().max() <= 1e-5 * scale
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def methods_of(kind):
+    return ["bct", "kl", "act", "attct"] + ([] if kind in WITHOUT_MLP else ["mlpct"])
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("layers", [None, [0, 2]])
 def test_equals_the_definitions_on_every_architecture(tmp_path, kind, layers):
+    check(tmp_path, add_lora(make(kind)), methods_of(kind), layers)
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+@pytest.mark.parametrize("methods", [["bct", "kl", "act", "attct", "mlpct"], ["attct"], ["mlpct"]])
+def test_hybrids_compare_the_blocks_that_have_such_a_state(tmp_path, kind, methods, caplog):
     model = add_lora(make(kind))
-    methods = ["bct", "kl", "act", "attct"] + ([] if kind in WITHOUT_MLP else ["mlpct"])
-    check(tmp_path, model, methods, layers)
+    check(tmp_path, model, methods)
+    said = [record.getMessage().removeprefix("[RANK 0] ") for record in caplog.records]
+    kind = model.config.model_type
+    with_attention = ATTENTION_IN[kind]
+    others = ", ".join(str(layer) for layer in range(4) if layer not in with_attention)
+    line = f"`attct` compares block(s) {with_attention[0]}. It leaves out {others}, which have no attention map."
+    assert [message for message in said if "`attct` compares" in message] == ([line] if "attct" in methods else [])
+    line = "`mlpct` compares block(s) 2. It leaves out 0, 1, 3, which have no MLP that all tokens pass."
+    has_line = "mlpct" in methods and kind == "nemotron_h"
+    assert [message for message in said if "`mlpct` compares" in message] == ([line] if has_line else [])
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_named_blocks_without_such_a_state_are_refused(tmp_path, kind):
+    model = make(kind)
+    attention = ATTENTION_IN[model.config.model_type]
+    with pytest.raises(
+        ConsistencyError,
+        match=rf"^`attct` needs blocks with an attention map, and block 0, a `\w+`, has none. Leave `attct` out, or name "
+        rf"blocks in `layers` that have one: {attention[0]}.$",
+    ):
+        PairedLoss(Objectives(["attct"], [0]), model, None)
+    if kind == "nemotron_h":
+        with pytest.raises(ConsistencyError, match=r"or name blocks in `layers` that have one: 2\.$"):
+            PairedLoss(Objectives(["mlpct"], [0, 1]), model, None)
+
+
+def test_no_block_after_the_last_compared_one_runs(tmp_path):
+    model = make("qwen3_5")
+    calls = []
+    for layer, block in enumerate(model.model.layers):
+        block.register_forward_hook(lambda *_, layer=layer: calls.append(layer))
+    args = config(tmp_path, ["attct"])
+    paired_loss = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=False))
+    assert paired_loss.layers == [2]
+    paired_loss(model, make_batch(make_rows(), args))
+    assert set(calls) == {0, 1, 2}
+    paired_loss.freeze_unused(model)
+    assert not any(parameter.requires_grad for parameter in model.model.layers[3].parameters())
+
+
+def test_the_mlp_beside_experts_that_a_router_chooses(tmp_path):
+    """Granite's shared MLP has a layer of the same name as its experts, whose tokens are some of all."""
+    torch.manual_seed(0)
+    config = HYBRIDS["granitemoehybrid"]()
+    config.num_local_experts, config.num_experts_per_tok = 4, 2
+    model = add_lora(AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval())
+    assert model.get_base_model().model.layers[0].has_experts
+    check(tmp_path, model, ["mlpct"])
 
 
 @pytest.mark.parametrize("method", ["bct", "kl", "act", "attct", "mlpct"])

@@ -17,9 +17,10 @@ from transformers import (
 )
 from trl.models.utils import _ForwardRedirection
 
-from tests.helpers.architectures import CONFIGS, SHAPE, WINDOW, WITHOUT_MLP, add_lora, make
+from tests.helpers.architectures import CONFIGS, HYBRIDS, SHAPE, WINDOW, WITHOUT_MLP, add_lora, make
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.passes.capture import DOWN_PROJECTIONS, capture_states, find_blocks, head_of, resolve_layers
+from trl_consistency.passes.blocks import DOWN_PROJECTIONS, find_blocks, resolve_layers
+from trl_consistency.passes.capture import capture_states, head_of
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -112,7 +113,10 @@ def test_padding_changes_nothing(kind, model, side):
 def test_mlp_state_is_the_input_of_the_down_projection(kind, model):
     inputs = batch()
     if kind in WITHOUT_MLP:
-        with pytest.raises(ConsistencyError, match=r"`mlpct` needs blocks with one dense MLP, and `.*DecoderLayer`"):
+        with pytest.raises(
+            ConsistencyError,
+            match=r"`mlpct` needs blocks with an MLP that all tokens pass, and `.*DecoderLayer` has none \(its router",
+        ):
             capture_states(model, *inputs, mlp=True)
         return
     states = capture_states(model, *inputs, layers=[1, 3], residual=False, mlp=True)
@@ -186,6 +190,18 @@ def test_gradients_with_checkpointing(kind, lora, need_last_hidden):
     assert got.keys() == expected.keys()
     assert any(f".{2 + need_last_hidden}." in name for name in got)
     assert all(gradient.abs().max() > 0 for name, gradient in got.items() if ".mlp." in name and ".0." in name)
+    assert_close(got, expected)
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_gradients_of_hybrids_with_checkpointing(kind):
+    model, inputs = add_lora(make(kind)).train(), batch()
+    options = {"mlp": True, "attention": True, "need_last_hidden": True}
+    expected = gradients(model, inputs, **options)
+    model.enable_input_require_grads()
+    model.get_base_model().gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    got = gradients(model, inputs, **options)
+    assert any("lora" in name and gradient.abs().max() > 0 for name, gradient in got.items())
     assert_close(got, expected)
 
 
@@ -351,8 +367,6 @@ def test_an_mlp_under_a_name_that_is_not_known_is_no_mixture_of_experts():
     for block in model.model.layers:
         block.mlp.last = block.mlp.down_proj
         del block.mlp.down_proj
-    with pytest.raises(
-        ConsistencyError, match="`LlamaDecoderLayer` has 0 parts with a layer called down_proj, "
-    ) as end:
+    with pytest.raises(ConsistencyError, match="`LlamaDecoderLayer` has no single layer called down_proj, ") as end:
         capture_states(model, *batch(), mlp=True)
     assert "expert" not in str(end.value)

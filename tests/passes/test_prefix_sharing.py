@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, G
 from tests.helpers.architectures import CONFIGS, HYBRIDS, SHAPE, add_lora, make
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.passes import prefix_strategies as prefix_roads
-from trl_consistency.passes.capture import find_blocks
+from trl_consistency.passes.blocks import find_blocks
 from trl_consistency.passes.packing import Batch, Packing, first_fit
 from trl_consistency.passes.prefix_sharing import PrefixSharing
 from trl_consistency.passes.prefix_strategies import refused_strategies

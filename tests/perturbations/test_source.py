@@ -42,6 +42,20 @@ def test_wrong_answers():
     assert read(MC).wrong_answers == ()
 
 
+@pytest.mark.parametrize("empty", ["", None])
+def test_an_empty_choice_does_not_shift_the_letters(empty):
+    """`C` would have named the fourth choice."""
+    row = {"question": "Largest?", "a": "dog", "b": empty, "c": "cow", "d": "bee", "answer": "C"}
+    with pytest.raises(ConsistencyError, match="`b` is empty, though a choice after it is not"):
+        read(row, choices=["a", "b", "c", "d"])
+    last = {**row, "b": "cow", "c": empty, "d": empty, "answer": "B"}
+    assert read(last, choices=["a", "b", "c", "d"]).choices == ("dog", "cow")
+
+
+def test_a_choice_that_differs_from_the_right_one_in_spaces_is_not_wrong():
+    assert read({**MC, "choices": ["cow", "dog", "cow "], "answer": 0}).wrong_answers == ("B",)
+
+
 def test_characters_are_spelled_in_one_way():
     """`é` as one code point and as two are the same letter: a choice is found by either, and answers compare."""
     composed, decomposed = "caf\u00e9", "cafe\u0301"

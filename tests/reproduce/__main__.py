@@ -5,6 +5,7 @@ Makes the cells of docs/results.md that are missing, and the page.
 python -m tests.reproduce                     # all: about 20 hours of one core, two cells at a time
 python -m tests.reproduce --only base bct/1   # some of them
 python -m tests.reproduce --list              # what there is, and what is missing
+python -m tests.reproduce --read_again        # read the answers of finished cells by rules that have changed
 ```
 """
 
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from tests.reproduce.page import write_page
 from tests.reproduce.plan import Plan
-from tests.reproduce.run import Places, run
+from tests.reproduce.run import Places, read_again, run
 from trl_consistency.errors import ends_with_message
 
 
@@ -29,6 +30,8 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("--output_dir", type=Path, default=Path("reproduce"), help=said)
     parser.add_argument("--processes", type=int, metavar="N", help="cells at a time (one for each processor)")
     parser.add_argument("--list", action="store_true", help="only list the cells")
+    said = "read the answers of finished cells again; those still in the work folder are not generated again"
+    parser.add_argument("--read_again", action="store_true", help=said)
     parsed = parser.parse_args(args)
     if parsed.processes is not None and parsed.processes < 1:
         parser.error(f"--processes must be at least 1, got {parsed.processes}.")
@@ -37,6 +40,9 @@ def main(args: list[str] | None = None) -> None:
         for job in plan.jobs(parsed.only):
             print(f"{job.title:28}{'done' if places.cell(job).is_file() else 'missing'}")
         return
+    if parsed.read_again:
+        read_again(plan, places, parsed.only)
+        return write_page(plan)
     failed = run(plan, places, parsed.only, parsed.processes)
     write_page(plan)
     if failed:

@@ -105,6 +105,15 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
     }
 
 
+def read_words_again(
+    plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path | None = None
+) -> dict[str, dict[str, str]]:
+    """Returns the outcomes of the sets that are answered in words, by the rules as they are now."""
+    loaded = [of for of in load(plan, data_dir)[0] if of.plan.reading == "words"]
+    models = _load_models(plan, work, adapter)
+    return _words(plan, models, loaded, job.cell.system)
+
+
 class _Parts:
     """Parts of a measurement that are kept in a folder until the model, the rows or the code change."""
 

@@ -9,8 +9,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.reproduce.cells import CELLS_DIR, FORMAT, write_cell
-from tests.reproduce.measure import measure_cell
+from tests.reproduce.cells import CELLS_DIR, FORMAT, read_cell, write_cell
+from tests.reproduce.measure import measure_cell, read_words_again
 from tests.reproduce.plan import Job, Plan
 from tests.reproduce.train import train, training_of
 from trl_consistency.folder_lock import locked_folder
@@ -67,6 +67,23 @@ def run(plan: Plan, places: Places, only: Sequence[str] = (), processes: int | N
                 make_cell(plan, job, places, in_process=True)
             return []
         return _run_all(plan, places, missing, processes or os.cpu_count() or 1)
+
+
+def read_again(plan: Plan, places: Places, only: Sequence[str] = ()) -> None:
+    """
+    Reads the answers of finished cells again, after the rules that read them have changed. Answers that are still in the work folder
+    are not generated again.
+    """
+    with locked_folder(places.work):
+        for job in plan.jobs(only):
+            if not places.cell(job).is_file():
+                continue
+            cell = read_cell(places.cell(job))
+            adapter = training_of(plan, job, places.work).folder if job.cell.recipe else None
+            for name, letters in read_words_again(plan, job, places.work, places.data_dir, adapter).items():
+                cell["sets"][name] |= letters
+            write_cell(places.cell(job), cell)
+            print(f"{job.title}: {places.cell(job)}", flush=True)
 
 
 def _run_all(plan: Plan, places: Places, missing: Sequence[Job], processes: int) -> list[Job]:

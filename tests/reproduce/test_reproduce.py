@@ -16,7 +16,7 @@ from tests.reproduce import __main__ as command
 from tests.reproduce import measure
 from tests.reproduce.cells import FORMAT, letters_of, read_cell, samples_of, write_cell
 from tests.reproduce.plan import CELLS, SETS, Cell, Plan
-from tests.reproduce.run import Places, run
+from tests.reproduce.run import Places, read_again, run
 from tests.reproduce.sets import BAD, GOOD, load, number_sources
 from tests.reproduce.stand_in import make_stand_in
 from tests.reproduce.train import run_command, train, training_of
@@ -272,6 +272,21 @@ def test_a_deleted_cell_comes_out_the_same(made, tmp_path):
     other.cell(job).unlink()
     assert run(plan, other, ["bct/1"], processes=0) == []
     assert other.cell(job).read_bytes() == content
+
+
+def test_answers_are_read_again_without_being_generated(made, tmp_path, monkeypatch):
+    plan, places = made
+    other = Places(places.work, places.data_dir, tmp_path / "cells")
+    shutil.copytree(places.cells, other.cells)
+    cells = cells_of(places)
+    monkeypatch.setattr("transformers.GenerationMixin.generate", None)
+    for job in plan.jobs(["base", "bct/1"]):  # as if by other rules
+        cell = read_cell(other.cell(job))
+        cell["sets"]["test"]["perturbed"] = "u" * len(cell["sets"]["test"]["perturbed"])
+        write_cell(other.cell(job), cell)
+    assert cells_of(other) != cells
+    read_again(plan, other)
+    assert cells_of(other) == cells
 
 
 def test_parts_are_kept_until_the_rows_change(made, tmp_path, monkeypatch):

@@ -65,7 +65,7 @@ def test_a_server_that_fails_for_good(served, tmp_path, model_dir):  # noqa: F81
         raise MemoryError("no room")
 
     served.complete = fail
-    with pytest.raises(ConsistencyError, match=r"did not answer with the adapter in training: .*no room.*resume"):
+    with pytest.raises(ConsistencyError, match=r"did not answer: .*no room.*resume"):
         trainer.train()
 
 

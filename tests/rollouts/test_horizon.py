@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
+from transformers import TrainerState
 
 from tests.helpers.models import make_pairs
 from tests.helpers.on_policy import make_on_policy_config, make_trainer, moved
@@ -110,3 +111,25 @@ def test_the_horizon_truncates_nothing(tmp_path):
     assert trainer.state.log_history[0]["completions/compared_ratio"] == 1
     with pytest.raises(ConsistencyError, match="No token of any rollout was compared"):
         make(None).train()
+
+
+def test_resumed_under_another_schedule(tmp_path):
+    """`resume_changed` allows it: rollouts are not longer than the present schedule has them."""
+    before = make_horizon(tmp_path, [8, 64])
+    before.length, before.first = 32, 4.0
+    state = TrainerState(global_step=3, stateful_callbacks={"Horizon": before.state()})
+    for schedule, expected in (([8, 64], 32), ([4, 16], 16), ([48, 64], 48)):
+        horizon = make_horizon(tmp_path, schedule)
+        horizon.on_train_begin(None, state, None)
+        assert horizon(3) == expected
+
+
+def test_estimate_below_zero_is_no_measure_of_the_first_tokens(tmp_path):
+    """By sampled tokens, half of it would be more than it."""
+    horizon = make_horizon(tmp_path, [8, 64])
+    horizon.add(by_place([-1.0, -1, 0, 0, 0, 0, -3, -3]), rollouts())
+    assert horizon(1) == 8
+    assert horizon.first is None
+    horizon.add(by_place([4.0, 4, 9, 9, 9, 9, 3, 3]), rollouts())
+    assert horizon(2) == 8
+    assert horizon.first == 4.0

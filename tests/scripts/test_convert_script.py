@@ -72,13 +72,14 @@ def test_folder_of_preferences(pairs_file, tmp_path, model_dir, answers, capsys)
     assert f"{out}/{TRAIN}: 8 rows" in printed
     assert f"left out: 2 pair(s): {conversion.SAME_WORDS}" in printed
     card = (out / "README.md").read_text()
+    assert str(model_dir) not in card, "the folder may be sent to others"
     for text in (
         "pairs.jsonl -> 8 rows, made with `trl-consistency convert`",
         "| `train` | 8 | 10 |",
         "| `train` | right | suggested | 8 |",
         f"- `train`, 2 pair(s): {conversion.SAME_WORDS}",
         "- `to: preference`",
-        f"- `model_name_or_path: {model_dir}`",
+        f"- `model_name_or_path: {model_dir.name}`",
     ):
         assert text in card, text
     assert str(tmp_path / "pairs.jsonl") not in card

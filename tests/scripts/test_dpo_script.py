@@ -59,6 +59,13 @@ def test_prefers_the_chosen_answers(tmp_path, preferences, model_dir):
         ({"model_name_or_path": ""}, "No model: give `model_name_or_path`"),
         ({"model_name_or_path": "nowhere"}, "nowhere cannot be loaded"),
         ({"eval_strategy": "steps"}, "`dataset_test_split` is `test`"),
+        ({"eval_on_start": True}, "`dataset_test_split` is `test`"),
+        ({"do_predict": True}, "`do_predict` predicts nothing in this command"),
+        ({"max_length": 30}, r"8 of 8 row\(s\) are longer than `max_length` \(30 tokens\), such as row 0 with"),
+        ({"resume_from_checkpoint": True}, "there is no checkpoint in"),
+        ({"ignore_bias_buffers": True}, "`ignore_bias_buffers` does nothing"),
+        # A gradient of this size overflows in the first step.
+        ({"learning_rate": 1e38, "optim": "sgd", "max_grad_norm": 0.0, "max_steps": 4}, "weights that are not finite"),
     ],
 )
 def test_faulty_options(tmp_path, preferences, model_dir, options, message):
@@ -71,3 +78,11 @@ def test_misspelt_option(tmp_path, preferences, capsys):
     with pytest.raises(SystemExit):
         train(tmp_path, dataset_name=str(preferences), betta=0.1)
     assert "unknown key in" in capsys.readouterr().err
+
+
+def test_whole_model_is_not_saved_beside_an_adapter(tmp_path, preferences, model_dir):
+    """From that folder, the adapter would be loaded."""
+    options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences)}
+    train(tmp_path, **options)
+    with pytest.raises(SystemExit, match="holds an adapter of an earlier training"):
+        train(tmp_path, **options, use_peft=False)

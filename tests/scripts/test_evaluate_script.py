@@ -1,4 +1,5 @@
 import datetime
+import hashlib
 import json
 import re
 import shutil
@@ -210,7 +211,7 @@ def test_an_adapter_called_as_the_base_model_is(options, model_dir, tmp_path, mo
     options[options.index("--adapters") + 1] = "base"
     run([*options, "--json"])
     models = json.loads(capsys.readouterr().out)["models"]
-    assert {name: model["path"] for name, model in models.items()} == {"base": str(model_dir), "./base": "base"}
+    assert {name: model["path"] for name, model in models.items()} == {"base": model_dir.name, "./base": "base"}
 
 
 def test_an_adapter_of_another_base_model_is_warned_about(options, model_dir, adapters, tmp_path):
@@ -273,9 +274,7 @@ def test_report(options, model_dir, tmp_path, capsys):
         assert "Sycophancy, pairs" in report
         assert "Differences from the base model" in report
         for model in ("base", "mine"):
-            path = results["models"][model]["path"]
-            assert f"{model}: {Path(path).name}" in report
-            assert path not in report, "a report is sent to others"
+            assert f"{model}: {results['models'][model]['path']}" in report
         assert "Standard suites" not in report
     shown = [line for line in answers_in(out) if line["perturbed_prompt"][-1]["content"] in page]
     assert len(shown) == 2 * EXAMPLES_OF_A_KIND
@@ -284,6 +283,27 @@ def test_report(options, model_dir, tmp_path, capsys):
     assert page.index("<img") < page.index("<table"), "what became of all answers comes first"
     for picture in ("outcomes", "rates", "tradeoff", "training"):
         assert f"]({picture}.png)" in text
+
+
+def test_what_is_sent_to_others_names_no_path_of_this_machine(options, model_dir, tmp_path, capsys):
+    """Two adapters and two files of one name, and a judge, all of them local."""
+    for number, place in enumerate("ab"):
+        save_adapter(model_dir, tmp_path / place / "lora", number)
+        write(tmp_path / place / "pairs.jsonl", [pair(number, category="harmful") for number in range(3)])
+    adapters, pairs = ([str(tmp_path / place / name) for place in "ab"] for name in ("lora", "pairs.jsonl"))
+    out = tmp_path / "out"
+    common = [*options[:6], "--output_dir", str(out), "--judge_model", str(model_dir), "--save_to_adapters", "true"]
+    run([*common, "--adapters", *adapters, "--pairs", *pairs, "--judge_max_completion_length", "2", "--json"])
+    results = json.loads(capsys.readouterr().out)
+    assert list(results["models"]) == ["base", "a/lora", "b/lora"]
+    assert list(results["pairs"]) == ["a/pairs.jsonl", "b/pairs.jsonl"]
+    assert results["settings"]["judge"] == model_dir.name
+    written = [out / name for name in ("results.json", "report.md", "report.html")]
+    written += [Path(folder) / name for folder in adapters for name in ("README.md", "consistency_results.json")]
+    for path in written:
+        text = path.read_text().split("## Results")[-1]  # above it stands what PEFT wrote
+        assert str(tmp_path) not in text, path
+        assert str(model_dir) not in text, path
 
 
 def test_results_say_how_they_were_measured(options, tmp_path):
@@ -323,6 +343,31 @@ def test_a_card_says_how_its_figures_were_measured():
         assert said not in plain
 
 
+def test_a_card_says_what_was_drawn_and_how_it_was_sampled_and_read():
+    default = {"max_pairs": None, "thinking_markers": ["<think>", "</think>"], "chat_template_kwargs": {}}
+    default |= {"max_completion_length": 8, "temperature": 0.0, "top_p": 1.0, "seed": 7, "judge": None, "splits": None}
+    changed = {"max_pairs": 3, "temperature": 0.5, "top_p": 0.9, "thinking_markers": ["[T]", "[/T]"]}
+    changed |= {"chat_template_kwargs": {"a": 1}, "splits": ["test"], "model_revision": "v1", "judge": "j"}
+    changed |= {"judge_max_completion_length": 9, "multiple_choice": "logprob", "choice_prefix": "It is ("}
+    models = {"base": {"path": "Qwen/Qwen3-4B"}}
+    plain, full = (
+        _description({"settings": of, "pairs": {"test": {"rows": 5}}, "models": models})
+        for of in (default, default | changed)
+    )
+    for said in (
+        "(5 rows), of each at most 3 drawn with seed 7",
+        "at temperature 0.5, top_p 0.9, seed 7",
+        '`thinking_markers ["[T]", "[/T]"]`',
+        '`chat_template_kwargs {"a": 1}`',
+        '`splits ["test"]`',
+        '`model_revision "v1"`',
+        "`judge_max_completion_length 9`",
+        '`choice_prefix "It is ("`',
+    ):
+        assert said in full, said
+        assert said not in plain, said
+
+
 def test_history_is_not_that_of_an_earlier_run_in_the_folder(model_dir, tmp_path):
     """The folder holds the run of 3 steps; checkpoint-6 is left of a longer one before."""
     save_adapter(model_dir, tmp_path, 0)
@@ -333,6 +378,25 @@ def test_history_is_not_that_of_an_earlier_run_in_the_folder(model_dir, tmp_path
     assert len(read_history(str(tmp_path))) == 3
     shutil.rmtree(tmp_path / "checkpoint-3")
     assert read_history(str(tmp_path)) == [], "no checkpoint has the weights: nothing is known"
+
+
+def test_history_is_not_that_of_a_state_left_in_the_folder(model_dir, tmp_path):
+    """`Trainer.save_state` of an earlier run wrote it beside what are now the weights of another."""
+    save_adapter(model_dir, tmp_path, 0)
+    weights = (tmp_path / "adapter_model.safetensors").read_bytes()
+    digest = hashlib.blake2b(weights, digest_size=8).hexdigest()
+    state = {"log_history": [{"step": 1, "loss": 1.0}]}
+    state["stateful_callbacks"] = {"manifest": {"digests": {"adapter_model.safetensors": digest, "optimizer.pt": "0"}}}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    assert len(read_history(str(tmp_path))) == 1, "the weights that it was written with"
+    save_adapter(model_dir, tmp_path, 1)
+    assert read_history(str(tmp_path)) == [], "other weights"
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": state["log_history"]}))
+    assert read_history(str(tmp_path)) == [], "nothing says of which weights"
+    checkpoint = tmp_path / "checkpoint-1"
+    save_adapter(model_dir, checkpoint, 1)
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 2.0}] * 2}))
+    assert len(read_history(str(tmp_path))) == len(read_history(str(checkpoint))) == 2
 
 
 def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path, capsys):
@@ -406,7 +470,10 @@ def test_capability_enters_the_same_report(options, adapters, model_dir, tokeniz
 
     asked.clear()
     monkeypatch.setattr(targets, "_generate", None)  # what was answered is kept
-    run(words)
+    with monkeypatch.context() as patch:
+        patch.setattr(capability, "nats_of", None)  # so is what was scored
+        run(words)
+    assert not asked
     printed = capsys.readouterr().out
     for text in (printed, *((tmp_path / "out" / f"report.{kind}").read_text() for kind in ("md", "html"))):
         assert "Accuracy of completions, arc" in text
@@ -416,6 +483,44 @@ def test_capability_enters_the_same_report(options, adapters, model_dir, tokeniz
         assert "-100.0pp" in text
     run(options)
     assert not (tmp_path / "out" / "capability.jsonl").exists()
+
+
+def test_capability_reaches_the_card(options, model_dir, tmp_path, capsys):
+    adapter = save_adapter(model_dir, tmp_path / "mine", 0)
+    options[options.index("--adapters") + 1] = adapter
+    folder = write_capability_data(tmp_path / "data")
+    (folder / "arc.jsonl").unlink()  # needs the harness
+    words = [
+        *options,
+        "--save_to_adapters",
+        "true",
+        "--capability_data",
+        str(folder),
+        "--capability_limit",
+        "4",
+        "--json",
+    ]
+    run(words)
+    first = json.loads(capsys.readouterr().out)
+    page = read_results(adapter)
+    (texts,) = (result for result in page.results if result.metric == "nats_per_token")
+    (refused,) = (result for result in page.results if result.metric == "refused")
+    figures = {name: of["capability"] for name, of in first["models"].items()}
+    assert texts.value == figures["mine"]["nats_per_token/texts"]["value"]
+    assert texts.before.value == figures["base"]["nats_per_token/texts"]["value"]
+    assert (texts.total, refused.total) == (None, 4)
+    assert {*first["models"]["mine"]["findings"]} <= {*page.findings}
+    card = (Path(adapter) / "README.md").read_text()
+    assert "| Negative log-probability of texts, texts, nats per token |" in card
+    assert "| Safe prompts refused, more/xstest |" in card
+    assert "Questions, texts and safe prompts (texts)" in card
+    assert "Capability is measured on more/xstest (4 items), texts (4 items), drawn with seed 42." in card
+    kept = list((tmp_path / "out").glob("_answers/*/capability-*.json"))
+    assert len(kept) == 2
+    for file in kept:
+        file.write_text(file.read_text().replace('"values": [', '"values": [0.5, '))
+    run(words)
+    assert json.loads(capsys.readouterr().out) == first, "what was damaged is measured again"
 
 
 def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
@@ -539,9 +644,9 @@ def test_sets(options, model_dir, tmp_path, capsys):
     run([*common, *pairs, "--max_pairs", "3", "--file_type", "parquet"])
     results = json.loads(capsys.readouterr().out)
     assert {name: of_set["rows"] for name, of_set in results["pairs"].items()} == {
-        f"{tmp_path / 'folder'}/test": 3,
+        "folder/test": 3,
         "test_wordings": 3,
-        other: 1,
+        "test.jsonl": 1,
     }
     from datasets import load_dataset
 
@@ -593,6 +698,23 @@ def test_judge_that_is_loaded(options, model_dir, tmp_path, capsys):
     assert "The rates are incomplete: the judge gave no verdict on 6 answer(s)" in err
     rate = json.loads(out)["models"]["base"]["rates"]["attack_success/requests"]
     assert (rate["total"], rate["unread"], rate["value"]) == (3, {"unjudged": 3}, 0.0)
+
+
+def test_judge_with_a_short_context(options, model_dir, tmp_path, capsys):
+    """It read beyond what it was trained on, and what it then wrote could pass for a verdict."""
+    rows = [pair(number, category="harmful") for number in range(3)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "requests.jsonl", rows)
+    judge = tmp_path / "judge"
+    shutil.copytree(model_dir, judge)
+    config = json.loads((judge / "config.json").read_text())
+    (judge / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
+    run([*options[:6], *options[8:], "--judge_model", str(judge), "--judge_max_completion_length", "4", "--json"])
+    out, err = capsys.readouterr()
+    assert "6 answer(s) were not given to the judge" in err
+    rate = json.loads(out)["models"]["base"]["rates"]["attack_success/requests"]
+    assert (rate["total"], rate["unread"]) == (3, {"unjudged": 3})
+    said = {line["perturbed_judgement"] for line in answers_in(tmp_path / "out")}
+    assert all(text.endswith(" tokens of 64.") for text in said)
 
 
 def test_log_probabilities(options, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """What `datasets` keeps of a local file is not used for another content."""
 
+import gzip
 import json
 import os
 
@@ -134,6 +135,60 @@ def test_na_is_text_in_every_csv(tmp_path):
         pairs = load_pairs(ConsistencyScriptArguments(dataset_name=str(name)), DatasetMixtureConfig())
         for rows in (pairs["train"], _load_splits(str(name))["train"]):
             assert [row["biased_answer"] for row in rows] == ["NA", "NA"]
+
+
+README = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train.csv\n{}---\n"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("source", ["file", "folder", "data_files", "named by the README", "builder"])
+def test_na_is_text_in_every_csv_of_a_mixture(tmp_path, source, streaming):
+    write_rows(tmp_path / "train.csv", "train", biased_answer="NA")
+    if source == "named by the README":
+        (tmp_path / "README.md").write_text(README.format(""))
+    entry = {
+        "file": DatasetConfig(path=str(tmp_path / "train.csv")),
+        "data_files": DatasetConfig(path=str(tmp_path), data_files="train.csv"),
+        "builder": DatasetConfig(path="csv", data_files=str(tmp_path / "train.csv")),
+    }.get(source, DatasetConfig(path=str(tmp_path)))
+    mixture = DatasetMixtureConfig(datasets=[entry], streaming=streaming)
+    pairs = load_pairs(ConsistencyScriptArguments(), mixture)["train"]
+    assert [row["biased_answer"] for row in pairs] == ["NA", "NA"]
+
+
+@pytest.mark.parametrize("own", ["", "  na_values: NA\n"])
+def test_na_is_text_where_a_readme_names_the_files_unless_it_says_otherwise(tmp_path, own):
+    write_rows(tmp_path / "train.csv", "train", biased_answer="NA")
+    (tmp_path / "README.md").write_text(README.format(own))
+    expected = [None if own else "NA"] * 2
+    pairs = load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path)), DatasetMixtureConfig())
+    for rows in (pairs["train"], _load_splits(str(tmp_path))["train"], read_rows(str(tmp_path))):
+        assert [row["biased_answer"] for row in rows] == expected
+
+
+@pytest.mark.parametrize("name", ["more.tsv", "test.ndjson", "old/data.arrow", "test.tsv.gz", "test.zip", "test.xlsx"])
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_file_of_data_that_is_not_read_is_named(tmp_path, name, beside):
+    """It was left out in silence beside files that are read, and split by a guess alone."""
+    if beside:
+        write_rows(tmp_path / "train.jsonl", "train")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"x")
+    said = f"{name.split('/')[-1]} is not read"
+    for read in (_load_splits, lambda folder: list(read_rows(folder))):
+        with pytest.raises(ConsistencyError, match=said):
+            read(str(tmp_path))
+    entry = DatasetConfig(path=str(tmp_path))
+    for options in ((str(tmp_path), DatasetMixtureConfig()), (None, DatasetMixtureConfig(datasets=[entry]))):
+        with pytest.raises(ConsistencyError, match=said):
+            load_pairs(ConsistencyScriptArguments(dataset_name=options[0]), options[1])
+
+
+def test_compressed_files_of_a_folder_are_split_by_their_names_where_questions_are_read(tmp_path):
+    for name in ("test", "test_old"):
+        with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in rows_of(name))
+    assert list(read_rows(str(tmp_path), split="test")) == rows_of("test")
 
 
 def test_answers_kept_in_a_folder_of_data_are_no_data(tmp_path):

@@ -272,6 +272,17 @@ def filtered(questions, out, model, *options):
     pairs(questions, out, "--keep_vulnerable", "true", "--model_name_or_path", str(model), *options)
 
 
+@pytest.mark.parametrize("markers", [(), ("--thinking_markers", "[THINK]", "[/THINK]")])
+def test_thoughts_between_other_markers_are_warned_about(markers, questions, tmp_path, model_dir, monkeypatch, capsys):
+    def answer(model, tokenizer, prompts, *args, **kwargs):
+        return [tokenizer(text="[THINK]B[/THINK] A", add_special_tokens=False)["input_ids"]] * len(prompts)
+
+    monkeypatch.setattr(answering, "generate_ids", answer)
+    with pytest.raises(SystemExit):  # no pair is vulnerable
+        filtered(questions, tmp_path / "out", model_dir, "--perturbations", "are_you_sure", *markers)
+    assert ("[/THINK], which was graded as a part of them" in capsys.readouterr().err) == (not markers)
+
+
 def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, capsys):
     """Of four questions, one is answered well without the cue and badly with it."""
 

@@ -14,7 +14,7 @@ from trl_consistency.data.rendering import render_text
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.embedded_models import resolve_model
 from trl_consistency.publishing.page import prepare_page
-from trl_consistency.scripts.evaluation_files import _shown
+from trl_consistency.scripts.evaluation_files import shown_name
 from trl_consistency.smollm2 import checkpoint
 from trl_consistency.smollm2.checkpoint import FOLDER, GGUF_FILE, HUB_NAME, INSTALL, build_checkpoint
 
@@ -89,7 +89,7 @@ def test_card_and_page_say_what_the_base_is(model_dir, tokenizer, tmp_path):
         changed = prepare_page(tmp_path / "adapter", "me/adapter", HUB_NAME)
     assert f'"base_model_name_or_path": "{HUB_NAME}"' in changed["adapter_config.json"].decode()
     assert checkpoint.ORIGIN in changed["README.md"].decode()
-    assert _shown("embedded:smollm2") == _shown(str(base)) == checkpoint.ORIGIN
+    assert shown_name("embedded:smollm2") == shown_name(str(base)) == checkpoint.ORIGIN
 
 
 @pytest.mark.real

@@ -245,6 +245,13 @@ def test_rounded_weights_are_no_other_reference(tmp_path, sharp_model, name):
 
 
 @pytest.mark.slow
+def test_streamed_evaluation(tmp_path, sharp_model):
+    """The rows that fill up its last batch are not counted."""
+    others = {"given": True, "streamed_evaluation": True}
+    check_two_equal_one(tmp_path, sharp_model, {}, "DDP", PAIRED, "lora", "bct", **others)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIG_OF)
 def test_uneven_last_batches_end(tmp_path, sharp_model, name):
     needs_deepspeed(name)

@@ -9,6 +9,7 @@ from transformers import TrainerCallback
 from tests.helpers.architectures import MULTIMODAL, SHAPE, make
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.processors import TextProcessor
+from tests.helpers.spoiled import SpoilWeights
 from trl_consistency import ConsistencyError, ConsistencyTrainer, InvalidPairsError
 from trl_consistency.trainer import consistency_trainer, target_maker
 
@@ -343,7 +344,7 @@ def test_card_shows_the_prompts_as_they_were(tmp_path):
 
 def test_a_reference_that_changed_is_not_saved(tmp_path):
     trainer = make_trainer(tmp_path, "act", max_steps=2, save_strategy="steps", save_steps=1)
-    trainer.model.get_base_model().model.embed_tokens.weight.data.add_(1e-3)
+    trainer.add_callback(SpoilWeights())
     with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
         trainer.train()
     assert trainer.state.global_step == 1

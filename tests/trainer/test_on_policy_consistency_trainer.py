@@ -19,6 +19,7 @@ from tests.helpers.on_policy import (
     uneven_pairs,
     weights,
 )
+from tests.helpers.spoiled import SpoilWeights
 from trl_consistency import ConsistencyError, InvalidPairsError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.objectives.divergence import shared_head_divergence
@@ -360,7 +361,7 @@ def test_biases_that_train_along_with_an_adapter_do_not_change_the_reference(tmp
 
 def test_a_reference_that_changed_is_not_saved(tmp_path):
     trainer = make_trainer(tmp_path, lora=True, max_steps=2, save_strategy="steps", save_steps=1)
-    trainer.model.get_base_model().model.embed_tokens.weight.data.add_(1e-3)
+    trainer.add_callback(SpoilWeights())
     with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
         replay(trainer).train()
     assert trainer.state.global_step == 1

@@ -42,7 +42,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             Non-negative weight of each objective in `method`. `None` gives each the weight 1.
         layers (`list[int]`, *optional*):
             Blocks that `act`, `attct` and `mlpct` compare, counted from 0, or from the end if negative. `None` compares
-            all.
+            all. `attct` leaves out blocks without an attention map, and `mlpct` blocks without an MLP.
         act_tokens (`str`, *optional*, defaults to `"prompt"`):
             Tokens that `act` compares: the shared tokens of the `"prompt"` as in the paper, the tokens of a clean
             `"completion"` after both prompts, or `"all"` of them.
@@ -256,6 +256,11 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                     f"`{name}` is set, but `method` is {self.method}: it is for {methods}. Leave it out, or set it back "
                     f"to {default!r}."
                 )
+        if self.padding_free and "attct" in self.method:
+            raise ConsistencyError(
+                "`padding_free` cannot be used with `attct`: it compares attention maps, which have a row for each "
+                "sequence of a batch. Leave one of them out."
+            )
         if self.log_layer_distances and not self.log_consistency_metrics:
             raise ConsistencyError("`log_layer_distances` needs `log_consistency_metrics`.")
 
@@ -266,9 +271,8 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                 self.dataloader_persistent_workers and self.regenerate_targets_every,
                 "its workers would keep the targets that `regenerate_targets_every` replaces",
             ),
-            "packing": (self.packing, "a pair is compared row by row"),
-            "eval_packing": (self.eval_packing, "a pair is compared row by row"),
-            "padding_free": (self.padding_free, "the two sides of a pair are batched by row"),
+            "packing": (self.packing, "a batch is a fixed number of pairs. `padding_free` leaves out their padding"),
+            "eval_packing": (self.eval_packing, "a batch is a fixed number of pairs"),
             "assistant_only_loss": (self.assistant_only_loss, "the loss is on the completion by definition"),
             "completion_only_loss=False": (
                 self.completion_only_loss is False,

@@ -13,6 +13,7 @@ from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError
 from .device import settle_device
 from .generation_kwargs import check_generation_kwargs
+from .optimizer_options import check_optimizer_options
 from .options import (
     BELOW_ONE,
     SEED,
@@ -153,13 +154,25 @@ class PairConfig(_Arguments):
 
     def _refuse(self, context: str, refused: dict[str, tuple[Any, str]]) -> None:
         """Refuses options of TRL's configuration that the trainer does not support."""
+        casts = "it casts the weights, which training and saving then go on with"
         refused = {
-            **refused,
             "enable_jit_checkpoint": (self.enable_jit_checkpoint, "SIGTERM saves a checkpoint without it"),
             "average_tokens_across_devices=False": (
                 not self.average_tokens_across_devices,
                 "the loss is a mean over the tokens of the global batch",
             ),
+            "bf16_full_eval": (self.bf16_full_eval, casts),
+            "fp16_full_eval": (self.fp16_full_eval, casts),
+            "dataloader_in_order=False": (
+                not self.dataloader_in_order,
+                "rows would be trained on twice or never when a run is resumed, and rollouts of several batches mixed",
+            ),
+            "auto_find_batch_size": (
+                self.auto_find_batch_size,
+                "a batch that does not fit would begin the steps anew on weights that are trained already. Set "
+                "`per_device_train_batch_size` to what fits",
+            ),
+            **refused,
         }
         refuse(context, {name: (is_set, f"{reason}. Leave it out") for name, (is_set, reason) in refused.items()})
 
@@ -170,12 +183,7 @@ class PairConfig(_Arguments):
                 f"`ddp_backend` is {self.ddp_backend}, but this is a single process. Launch several with `accelerate "
                 "launch` or `torchrun`, or leave it out."
             )
-        optimizer = str(getattr(self.optim, "value", self.optim))
-        if self.optim_target_modules and not optimizer.startswith(("galore", "apollo")):
-            raise ConsistencyError(
-                f"`optim_target_modules` is set, but `optim` is {optimizer}, which trains all modules alike: it is for GaLore "
-                "and APOLLO. Leave it out."
-            )
+        check_optimizer_options(self)
         check_installed("deepspeed", self.deepspeed, "deepspeed")
         metric = re.sub(r"/layer_\d+$", "", str(self.metric_for_best_model))
         is_lower_better = metric.endswith(LOWER_IS_BETTER)

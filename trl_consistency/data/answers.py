@@ -1,10 +1,10 @@
 """Finds clean prompts with two right answers: one of them is wrong."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .pairs import parse_or_none
+from .repeats import prompt_key
 
 
 REQUESTS = (
@@ -26,7 +26,7 @@ def question_key(row: Mapping[str, Any]) -> str | None:
     """Returns all that the right answer depends on, which is not the cue; None for rows without a right answer."""
     if not row.get("answer") or row.get("category") in REQUESTS or row.get("clean_prompt") is None:
         return None
-    return json.dumps([row.get(column) for column in ("clean_prompt", "tools", "chat_template_kwargs")], default=str)
+    return prompt_key(row, "clean_prompt")
 
 
 def contradictions(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Contradiction]:

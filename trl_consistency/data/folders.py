@@ -16,6 +16,14 @@ from ..errors import ConsistencyError
 FILE_TYPES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+# Tables and archives of other types: left out in silence, their rows would be missing.
+_UNREAD_TYPES = (
+    *(".tsv", ".ndjson", ".jsonlines", ".arrow", ".feather", ".pq", ".geoparquet", ".gpq", ".orc", ".avro"),
+    *(".xlsx", ".xls", ".ods", ".xml", ".h5", ".hdf5", ".db", ".sqlite", ".sqlite3", ".pkl", ".pickle"),
+    *(".tar", ".tgz", ".7z", ".rar"),
+)
+# Metadata of `Dataset.save_to_disk`, whose folders `datasets` itself refuses
+_SAVED_TO_DISK = ("state.json", "dataset_dict.json")
 # Files beside data: the metadata of `datasets`, and what `trl-consistency pairs` writes about a model's answers.
 _NOT_DATA = (
     "dataset_info.json",
@@ -83,18 +91,26 @@ def split_files(folder: str) -> dict[str, list[Path]]:
         name them.
 
     Raises:
-        [`ConsistencyError`]: If two files claim a split, a shard is missing, or there are files of several types.
+        [`ConsistencyError`]: If two files claim a split, a shard is missing, or there are files of several types, or of
+        one that is not read.
     """
     if not os.path.isdir(folder) or any(said.get("configs") for _, said in _metadata(folder)):
         return {}
     found: dict[str, list[Path]] = {}
+    is_saved_to_disk = any(Path(folder, name).is_file() for name in _SAVED_TO_DISK)
     for path in sorted(Path(folder).rglob("*")):
         inner = path.relative_to(folder)
         is_hidden = any(part.startswith((".", "__")) for part in inner.parts)
         is_kept = any(part.startswith("_") for part in inner.parts[:-1])  # answers that our commands keep
-        if is_hidden or is_kept or path.name in _NOT_DATA or data_type(path) is None or not path.is_file():
+        if is_hidden or is_kept or path.name in _NOT_DATA or not path.is_file():
             continue
-        found.setdefault(_split_of(inner), []).append(path)
+        if is_table(path) and data_type(path) is None and not is_saved_to_disk:
+            raise ConsistencyError(
+                f"{folder}: {inner} is not read, since data files end in {', '.join(FILE_TYPES)}. Convert it, or put it "
+                "elsewhere."
+            )
+        if data_type(path) is not None:
+            found.setdefault(_split_of(inner), []).append(path)
     files = [path for of_split in found.values() for path in of_split]
     other = next((path for path in files if data_type(path) != data_type(files[0])), None)
     if other:
@@ -111,6 +127,12 @@ def split_files(folder: str) -> dict[str, list[Path]]:
 def data_type(path: Path) -> str | None:
     """Returns the builder of `datasets` that reads a file (one of [`FILE_TYPES`], also compressed), or None."""
     return FILE_TYPES.get(_uncompressed(path).suffix.lower())
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is data, or an archive that may hold some, of whatever type."""
+    inner = _uncompressed(path)
+    return data_type(path) is not None or inner.suffix.lower() in _UNREAD_TYPES or inner != path
 
 
 def _uncompressed(path: Path) -> Path:

@@ -1,6 +1,5 @@
 """Counts faulty rows, and rows that will train little, from the data, the tokenizer and its chat template."""
 
-import json
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from .rendering import (
     render_text,
     skips_template,
 )
+from .repeats import prompt_key
 from .time_limit import TimeLimitError
 
 
@@ -276,8 +276,7 @@ def lint_pairs(
             anchors.append(index)
         if skips_template(processing_class, *(row[column] for column in PROMPT_COLUMNS)):
             text_prompts.append(index)
-        key = json.dumps([row.get(c) for c in (*PROMPT_COLUMNS, "tools", "chat_template_kwargs")], default=str)
-        prompts.append(hash(key))
+        prompts.append(hash(prompt_key(row, *PROMPT_COLUMNS)))
         if question := question_key(row):
             answers.extend((index, hash(question), hash(str(row["answer"]))))
         if limit is not None and row["length"] > limit:

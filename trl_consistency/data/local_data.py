@@ -1,17 +1,54 @@
-"""Caches the local data files that `datasets` loads by their content."""
+"""Has `datasets` cache local data files by their content, and read the texts of CSV files as they are."""
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
 from typing import Any
 
 import datasets
+from datasets.packaged_modules.csv.csv import Csv
 
 from ..errors import ConsistencyError, one_line
 from .digests import file_digest
+from .folders import data_type
+
+
+_load_dataset = datasets.load_dataset
+
+
+def load_as_written(path: str, **options: Any) -> Any:
+    """
+    Calls `datasets.load_dataset` so that texts of a CSV file such as `NA` and `null` stay texts. By default pandas takes
+    them for nothing. Metadata of the data set that say which texts are nothing are heeded.
+    """
+    of_builder = {name: options[name] for name in ("name", "data_dir", "data_files") if name in options}
+    builder = datasets.load_dataset_builder(path, **of_builder)
+    if isinstance(builder, Csv) and builder.config.keep_default_na and builder.config.na_values is None:
+        options = {**options, "keep_default_na": False, "na_values": [""]}
+    return _load_dataset(path, **options)
+
+
+@contextmanager
+def texts_as_written() -> Iterator[None]:
+    """Within it, `datasets.load_dataset`, which TRL calls for each entry of a mixture, is [`load_as_written`]."""
+    datasets.load_dataset = load_as_written
+    try:
+        yield
+    finally:
+        datasets.load_dataset = _load_dataset
+
+
+def builder_of(files: Mapping[str, Sequence[Path]]) -> str:
+    """Returns the builder of `datasets` for the files of each split."""
+    return data_type(next(iter(files.values()))[0]) or ""
+
+
+def patterns_of(files: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
+    """Returns the files of each split as `datasets` takes them."""
+    return {split: [escape(str(path)) for path in of_split] for split, of_split in files.items()}
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""Streamed pairs in training."""
+"""Streamed pairs in training and evaluation."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -28,3 +29,34 @@ class RepeatedStream(IterableDataset):
                 yield row
             if is_empty:  # A worker process may get no rows.
                 return
+
+
+class CountedStream(IterableDataset):
+    """
+    A stream that counts its rows. In an evaluation by several processes, accelerate fills the last batch with rows of the
+    first, and nothing else tells how many.
+    """
+
+    def __init__(self, dataset: datasets.IterableDataset):
+        self.dataset = dataset
+        self.rows = 0  # of the last pass
+
+    def __iter__(self) -> Iterator[Any]:
+        self.rows = 0
+        for row in self.dataset:
+            self.rows += 1
+            yield row
+
+
+@contextmanager
+def read_here(args: Any) -> Iterator[None]:
+    """Makes data loaders that are created in this context read in this process, so that a [`CountedStream`] counts."""
+    of_workers = {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
+    before = {name: getattr(args, f"dataloader_{name}") for name in of_workers}
+    try:
+        for name, value in of_workers.items():
+            setattr(args, f"dataloader_{name}", value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(args, f"dataloader_{name}", value)

@@ -1,10 +1,15 @@
-"""Finds repeated rows of a large data set by digests of eight bytes a row, because the rows stay on disk."""
+"""Finds repeated rows: by digests of eight bytes a row, because the rows stay on disk, and prompts that say the same."""
 
 import hashlib
-from collections.abc import Iterable
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
+from .pairs import PROMPT_COLUMNS, parse_or_none
 
 
 def first_rows(values: Iterable[Any]) -> np.ndarray:
@@ -14,6 +19,46 @@ def first_rows(values: Iterable[Any]) -> np.ndarray:
     """
     digests = np.fromiter(map(_digest, values), dtype=np.uint64)
     return np.sort(np.unique(digests, return_index=True)[1])
+
+
+def prompt_key(row: Mapping[str, Any], *columns: str) -> str:
+    """
+    Returns a text that is equal for rows whose prompts in these columns, tools and template variables say the same.
+    Spaces at the ends of a text and of its lines, the Unicode form, and text in one block or in none, make no other
+    prompt.
+    """
+    others = [parse_or_none(row.get(column)) or None for column in ("tools", "chat_template_kwargs")]
+    return json.dumps([*(_plain(row.get(column)) for column in columns), *others], default=str, sort_keys=True)
+
+
+def repeated_rows(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Counts the rows whose two prompts an earlier row has."""
+    counts = Counter(prompt_key(row, *PROMPT_COLUMNS) for row in rows)
+    return counts.total() - len(counts)
+
+
+def _plain(prompt: Any) -> Any:
+    if isinstance(prompt, str):
+        return _text(prompt)
+    if not isinstance(prompt, list):
+        return prompt
+    turns = [{**turn, "content": _content(turn.get("content"))} if isinstance(turn, dict) else turn for turn in prompt]
+    # Data sets fill in the keys that only other rows' turns have.
+    return [
+        {key: value for key, value in turn.items() if value is not None} if isinstance(turn, dict) else turn
+        for turn in turns
+    ]
+
+
+def _content(content: Any) -> Any:
+    if isinstance(content, list) and all(isinstance(of, dict) and of.get("type") == "text" for of in content):
+        content = "".join(str(block.get("text") or "") for block in content)
+    return _text(content) if isinstance(content, str) else content
+
+
+def _text(text: str) -> str:
+    lines = unicodedata.normalize("NFC", text).strip().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _digest(value: Any) -> int:

@@ -3,8 +3,10 @@ Capability without judgement calls: questions of multiple choice as completions,
 refused. Everything is paired by item, so that small changes show.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +16,12 @@ from transformers import PreTrainedModel
 
 from ..data.rendering import ProcessingClass, render_prompt
 from ..errors import ConsistencyError
+from ..files import write_text
 from ..generation.answer_cache import TargetCache
+from ..generation.model_identity import digest_of
 from ..models.checks import context_of
 from .answers.generate import AnswerOptions, decode_answer, generate_ids
+from .answers.replies import THINKING_MARKERS, Markers, check_markers
 from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens
 from .grading.graders import refuses
 from .rates.intervals import NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean
@@ -144,6 +149,7 @@ def measure_capability(
     progress: bool = False,
     chat_template_kwargs: dict[str, Any] | None = None,
     cache: TargetCache | None = None,
+    thinking_markers: Markers = THINKING_MARKERS,
 ) -> dict[str, CapabilityResult]:
     """
     Measures a model's capability on a folder of files, for which [`read_capability`] says what they may hold.
@@ -172,7 +178,9 @@ def measure_capability(
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Variables of the chat template, for the prompts.
         cache ([`~trl_consistency.generation.answer_cache.TargetCache`], *optional*):
-            Stores replies as they are generated, so that a killed run can resume.
+            Stores replies as they are generated, and the figures of each file, so that a killed run can resume.
+        thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
+            Text that opens and closes a thought. Replies to prompts are read after it.
 
     Returns:
         `dict[str, CapabilityResult]`: Results by file: its path in the folder, without the ending.
@@ -198,13 +206,32 @@ def measure_capability(
     found = {}
     for name, of_set in data.sets.items():
         if of_set.kind == "questions":
-            found[name] = _measure_questions(model, tokenizer, of_set, batch_size, progress)
+            measure = partial(_measure_questions, model, tokenizer, of_set, batch_size, progress)
+            found[name] = _kept(cache, of_set, measure)
         elif of_set.kind == "texts":
-            found[name] = _measure_texts(model, tokenizer, of_set, progress, name)
+            found[name] = _kept(cache, of_set, partial(_measure_texts, model, tokenizer, of_set, progress, name))
         else:
-            options = AnswerOptions(REPLY_TOKENS, batch_size, progress=progress)
+            options = AnswerOptions(REPLY_TOKENS, batch_size, progress=progress, thinking_markers=thinking_markers)
             found[name] = _measure_prompts(model, tokenizer, of_set, options, chat_template_kwargs, cache, name)
     return found
+
+
+def _kept(cache: TargetCache | None, of_set: ItemSet, measure: Callable[[], CapabilityResult]) -> CapabilityResult:
+    """Returns the result that was kept beside the model's answers, or else measures and keeps it."""
+    if cache is None:
+        return measure()
+    described = [of_set.digest, of_set.rows, installed_version("lm_eval") if of_set.kind == "questions" else None]
+    file = cache.directory / f"capability-{digest_of(described)}.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if digest_of(content["result"]) == content["digest"]:
+            return CapabilityResult.from_dict(content["result"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not measured yet, or damaged
+    result = measure()
+    figures = result.to_dict()
+    write_text(file, json.dumps({"result": figures, "digest": digest_of(figures)}))
+    return result
 
 
 def check_harness(data: CapabilityData) -> None:
@@ -250,7 +277,8 @@ def _measure_prompts(
     distinct = list(dict.fromkeys(rendered))
     ids = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache, desc=f"Answering, {name}")
     answers = dict(zip(distinct, ids, strict=True))
-    texts = [decode_answer(tokenizer, list(prompt), answers[prompt]) for prompt in rendered]
+    markers = check_markers(options.thinking_markers)
+    texts = [decode_answer(tokenizer, list(prompt), answers[prompt], markers) for prompt in rendered]
     refused = [refuses(said) for _, said, _ in texts]
     unread = [row for row, of_row in zip(prompts.rows, refused, strict=True) if of_row is None]
     return _result(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ..data.folders import is_table
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ..errors import ConsistencyError, InvalidPairsError
 from ..perturbations.reading import read_rows
@@ -135,6 +136,11 @@ def read_capability(data_dir: str | Path, max_items: int | None = None, seed: in
     sets: dict[str, ItemSet] = {}
     left_out = []
     for path in sorted(folder.rglob("*")):
+        if path.is_file() and is_table(path) and path.suffix.lower() not in ENDINGS:
+            raise ConsistencyError(
+                f"`capability_data`: {path} is not read, since its files end in {', '.join(ENDINGS)}. Convert it, or put it "
+                "elsewhere."
+            )
         if path.suffix.lower() not in ENDINGS or not path.is_file():
             continue
         name = path.relative_to(folder).with_suffix("").as_posix()

@@ -13,7 +13,7 @@ from ..errors import ConsistencyError, InvalidPairsError
 from ..generation.answer_cache import TargetCache
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
-from .answers.replies import after_thinking
+from .answers.replies import after_thinking, warning_of_markers
 from .grading.grade import OTHER, Grade, grade_answers
 from .run import SIDES, PairSet, Rows
 
@@ -43,10 +43,14 @@ class Conversion(NamedTuple):
         left_out (`list[dict[str, Any]]`):
             The pairs that were left out, each with the `reason` and its `clean_answer` and `perturbed_answer` (None if
             there is none).
+        warnings (`list[str]`, *optional*, defaults to `[]`):
+            What a reader must know of the rows: rejected answers that are empty or cut, and thoughts between other markers
+            than `thinking_markers`.
     """
 
     rows: list[dict[str, Any]]
     left_out: list[dict[str, Any]]
+    warnings: Sequence[str] = ()
 
     def reasons(self) -> Counter[str]:
         """Returns the number of pairs that were left out, by reason."""
@@ -134,18 +138,30 @@ def convert_pairs(
         answers |= _generated(model, tokenizer, of_set.rows, sides, options, cache)
     clean = _graded(of_set, answers["clean"], options)
     perturbed = _graded(of_set, answers["perturbed"], options) if "perturbed" in answers else None
-    found = Conversion([], left_out)
+    thoughts = [answer.other_markers for of_side in answers.values() for answer in of_side]
+    found = Conversion([], left_out, warning_of_markers(thoughts))
+    rejected = []
     for number, row in enumerate(of_set.rows):
         replies = clean[number], perturbed[number] if perturbed else None
         if reason := _reason(*replies):
             found.left_out.append(_left_out(row, reason, *(reply and reply.text for reply in replies)))
         else:
             found.rows.append(_converted(row, *replies, chat_template_kwargs or {}))
+            rejected.append(replies[1])
     for column, nothing in (("tools", None), ("chat_template_kwargs", {})):
         if any(column in row for row in found.rows):
             for row in found.rows:
                 row.setdefault(column, nothing)
-    return found
+    return found._replace(warnings=[*found.warnings, *_rejected_warnings([reply for reply in rejected if reply])])
+
+
+def _rejected_warnings(rejected: Sequence[_Reply]) -> list[str]:
+    """Returns warnings of rejected answers that end otherwise than a reply does."""
+    counts = {
+        "are empty": sum(not reply.text.strip() for reply in rejected),
+        "reached `max_completion_length` before their end, which TRL marks as one": sum(of.is_cut for of in rejected),
+    }
+    return [f"{count} of {len(rejected)} rejected answer(s) {what}." for what, count in counts.items() if count]
 
 
 def sides_to_answer(of_set: PairSet, to: Format, name: str = "pairs") -> list[str]:

@@ -14,11 +14,14 @@ from ..data.lint import TEXT_PROMPTS
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass, skips_template
+from ..data.repeats import repeated_rows
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
+from ..generation.targets import Engine
 from ..models.checks import context_of
-from .answers.generate import Answer, AnswerOptions, answer_pairs
+from .answers.choices import check_choices
+from .answers.generate import NOT_ASKED, Answer, AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers
 from .answers.replies import check_markers, warning_of_markers
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
@@ -85,6 +88,7 @@ class PairSet:
         rows = [dict(row) for row in pairs]
         check_keys(rows, "pairs")
         check_rows(rows, "pairs")
+        check_choices(rows, "pairs")
         candidates = possible_answers(rows)
         check_spelling(candidates, "pairs")
         return cls(rows, candidates)
@@ -278,6 +282,11 @@ class Results:
                 f"The rates are incomplete: the judge gave no verdict on {unjudged} answer(s). The same command asks again "
                 "about those that it could not reach."
             )
+        if too_long := sum((grade.judgement or "").startswith(NOT_ASKED) for grade in grades):
+            found.append(
+                f"{too_long} answer(s) were not given to the judge: with the question and the reply, its prompt is longer than "
+                "its context. Take a judge with a longer one, or lower `max_completion_length`."
+            )
         if cut := self.cut_answers():
             found.append(
                 f"{cut} of {len(grades)} answer(s) reached `max_completion_length` (`AnswerOptions.max_new_tokens`) without an "
@@ -291,6 +300,11 @@ class Results:
                 found.append(
                     f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
                     "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
+                )
+            if repeats := repeated_rows(of_set.pairs.rows):
+                found.append(
+                    f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
+                    "again in the rates. Remove them, unless the weight is meant."
                 )
             if of_set.text_prompts:
                 found.append(f"{of_set.text_prompts} row(s){f' of {name}' if name else ''} {TEXT_PROMPTS}.")
@@ -338,6 +352,7 @@ def evaluate(
     chat_template_kwargs: dict[str, Any] | None = None,
     cache: TargetCache | None = None,
     desc: str = "Answering",
+    engine: Engine | None = None,
 ) -> Results:
     """
     Generates a model's answers to both prompts of pairs, each distinct prompt once, and grades them. `trl-consistency
@@ -375,6 +390,9 @@ def evaluate(
             Stores answers as they are generated, so that a killed run can resume.
         desc (`str`, *optional*, defaults to `"Answering"`):
             Label of the progress bar.
+        engine ([`Engine`][trl_consistency.generation.targets.Engine], *optional*):
+            Writes the answers in the place of `model.generate`, such as one model of an
+            [`~trl_consistency.generation.answer_engine.AnswerEngine`].
 
     Returns:
         [`Results`]: Answers, grades, rates and outcomes.
@@ -397,7 +415,7 @@ def evaluate(
     rows = [row for of_set in sets.values() for row in of_set.rows]
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
-    sides = answer_pairs(model, tokenizer, rows, options, cache, desc)
+    sides = answer_pairs(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0
     for name, of_set in sets.items():

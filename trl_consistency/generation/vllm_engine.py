@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
-from ..upstream import load_vllm_generation, vllm_options
+from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
 
 
 if TYPE_CHECKING:
@@ -46,12 +46,15 @@ class TargetEngine:
 
     def start(self) -> None:
         """Loads the checkpoint. All processes must call this, because each waits for the others."""
-        self._generation = load_vllm_generation()(
-            self._model,
-            self._accelerator,
-            self._processing_class,
-            **vllm_options(self._args),  # Temperature 0 means greedy decoding in vLLM too.
-        )
+        # By itself, vLLM would round a float32 checkpoint to 16 bits.
+        dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(self._accelerator.mixed_precision)
+        with extra_engine_options(dtype=dtype or str(self._model.dtype).removeprefix("torch.")):
+            self._generation = load_vllm_generation()(
+                self._model,
+                self._accelerator,
+                self._processing_class,
+                **vllm_options(self._args),  # Temperature 0 means greedy decoding in vLLM too.
+            )
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         """Returns the completion ids of prompts (token ids), sampled with `seed`."""
@@ -70,16 +73,24 @@ class TargetEngine:
         """Frees the engine's memory, as far as vLLM can."""
         if self._generation is None:
             return
-        # In the same process, vLLM frees its weights and cache only when the engine core shuts down.
-        core = getattr(getattr(getattr(self._generation, "llm", None), "llm_engine", None), "engine_core", None)
-        shutdown = getattr(core, "shutdown", None)
-        if shutdown is not None:
-            shutdown()
-        del core, shutdown
+        shut_down(getattr(self._generation, "llm", None))
         self._generation = None
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
+
+
+def shut_down(llm: Any) -> None:
+    """Shuts down the core of a `vllm.LLM`: in the same process, vLLM frees its weights and cache only then."""
+    core = getattr(getattr(llm, "llm_engine", None), "engine_core", None)
+    shutdown = getattr(core, "shutdown", None)
+    if shutdown is not None:
+        shutdown()
+
+
+def free_memory() -> None:
+    """Frees what nothing refers to any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def check_vllm(args: "ConsistencyConfig", model: Any, quantization_config: Any) -> None:

@@ -12,7 +12,9 @@ from ..objectives.activation import activation_loss, layer_distances
 from ..objectives.attention import attention_divergence
 from ..objectives.divergence import kl_divergence, token_log_probs, token_log_probs_and_entropy
 from ..objectives.mlp import mlp_distance
-from ..passes.capture import Head, States, capture_states, find_blocks, head_of, resolve_layers
+from ..passes.blocks import base_model, find_blocks, resolve_layers
+from ..passes.capture import Head, States, capture_states, head_of
+from ..passes.flat import FlatBatch
 from ..passes.load_balancing import load_balancing_loss
 from ..passes.packing import distinct_rows
 from ..passes.reference import Reference
@@ -35,6 +37,7 @@ class Objectives:
     loss_type: str = "nll"
     log_consistency_metrics: bool = False
     log_layer_distances: bool = False
+    padding_free: bool = False
 
     @classmethod
     def of(cls, args: Any) -> "Objectives":
@@ -80,10 +83,24 @@ class PairedLoss:
             "attention": "attct" in methods,
         }
         self._needs_head = bool({"bct", "kl"} & methods) or self.watches
+        self.layers_of = self._compared_layers(model)
+        self.layers = sorted(set().union(*self.layers_of.values()))
+
+    def _compared_layers(self, model: nn.Module) -> dict[str, list[int]]:
+        """Returns the blocks that each kind of state is compared in: those of `layers` that have it."""
         # With a learned prompt, only answers can be compared, not states inside the blocks.
-        self.layers = (
-            resolve_layers(objectives.layers, len(find_blocks(model))) if any(self._captured.values()) else []
-        )
+        if not any(self._captured.values()):
+            return {}
+        blocks = find_blocks(model)
+        layers = resolve_layers(self.objectives.layers, len(blocks))
+        compared = {"residual": layers} if self._captured["residual"] else {}
+        if self._captured["mlp"]:
+            compared["mlp"] = list(blocks.down_projections(layers))
+            _note_left_out("mlpct", "MLP that all tokens pass", layers, compared["mlp"])
+        if self._captured["attention"]:
+            compared["attention"] = list(blocks.attentions(layers))
+            _note_left_out("attct", "attention map", layers, compared["attention"])
+        return compared
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
         """Returns each objective's count by row, (B,): answer tokens, pairs with a shared span, or shared tokens."""
@@ -160,25 +177,35 @@ class PairedLoss:
         need_routing: bool = False,
     ) -> tuple[States, AnswerStates | None]:
         """Runs the clean (0) or the perturbed (1) side; `rows` (B,) is each pair's row in `ids`."""
-        places = [_positions(span, side) for span in spans.values()] or [(rows[:0], rows[:0])]
-        pairs, positions = (torch.cat(parts) for parts in zip(*places, strict=True))
+        flat = FlatBatch.of(ids, mask) if self.objectives.padding_free else None
+
+        def place(pairs: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+            if flat is None:
+                return rows[pairs], positions
+            places = flat.places[rows[pairs], positions]
+            return torch.zeros_like(places), places
+
+        of_spans = [_positions(span, side) for span in spans.values()] or [(rows[:0], rows[:0])]
+        pairs, positions = (torch.cat(parts) for parts in zip(*of_spans, strict=True))
+        places = place(pairs, positions)
         # The states of all spans are concatenated.
         states = capture_states(
             model,
-            ids,
-            mask,
-            rows[pairs],
-            positions,
+            ids if flat is None else flat.ids,
+            mask if flat is None else flat.mask,
+            places[0],
+            places[1],
             self.layers or None,
             **self._captured,
             need_last_hidden=self._needs_head,
             need_routing=need_routing,
+            inputs=None if flat is None else flat.model_inputs(base_model(model)),
         )
         if states.last_hidden is None:
             return states, None
         pairs, positions = _positions(response, side)
         # Position t - 1 predicts token t.
-        hidden, states.last_hidden = states.last_hidden[rows[pairs], positions - 1], None
+        hidden, states.last_hidden = states.last_hidden[place(pairs, positions - 1)], None
         return states, AnswerStates(hidden, head_of(model))
 
     # The objectives, as sums by row
@@ -246,7 +273,7 @@ class PairedLoss:
         compared = {"act": "residual", "mlpct": "mlp", "attct": "attention"}
         captured = {compared[method]: True for method in self.objectives.method}
         with torch.enable_grad():
-            options = {"residual": False, **captured, "need_routing": self.balances_routers}
+            options: dict[str, Any] = {"residual": False, **captured, "need_routing": self.balances_routers}
             states = capture_states(model, ids, torch.ones_like(ids), where, where + 1, self.layers, **options)
             routers = states.routing.logits if states.routing is not None else ()
             seen = (*states.residual, *states.mlp, *states.attention, *routers)
@@ -267,6 +294,15 @@ class PairedLoss:
             logger.warning(
                 f"Frozen, since no compared block depends on it: {len(frozen)} trainable tensor(s) ({listed})."
             )
+
+
+def _note_left_out(method: str, part: str, layers: list[int], compared: list[int]) -> None:
+    left_out = [str(layer) for layer in layers if layer not in compared]
+    if left_out:
+        logger.warning(
+            f"`{method}` compares block(s) {', '.join(map(str, compared))}. It leaves out {', '.join(left_out)}, which have "
+            f"no {part}."
+        )
 
 
 def _act_span(batch: Batch, act_tokens: str) -> Tensor:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from ..passes.blocks import base_model
 from ..passes.capture import needed_mask
+from ..passes.flat import FlatBatch
 from .row_losses import RowLosses
 
 
@@ -15,15 +17,18 @@ class ObservedModel:
     wrapper.
 
     `hides_padding` leaves out the attention mask where [`needed_mask`] does, but the load-balancing loss of routers
-    needs it.
+    needs it. `flat` is the batch without padding, if the inputs are.
     """
 
-    def __init__(self, model: nn.Module, unwrapped: nn.Module, hides_padding: bool):
-        self.model, self.unwrapped, self.hides_padding = model, unwrapped, hides_padding
+    def __init__(self, model: nn.Module, unwrapped: nn.Module, hides_padding: bool, flat: FlatBatch | None = None):
+        self.model, self.unwrapped, self.hides_padding, self.flat = model, unwrapped, hides_padding, flat
         self.outputs: Any = None
 
     def __call__(self, **inputs: Any) -> Any:
-        if self.hides_padding:
+        if self.flat is not None:
+            # The load-balancing loss reads the mask, and takes none for a batch in which every token counts.
+            inputs |= self.flat.model_inputs(base_model(self.unwrapped)) if self.hides_padding else self.flat.inputs
+        elif self.hides_padding:
             inputs["attention_mask"] = needed_mask(self.unwrapped, inputs["attention_mask"])
         outputs = self.model(**inputs)
         if self.outputs is None and "log_probs" in outputs:
@@ -32,20 +37,43 @@ class ObservedModel:
 
     def row_losses(self) -> RowLosses:
         """Returns the cross-entropy of each row's answer in nats, with its number of tokens."""
-        return RowLosses(-self.outputs.log_probs.detach().sum(1), self.outputs.label_mask.sum(1))
+        sums, counts = (
+            _by_row(values, self.flat) for values in (self.outputs.log_probs.detach(), self.outputs.label_mask)
+        )
+        return RowLosses(-sums, counts)
+
+
+def flat_inputs(inputs: dict[str, Any], flat: FlatBatch) -> dict[str, Any]:
+    """Returns the inputs of a batch as those of `flat`, the same batch without padding."""
+    is_token = inputs["attention_mask"].bool()
+    rest = {name: value for name, value in inputs.items() if name not in ("attention_mask", "input_ids", "labels")}
+    # The first token of a row follows another row's last. It belongs to a prompt, so that nothing is predicted across.
+    return {**rest, **flat.inputs, "input_ids": flat.ids, "labels": inputs["labels"][is_token][None]}
+
+
+def _by_row(values: Tensor, flat: FlatBatch | None) -> Tensor:
+    """Sums values of predicted tokens, (rows, tokens - 1) or flat (1, N - 1), by row."""
+    if flat is None:
+        return values.sum(1)
+    values = values[0] if values.is_floating_point() else values[0].long()
+    return values.new_zeros(len(flat.places)).index_add(0, flat.rows[1:], values)
 
 
 def supervised_row_losses(
-    model: nn.Module, unwrapped: nn.Module, inputs: dict[str, Any], loss_type: str
+    model: nn.Module, unwrapped: nn.Module, inputs: dict[str, Any], loss_type: str, padding_free: bool = False
 ) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
     """Returns the loss of a batch by row, and the other metrics that [`~trl.SFTTrainer`] logs."""
     inputs.pop("is_anchor")
-    inputs["attention_mask"] = needed_mask(unwrapped, inputs["attention_mask"])
+    flat = FlatBatch.of(inputs["input_ids"], inputs["attention_mask"]) if padding_free else None
+    if flat is None:
+        inputs["attention_mask"] = needed_mask(unwrapped, inputs["attention_mask"])
+    else:
+        inputs = {**flat_inputs(inputs, flat), **flat.model_inputs(base_model(unwrapped))}
     outputs = model(**inputs, use_cache=False, fused_lm_head=True)
     losses = -outputs.log_probs  # (rows, tokens - 1), zero outside the completion
     if loss_type == "dft":
         losses = losses * outputs.log_probs.exp()
     values = {"bct": losses, "entropy": outputs.entropy, "mean_token_accuracy": outputs.is_top1}
-    counts = outputs.label_mask.sum(1)
-    rows = {name: RowLosses(value.float().sum(1), counts) for name, value in values.items()}
+    counts = _by_row(outputs.label_mask, flat)
+    rows = {name: RowLosses(_by_row(value.float(), flat), counts) for name, value in values.items()}
     return {"bct": rows.pop("bct")}, rows

@@ -193,10 +193,15 @@ def _check_new_adapter(config: Any) -> None:
 
 def _check_own_adapters(model: Any, peft_config: Any) -> None:
     """Raises [`ConsistencyError`] for a loaded model whose adapters would not be trained or saved as expected."""
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ConsistencyError(
+            "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which is not seen here: parts of "
+            "it would not be trained, and the model card would know of none. Give the trainer a `peft_config`, or a model by "
+            "`get_peft_model` or `PeftModel.from_pretrained(..., is_trainable=True)`."
+        )
     faults = {"is a `PeftMixedModel`, which cannot be saved": isinstance(model, PeftMixedModel)}
     if peft_config is not None:
-        has_one = isinstance(model, PeftModel) or getattr(model, "_hf_peft_config_loaded", False)
-        faults["has an adapter already, and `peft_config` would make another"] = has_one
+        faults["has an adapter already, and `peft_config` would make another"] = isinstance(model, PeftModel)
     if isinstance(model, PeftModel):
         check_adapter_config("The adapter of the model", model.active_peft_config)
         faults["has several adapters, and others than `default` are active"] = len(

@@ -20,6 +20,7 @@ from ..escaping import printable
 from ..finite import NotFiniteError, check_files
 from ..generation.options import without_router_loss
 from ..json_files import fault_in
+from ..local_names import distinct_names
 from ..upstream import create_model_from_path
 from ..weight_files import ADAPTER_CONFIG, shapes_in
 from .architecture import check_architecture
@@ -128,13 +129,17 @@ def _base_model(adapter: str) -> tuple[str, str | None]:
 
 
 def name_models(paths: Sequence[str]) -> dict[str, str]:
-    """Returns paths by short name for tables: the folder's name, or the path if two folders have the same name."""
+    """
+    Returns paths by short name for tables: the folder's name, with folders above it if two have the same name. Names on
+    the Hub are shortened in the same way.
+    """
     found: dict[str, str] = {}
     places = [os.path.realpath(path) if os.path.exists(path) else path for path in paths]
-    last = [Path(path).name for path in paths]
-    for path, place in zip(paths, places, strict=True):
-        name = Path(path).name
-        name = path if last.count(name) > 1 or name in ("", BASE) else name
+    names = distinct_names(paths)
+    last = [name.rsplit("/", 1)[-1] for name in names]
+    for path, place, name in zip(paths, places, names, strict=True):
+        short = name.rsplit("/", 1)[-1]
+        name = short if last.count(short) == 1 else name
         name = f"./{name}" if name == BASE else name
         if places.count(place) > 1:
             raise ConsistencyError(f"`adapters` names {path} twice.")

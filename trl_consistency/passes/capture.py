@@ -6,11 +6,10 @@ every block at every position, and the plain forward computes logits at every po
 backbone, stops after the last block needed, and keeps only the chosen positions.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -19,57 +18,24 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ..errors import ConsistencyError
-from ..models.checks import no_states
 from ..upstream import maybe_gather_lm_head_ctx
-from .learned_prompt import has_learned_prompt, is_peft_model, run_after_learned_prompt
+from .blocks import base_model, find_blocks, resolve_layers
+from .learned_prompt import has_learned_prompt, run_after_learned_prompt
 from .load_balancing import Routing, routing_of
 
 
 # The largest quadratic attention mask, in entries: one row of 8192 tokens, 64 MB with SDPA, 256 MB with eager.
 MAX_MASK_ENTRIES = 1 << 26
 
-# Names of the MLP's last linear layer: Llama and most others, GPT-NeoX and Falcon, GPT-2, Phi, LFM2, GPT-J.
-DOWN_PROJECTIONS = ("down_proj", "dense_4h_to_h", "c_proj", "fc2", "w2", "fc_out")
-
 # Models whose logits [`head_of`] has compared with its own, which costs a pass over a few tokens
 _WITH_CHECKED_HEAD: WeakSet[nn.Module] = WeakSet()
 
 
 @dataclass
-class Blocks:
-    """The transformer blocks of a model; [`find_blocks`] finds them."""
-
-    backbone: nn.Module  # the text model that runs them, called with `input_ids`, `attention_mask`, `position_ids`
-    name: str  # the attribute of `backbone` that holds them
-
-    @property
-    def modules(self) -> nn.ModuleList:
-        return getattr(self.backbone, self.name)
-
-    def __len__(self) -> int:
-        return len(self.modules)
-
-    @contextmanager
-    def shortened(self, depth: int) -> Iterator[None]:
-        """
-        Limits the backbone to its first `depth` blocks.
-
-        Some architectures loop over all their blocks, others over the first `config.num_hidden_layers`: a shorter list
-        works for both. Raising an exception to leave the forward would silently desynchronise DDP.
-        """
-        whole = self.modules
-        if depth < len(whole):
-            setattr(self.backbone, self.name, whole[:depth])
-        try:
-            yield
-        finally:
-            setattr(self.backbone, self.name, whole)
-
-
-@dataclass
 class States:
     """
-    States that [`capture_states`] kept at N positions: one tensor per chosen block, in ascending order of the blocks.
+    States that [`capture_states`] kept at N positions: one tensor per chosen block that has such a state, in ascending
+    order of the blocks.
     """
 
     # The residual stream after the block, [N, hidden]
@@ -113,52 +79,6 @@ class Head:
         return maybe_gather_lm_head_ctx(self.weight, self.bias)
 
 
-def find_blocks(model: nn.Module) -> Blocks:
-    """
-    Finds the transformer blocks of a causal language model, or of the text part of a multimodal one. Raises
-    [`ConsistencyError`] if it is not a decoder with one list of blocks, or has a learned prompt.
-    """
-    if has_learned_prompt(model):
-        raise no_states(cast(Any, model).active_peft_config)
-    base: Any = _base_model(model)
-    config = base.config.get_text_config()
-    if not config.is_encoder_decoder:
-        backbone = base.get_decoder()
-        names = [
-            name
-            for name, child in backbone.named_children()
-            if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers
-        ]
-        if len(names) == 1:
-            return Blocks(backbone, names[0])
-    raise ConsistencyError(
-        f"Cannot find the transformer blocks of `{type(base).__name__}`: objectives on hidden states need a decoder-only "
-        "model whose text backbone holds its blocks in one list."
-    )
-
-
-def resolve_layers(layers: list[int] | None, num_layers: int) -> list[int]:
-    """
-    Returns the indices of the blocks that a user names, ascending and not negative. Blocks are counted from 0, or from
-    the end if negative; None means all blocks.
-    """
-    if layers is None:
-        return list(range(num_layers))
-    if not layers:
-        raise ConsistencyError("`layers` is empty. Name at least one block, or leave it out for all.")
-    for layer in layers:
-        if not -num_layers <= layer < num_layers:
-            raise ConsistencyError(
-                f"`layers` names block {layer}, and the model has {num_layers}: 0 to {num_layers - 1}, or from the end "
-                f"-1 to -{num_layers}."
-            )
-    resolved = sorted(layer % num_layers for layer in layers)
-    twice = [layer for layer, following in pairwise(resolved) if layer == following]
-    if twice:
-        raise ConsistencyError(f"`layers` names block {twice[0]} more than once: {layers}.")
-    return resolved
-
-
 def capture_states(
     model: nn.Module,
     input_ids: Tensor,
@@ -172,16 +92,17 @@ def capture_states(
     attention: bool = False,
     need_last_hidden: bool = False,
     need_routing: bool = False,
+    inputs: dict[str, Any] | None = None,
 ) -> States:
     """
     Runs the text backbone and keeps the states of some blocks (in the form that [`resolve_layers`] takes) at some
     positions: position `positions[n]` of row `rows[n]`, both (N,).
 
-    The backbone runs up to the last block of `layers`, or completely if `need_last_hidden`. Without gradients, only
-    the chosen positions are kept. With gradients, autograd keeps what it needs. Rows (B, T) may be padded on either
-    side: position ids follow `attention_mask`, so a row has the same states alone and in any batch. In training mode,
-    attention rows include the model's attention dropout. The model must not be wrapped; for a wrapped model, call this
-    inside the wrapper's forward.
+    Blocks without an MLP, or without attention, have no entry in these two lists. The backbone runs up to the last block
+    with a wanted state, or completely if `need_last_hidden`. Without gradients, only the chosen positions are kept. With
+    gradients, autograd keeps what it needs. Rows (B, T) may be padded on either side: position ids follow
+    `attention_mask`, so a row has the same states alone and in any batch. In training mode, attention rows include the
+    model's attention dropout. `inputs` go to the backbone in place of the mask and its position ids. The model must not be wrapped; for a wrapped model, call this inside the wrapper's forward.
     """
     options = {"output_router_logits": True} if need_routing else {}
     if has_learned_prompt(model) and not (residual or mlp or attention):
@@ -190,20 +111,25 @@ def capture_states(
         return States(last_hidden=hidden, routing=routing if need_routing else None)
     blocks = find_blocks(model)
     layers = resolve_layers(layers, len(blocks))
-    depth = len(blocks) if need_last_hidden else layers[-1] + 1
+    down_projections = blocks.down_projections(layers) if mlp else {}
+    attentions = blocks.attentions(layers) if attention else {}
+    wanted = [*(layers if residual else []), *down_projections, *attentions]
+    depth = len(blocks) if need_last_hidden else max(wanted, default=layers[-1]) + 1
     with_grad = torch.is_grad_enabled()
     if with_grad:
         _refuse_reentrant_checkpointing(blocks.modules[:depth])
 
     def select(state: Tensor) -> Tensor:
         # [B, T, hidden] -> [N, hidden]; attention maps [B, heads, T, T] -> [N, heads, T]
+        if state.dim() == 2:
+            state = state.unflatten(0, input_ids.shape)  # some mixtures give a shared expert the tokens in one row
         return state[rows, positions] if state.dim() == 3 else state[rows, :, positions]
 
-    def into(states: list[Tensor], index: int = 0, dim: int = 3) -> Callable[..., None]:
+    def into(states: list[Tensor], index: int = 0, dims: tuple[int, ...] = (3,)) -> Callable[..., None]:
         def hook(module: nn.Module, *seen: Any) -> None:
             # A pre-hook gets the module's inputs last, a forward hook its output: a tensor, or a tuple of them.
             state = seen[-1] if isinstance(seen[-1], Tensor) else seen[-1][index]
-            if state is None or state.dim() != dim:
+            if state is None or state.dim() not in dims:
                 raise ConsistencyError(f"`{type(module).__name__}` has no state of a known shape to compare.")
             # Under gradient checkpointing, this hook may run inside the checkpoint, and the backward pass recomputes
             # the block without it. So with gradients it must not compute anything.
@@ -213,30 +139,26 @@ def capture_states(
 
     states = States()
     with ExitStack() as hooks:
-        for layer in layers:
-            block = blocks.modules[layer]
-            if residual:
-                hooks.callback(block.register_forward_hook(into(states.residual)).remove)
-            if mlp:
-                hooks.callback(_down_projection(block).register_forward_pre_hook(into(states.mlp)).remove)
-            if attention:
-                maps = _attention(block, blocks.backbone)
-                hooks.callback(maps.register_forward_hook(into(states.attention, index=1, dim=4)).remove)
-        mask = needed_mask(blocks.backbone, attention_mask)
+        if residual:
+            for layer in layers:
+                hooks.callback(blocks.modules[layer].register_forward_hook(into(states.residual)).remove)
+        for module in down_projections.values():
+            hooks.callback(module.register_forward_pre_hook(into(states.mlp, dims=(2, 3))).remove)
+        for module in attentions.values():
+            hooks.callback(module.register_forward_hook(into(states.attention, index=1, dims=(4,))).remove)
+        if inputs is None:
+            mask = needed_mask(blocks.backbone, attention_mask)
+            # The default position ids would count left padding.
+            position_ids = None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
+            inputs = {"attention_mask": mask, "position_ids": position_ids}
         with blocks.shortened(depth):
-            output = blocks.backbone(
-                input_ids=input_ids,
-                attention_mask=mask,
-                # The default position ids would count left padding.
-                position_ids=None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0),
-                use_cache=False,
-                **options,
-            )
+            output = blocks.backbone(input_ids=input_ids, use_cache=False, **inputs, **options)
 
-    for wanted, seen in ((residual, states.residual), (mlp, states.mlp), (attention, states.attention)):
-        if wanted and len(seen) != len(layers):
+    expected = len(layers) if residual else 0, len(down_projections), len(attentions)
+    for number, seen in zip(expected, (states.residual, states.mlp, states.attention), strict=True):
+        if len(seen) != number:
             raise ConsistencyError(
-                f"{len(layers)} blocks have {len(seen)} states to compare: a kernel computes them without calling the "
+                f"{number} blocks have {len(seen)} states to compare: a kernel computes them without calling the "
                 "modules. Leave `use_kernels` and `use_liger_kernel` out, or compare something else."
             )
     if with_grad:
@@ -267,7 +189,7 @@ def head_of(model: nn.Module) -> Head:
     that is active now. Raises [`ConsistencyError`] if the model computes its logits in another way. The first call for
     a model runs it, so for a wrapped model, call this inside the wrapper's forward.
     """
-    base: Any = _base_model(model)
+    base: Any = base_model(model)
     projection = base.get_output_embeddings()
     if projection is None:
         raise ConsistencyError(f"`{type(base).__name__}` has no language modelling head.")
@@ -328,46 +250,6 @@ def _check_head(base: Any, head: Head, hidden: Tensor, own: Tensor) -> None:
             f"`{type(base).__name__}` computes its logits in another way than from its head with the known scales and soft "
             "caps, so that a loss on logits would be wrong. Use another model, or an objective on states (`method: act`)."
         )
-
-
-def _base_model(model: Any) -> Any:
-    return model.get_base_model() if is_peft_model(model) else model
-
-
-def _down_projection(block: nn.Module) -> nn.Module:
-    # Only direct children of the MLP: deeper down are the projections of experts, which only some tokens reach.
-    found = [
-        getattr(child, name)
-        for child in block.children()
-        for name in DOWN_PROJECTIONS
-        if "Attention" not in type(child).__name__ and isinstance(getattr(child, name, None), nn.Module)
-    ]
-    if len(found) != 1:
-        name = type(block).__name__
-        why = f"`{name}` has {len(found)} parts with a layer called {', '.join(DOWN_PROJECTIONS[:-1])} or {DOWN_PROJECTIONS[-1]}"
-        if any("expert" in name for name, _ in block.named_modules()):
-            why = f"`{name}` has none (a mixture of experts has no state that all tokens share)"
-        raise ConsistencyError(
-            f"`mlpct` needs blocks with one dense MLP, and {why}. Leave `mlpct` out, or name in `layers` the blocks that do "
-            "have one."
-        )
-    return found[0]
-
-
-def _attention(block: nn.Module, backbone: Any) -> nn.Module:
-    implementation = backbone.config._attn_implementation
-    if implementation != "eager":
-        raise ConsistencyError(
-            f"`attct` compares attention maps, which `{implementation}` attention never forms. Set "
-            "`attn_implementation: eager`."
-        )
-    found = [child for child in block.children() if "Attention" in type(child).__name__]
-    if len(found) != 1:
-        raise ConsistencyError(
-            f"`attct` needs blocks with one attention, and `{type(block).__name__}` has {len(found)}. Leave `attct` "
-            "out, or name in `layers` the blocks that do have one."
-        )
-    return found[0]
 
 
 def _refuse_reentrant_checkpointing(blocks: nn.ModuleList) -> None:

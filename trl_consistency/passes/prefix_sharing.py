@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from ..generation.options import without_router_loss
-from .capture import MAX_MASK_ENTRIES, Blocks, find_blocks
+from .blocks import Blocks, find_blocks
+from .capture import MAX_MASK_ENTRIES
 from .load_balancing import Routing
 from .packing import Batch, Packing, distinct_rows
 from .prefix_strategies import TAKES_MASK, refused_strategies, run_cache, run_packed, run_plain, run_prompts

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from .capture import Blocks, needed_mask
+from .blocks import Blocks
+from .capture import needed_mask
 from .load_balancing import Routing, joined, routing_of
 from .packing import Batch, Packing
 from .prompt_cache import ATTENTION, RECURRENT, cached_kinds, make_prompt_cache
@@ -75,7 +76,7 @@ def run_packed(
     backbone: Any, batch: Batch, packing: Packing, options: dict[str, Any]
 ) -> tuple[Tensor, Routing | None]:
     tokens = torch.cat([batch.prompt_ids.flatten(), batch.completion_ids.flatten()])
-    windows = _windows(backbone.config)
+    windows = windows_of(backbone.config)
     masks = {window: packing.mask(window) for window in set(windows)}
     if backbone.config._attn_implementation == "eager":
         # Eager attention adds the mask to the scores.
@@ -105,13 +106,13 @@ def _positions(mask: Tensor) -> Tensor:
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
-def _windows(config: Any) -> list[int | None]:
+def windows_of(config: Any) -> list[int | None]:
     """Returns the attention window of each block, `None` for full attention."""
     return [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
 
 
 @contextmanager
-def _dropout_off(backbone: nn.Module) -> Iterator[None]:
+def dropout_off(backbone: nn.Module) -> Iterator[None]:
     # Not `eval()`: in evaluation mode, bitsandbytes repacks 4-bit weights in place on some CPUs.
     modules = [
         module
@@ -149,7 +150,7 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     refused: dict[str, str] = {}
     if kinds & RECURRENT.keys():
         refused["packed"] = f"`{name}` has recurrent layers, which would carry one completion's state into the next"
-    with torch.no_grad(), _dropout_off(backbone):
+    with torch.no_grad(), dropout_off(backbone):
         expected = run_plain(backbone, batch, {})[0][completion_mask.bool()].float()
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
         for strategy in {"cache", "packed"} - refused.keys():

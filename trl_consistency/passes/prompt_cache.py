@@ -5,9 +5,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, cache_utils
 from transformers.cache_utils import (
-    DummyLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
@@ -60,7 +59,9 @@ class _NewStatesAndSlidingAttention(_NewStates, LinearAttentionAndSlidingWindowA
         DynamicSlidingWindowLayer.batch_select_indices(self, indices)
 
 
-ATTENTION = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
+# The layers without a cache have a class of their own since transformers 5.18, which vLLM 0.31 does not take.
+NO_CACHE = getattr(cache_utils, "DummyLayer", DynamicLayer)
+ATTENTION = (DynamicLayer, DynamicSlidingWindowLayer, NO_CACHE)
 RECURRENT: dict[type, type] = {
     LinearAttentionLayer: _NewStates,
     LinearAttentionAndFullAttentionLayer: _NewStatesAndAttention,

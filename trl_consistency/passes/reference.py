@@ -182,11 +182,15 @@ def freeze_initial_policy(trainer: Trainer, model: Any, adapter_off: bool) -> Re
     return GivenReference(create_model_from_path(model, **options), trainer.accelerator)
 
 
-def checksum_base(model: nn.Module, has_new_adapter: bool) -> int:
-    """
-    Returns the checksum of a model's weights as they were loaded, before the first step and without a new adapter.
-    """
-    return _checksum([weight for weight in _weights(model).values() if not (has_new_adapter and weight.requires_grad)])
+def base_weights(model: nn.Module, has_new_adapter: bool) -> list[str]:
+    """Returns the names of a model's weights as they were loaded, before the first step and without a new adapter."""
+    return [name for name, weight in _weights(model).items() if not (has_new_adapter and weight.requires_grad)]
+
+
+def checksum_of(model: nn.Module, names: list[str]) -> int:
+    """Returns the checksum of the weights with these names."""
+    weights = _weights(model)
+    return _checksum([weights[name] for name in names])
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -113,7 +113,7 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[str, Any]]:
-    from datasets import load_dataset
+    from ..data.local_data import builder_of, load_as_written, patterns_of
 
     check_data_folder(name)
     files = split_files(name) if config is None else {}
@@ -124,7 +124,11 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
             yield from read_rows(str(path))
         return
     try:
-        dataset = load_dataset(name, name=config, split=split, streaming=True)
+        if files:
+            options = {"data_files": patterns_of({split: files[split]})}
+            dataset = load_as_written(builder_of(files), **options, split=split, streaming=True)
+        else:
+            dataset = load_as_written(name, name=config, split=split, streaming=True)
     except (ValueError, OSError, RuntimeError) as error:
         there = "" if os.path.exists(name) else " (and no file or folder here has that name)"
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}{there}") from None

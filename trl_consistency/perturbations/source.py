@@ -217,7 +217,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     if choices:
         # A choice with the same text as the right answer is not wrong.
         pairs = zip(ascii_uppercase, choices, strict=False)
-        wrong_answers = tuple(letter for letter, choice in pairs if choice != right) if answer else ()
+        wrong_answers = tuple(letter for letter, choice in pairs if choice.strip() != right.strip()) if answer else ()
     late = [column for column in CARRIED_COLUMNS if row.get(column) is not None and column not in columns.keep]
     if late:
         raise ConsistencyError(f"has `{late[0]}`, which the first row does not have: give it (or null) in every row")
@@ -264,8 +264,12 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[tup
     labels: Sequence[Any] = ()
     values: Any
     if len(columns) > 1:
-        values = [row[column] for column in columns if row.get(column) not in (None, "")]
         name = ", ".join(columns)
+        cells = [row.get(column) for column in columns]
+        values = [value for value in cells if value not in (None, "")]
+        if values != cells[: len(values)]:  # the letters of those after it would shift, and `answer` name another
+            gap = next(column for column, value in zip(columns, cells, strict=True) if value in (None, ""))
+            raise ConsistencyError(f"`{gap}` is empty, though a choice after it is not")
     else:
         name = columns[0]
         values = row.get(name)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from huggingface_hub import EvalResult
 
 from ..errors import ConsistencyError, one_line
+from ..evaluation.capability import LABELS as CAPABILITY
 from ..evaluation.rates.intervals import outcomes_text
 from ..files import write_text
 from ..generation.model_identity import OF_ADAPTERS, digest_of, files_identity
@@ -272,7 +273,7 @@ def model_index(results: Sequence[Result]) -> list[EvalResult]:
         EvalResult(
             task_type="text-generation",
             dataset_type=DATASET_TYPE,
-            dataset_name=f"Pairs of clean and perturbed prompts{f' ({result.split})' if result.split else ''}",
+            dataset_name=f"{_measured_on(result.metric)}{f' ({result.split})' if result.split else ''}",
             dataset_split=result.split,
             metric_type=result.metric,
             metric_name=result.title,
@@ -290,6 +291,10 @@ def model_index(results: Sequence[Result]) -> list[EvalResult]:
         for result in results
         if result.value is not None
     ]
+
+
+def _measured_on(metric: str) -> str:
+    return "Questions, texts and safe prompts" if metric in CAPABILITY else "Pairs of clean and perturbed prompts"
 
 
 def _read_result(entry: Any, where: str) -> Result:

@@ -2,19 +2,16 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-from accelerate.logging import get_logger
-
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
-from ..errors import ConsistencyError, one_line
+from ..errors import ConsistencyError
 
-
-logger = get_logger(__name__)
 
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
@@ -23,19 +20,24 @@ class Server:
     """
     A server that answers with the adapter that it was sent last.
 
-    If a request fails, the adapter is loaded once more before the second try: a server that was started again has lost it.
+    A request that fails is repeated once, after waiting for the server and loading the adapter again: a server that was
+    started again has lost it. One that takes longer than `vllm_server_timeout` is not repeated.
 
     Args:
         client (`trl.generation.vllm_client.VLLMClient`):
-            TRL's client. Its requests then name the adapter.
+            TRL's client, with a [`~trl_consistency.generation.server_requests.BoundedClient`] in it. Its requests then name
+            the adapter.
         args ([`OnPolicyConsistencyConfig`]):
             Options of the run.
         rank (`int`):
             Rank that the server must be started for, for messages.
+        vocabulary (`int`):
+            Number of tokens that the trainer's model knows.
     """
 
-    def __init__(self, client: Any, args: OnPolicyConsistencyConfig, rank: int):
-        self._client, self._rank, self._timeout = client, rank, args.vllm_server_timeout
+    def __init__(self, client: Any, args: OnPolicyConsistencyConfig, rank: int, vocabulary: int):
+        self._client, self._rank, self._vocabulary = client, rank, vocabulary
+        self._needs_log_probs = needs_log_probs(args)
         self.folder = args.vllm_adapter_dir  # None: in memory, which a server on this machine can read
         self._run = secrets.token_hex(4)  # two trainings may use one server
         self._base = client.model
@@ -48,59 +50,69 @@ class Server:
         name = f"policy-{self._run}-{number}"
         if self.folder is not None:
             make_readable(Path(folder.name))
-        self._post_adapter(name, folder)
+        self._twice(lambda: self._post_adapter(name, folder), lambda: None)
         before, self._loaded = self._loaded, (name, folder)
         self._client.model = name
         if before is not None:
             self._drop(*before)
 
-    def generate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def generate(self, prompts: list[list[int]], **options: Any) -> dict[str, Any]:
         """Like the client's `generate`, with the adapter."""
+        return self._twice(lambda: self._answers(prompts, options), self._load_again)
+
+    def _answers(self, prompts: list[list[int]], options: dict[str, Any]) -> dict[str, Any]:
+        """Returns the server's answers. Raises [`ConsistencyError`] if they are not what was asked for."""
         try:
-            return self._generate(*args, **kwargs)
-        except Exception as error:
-            logger.warning(f"The vLLM server did not answer ({one_line(error)}). Loading the adapter again.")
-        try:
-            self._client.check_server(self._timeout)
-            if self._loaded is not None:
-                self._post_adapter(*self._loaded)
-            return self._generate(*args, **kwargs)
-        except ConsistencyError:
-            raise
-        except Exception as error:
-            raise ConsistencyError(
-                f"The vLLM server at {self._client.base_url} did not answer with the adapter in training: "
-                f"{one_line(error)}. See its log, start it again, and resume from the last checkpoint."
-            ) from error
+            output = self._generate(prompts, **options)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, ConsistencyError):
+                raise
+            raise self._misfit(
+                f"did not answer with token ids ({type(error).__name__}: {error})", "Use vLLM 0.31"
+            ) from None
+        completions, log_probs = output["completion_ids"], output["logprobs"]
+        if len(completions) != len(prompts) or any(ids is None for ids in (*completions, *output["prompt_ids"])):
+            answered = sum(ids is not None for ids in completions)
+            raise self._misfit(f"answered {answered} of {len(prompts)} prompts with token ids", "Use vLLM 0.31")
+        if max((max(ids) for ids in completions if ids), default=0) >= self._vocabulary:
+            raise self._misfit(
+                f"serves `{self._base}`, which has tokens that the model in training does not know",
+                "Start it with the model in training",
+            )
+        if self._needs_log_probs and not has_log_probs(completions, log_probs):
+            raise self._misfit(
+                "did not return the log-probability of each token",
+                "Start it with `--logprobs-mode processed_logprobs` and without `--max-logprobs 0`",
+            )
+        return output
+
+    def _misfit(self, what: str, remedy: str) -> ConsistencyError:
+        return ConsistencyError(f"The vLLM server at {self._client.base_url} {what}. {remedy}.")
+
+    def _twice(self, request: Callable[[], Any], before_again: Callable[[], None]) -> Any:
+        return self._client.twice(request, before_again, "resume from the last checkpoint")
+
+    def _load_again(self) -> None:
+        if self._loaded is not None:
+            self._post_adapter(*self._loaded)
 
     def _post_adapter(self, name: str, folder: TemporaryDirectory) -> None:
-        url = f"{self._client.base_url}/v1/load_lora_adapter"
-        try:
-            response = self._client.session.post(
-                url, json={"lora_name": name, "lora_path": folder.name}, timeout=self._timeout
-            )
-        except Exception as error:
-            raise ConsistencyError(
-                f"The vLLM server at {self._client.base_url} cannot be reached: {one_line(error)}"
-            ) from error
-        if response.status_code == 404 and "adapter" not in response.text.lower():
-            raise ConsistencyError(
-                f"The vLLM server at {self._client.base_url} does not load adapters while it runs. Start it with "
-                f"`VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve {self._base} --enable-lora --max-lora-rank {self._rank} "
-                "--logprobs-mode processed_logprobs`."
-            )
-        if response.status_code != 200 and "already been loaded" not in response.text:
-            raise ConsistencyError(
-                f"The vLLM server at {self._client.base_url} did not take the adapter in training "
-                f"({' '.join(response.text.split())[:300]}). It must be started with `--enable-lora --max-lora-rank "
-                f"{self._rank}` or more, and be able to read {Path(folder.name).parent}."
-            )
+        self._client.load_adapter(name, folder.name, self._rank, self._base)
 
     def _drop(self, name: str, folder: TemporaryDirectory) -> None:
-        url = f"{self._client.base_url}/v1/unload_lora_adapter"
-        with suppress(Exception):  # a server that was started again has lost it already
-            self._client.session.post(url, json={"lora_name": name}, timeout=self._timeout)
-        folder.cleanup()
+        self._client.unload_adapter(name)
+        with suppress(OSError):  # a folder that is gone
+            folder.cleanup()
+
+
+def needs_log_probs(args: OnPolicyConsistencyConfig) -> bool:
+    """Whether the trainer uses the log-probability of each token in the engine."""
+    return args.vllm_importance_sampling_correction or bool(args.vllm_check_every)
+
+
+def has_log_probs(completions: list[list[int]], log_probs: list[list[Any]] | None) -> bool:
+    """Whether each token of the completions comes with its log-probability."""
+    return log_probs is not None and [len(row) for row in log_probs] == [len(ids) for ids in completions]
 
 
 def make_readable(folder: Path) -> None:
@@ -112,7 +124,10 @@ def make_readable(folder: Path) -> None:
 
 def check_server_options(args: OnPolicyConsistencyConfig) -> None:
     """Raises [`ConsistencyError`] if a server elsewhere could not read the adapters that are written here."""
-    host = urlsplit(args.vllm_server_base_url).hostname if args.vllm_server_base_url else args.vllm_server_host
+    url = args.vllm_server_base_url
+    if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+        raise ConsistencyError(f"`vllm_server_base_url` must be like http://127.0.0.1:8000, got {url!r}.")
+    host = urlsplit(url).hostname if url is not None else args.vllm_server_host
     if args.vllm_adapter_dir is None:
         if host not in LOCAL:
             raise ConsistencyError(

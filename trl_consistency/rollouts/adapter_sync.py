@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import torch
@@ -69,8 +69,9 @@ class AdapterSync:
         if self.engine is not None:
             tensors = engine_tensors(self._model, adapter)
             parent = self.engine.folder or folder_in_memory(sum(tensor.nbytes for tensor in tensors.values()))
-            folder = TemporaryDirectory(prefix="trl-consistency-adapter-", dir=parent)
-            write_adapter(Path(folder.name), tensors)
+            option = "vllm_adapter_dir" if self.engine.folder else None
+            folder = private_folder(parent, option)
+            write_adapter(Path(folder.name), tensors, option)
             self.engine.load(next(_numbers), folder)
         self.seconds.append(time.perf_counter() - start)
         return adapter
@@ -106,6 +107,17 @@ def lora_request(name: str, number: int, folder: str) -> Any:
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(name, number, folder)
+
+
+def private_folder(parent: str | None, option: str | None = None) -> TemporaryDirectory:
+    """Returns a new folder for an adapter. `option` names its parent in errors."""
+    try:
+        return TemporaryDirectory(prefix="trl-consistency-adapter-", dir=parent)
+    except OSError as error:
+        raise ConsistencyError(
+            f"No folder for the adapter that vLLM gets can be made in {f'`{option}` ' if option else ''}"
+            f"{parent or gettempdir()}: {error.strerror}. Mend that, and resume from the last checkpoint."
+        ) from None
 
 
 def folder_in_memory(size: int) -> str | None:
@@ -179,14 +191,16 @@ def engine_tensors(model: nn.Module, adapter: Mapping[str, Tensor]) -> dict[str,
     return tensors
 
 
-def write_adapter(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Writes the tensors of [`engine_tensors`] and a configuration for them as PEFT would."""
+def write_adapter(folder: Path, tensors: dict[str, Tensor], option: str | None = None) -> None:
+    """
+    Writes the tensors of [`engine_tensors`] and a configuration for them as PEFT would. `option` names the folder in errors.
+    """
     names = [name for name in tensors if name.endswith(".lora_A.weight")]
     rank = tensors[names[0]].shape[0]
     modules = sorted({name.split(".")[-3] for name in names})
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": modules, "bias": "none"}
-    write_text(folder / "adapter_config.json", json.dumps(config))
-    write_by(folder / "adapter_model.safetensors", lambda path: save_file(tensors, path))
+    write_text(folder / "adapter_config.json", json.dumps(config), option)
+    write_by(folder / "adapter_model.safetensors", lambda path: save_file(tensors, path), option)
 
 
 def _adapted_layers(model: Any) -> Iterator[tuple[str, Any, str]]:
@@ -217,7 +231,7 @@ def _rank(model: nn.Module) -> int:
 def check_adapter_config(config: Any) -> None:
     """Raises [`ConsistencyError`] if vLLM cannot serve adapters of this configuration of PEFT."""
     if not isinstance(config, LoraConfig):
-        raise _refusal(f"`peft_config` is of the type {type(config).__name__}", "vLLM serves LoRA adapters only")
+        raise NotServedError(f"`peft_config` is of the type {type(config).__name__}", "vLLM serves LoRA adapters only")
     init = str(config.init_lora_weights)
     refused = {
         f"`use_dora={config.use_dora}`": (config.use_dora, "vLLM does not serve DoRA"),
@@ -234,7 +248,7 @@ def check_adapter_config(config: Any) -> None:
     }
     for option, (is_set, reason) in refused.items():
         if is_set:
-            raise _refusal(f"`peft_config` sets {option}", reason)
+            raise NotServedError(f"`peft_config` sets {option}", reason)
 
 
 def check_adapter(model: Any) -> None:
@@ -247,7 +261,7 @@ def check_adapter(model: Any) -> None:
         )
     names = sorted({adapter for _, _, adapter in layers})
     if len(names) > 1:
-        raise _refusal(f"The model has {len(names)} active adapters ({', '.join(names)})", "the engine uses one")
+        raise NotServedError(f"The model has {len(names)} active adapters ({', '.join(names)})", "the engine uses one")
     config = getattr(model, "peft_config", {}).get(names[0])
     if config is not None:
         check_adapter_config(config)
@@ -258,9 +272,11 @@ def check_adapter(model: Any) -> None:
         is_linear = all(isinstance(part, nn.Linear) for part in parts) and not isinstance(layer, ParamWrapper)
         if variant is not None or not is_linear:
             kind = type(variant or layer).__name__
-            raise _refusal(f"The adapter of `{name}` is of the kind {kind}", "vLLM serves LoRA of linear layers alone")
+            raise NotServedError(
+                f"The adapter of `{name}` is of the kind {kind}", "vLLM serves LoRA of linear layers alone"
+            )
         if layer.r[adapter] > ENGINE_RANKS[-1]:
-            raise _refusal(
+            raise NotServedError(
                 f"The adapter of `{name}` has the rank {layer.r[adapter]}", f"vLLM takes at most {ENGINE_RANKS[-1]}"
             )
         sent |= {id(part.weight) for part in parts}
@@ -271,14 +287,18 @@ def _check_nothing_else(model: nn.Module, sent: set[int]) -> None:
     for name, module in model.named_modules():
         is_other = isinstance(module, BaseTunerLayer) and not isinstance(module, LoraLayer)
         if is_other or isinstance(module, AuxiliaryTrainingWrapper):
-            raise _refusal(f"`{name}` is a `{type(module).__name__}`", "vLLM serves LoRA of linear layers alone")
+            raise NotServedError(f"`{name}` is a `{type(module).__name__}`", "vLLM serves LoRA of linear layers alone")
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and id(parameter) not in sent:
-            raise _refusal(f"`{name}` is trained beside the adapter", "the engine would not get it")
+            raise NotServedError(f"`{name}` is trained beside the adapter", "the engine would not get it")
 
 
-def _refusal(what: str, reason: str) -> ConsistencyError:
-    return ConsistencyError(
-        f"{what}, and with `use_vllm` the engine gets the adapter alone: {reason}. Leave it out, or set `vllm_sync: "
-        "weights`, which sends merged weights (vLLM on CPUs cannot take them)."
-    )
+class NotServedError(ConsistencyError):
+    """Raised for an adapter that vLLM cannot serve. `what` it is about the adapter, and the `reason`."""
+
+    def __init__(self, what: str, reason: str):
+        self.what, self.reason = what, reason
+        super().__init__(
+            f"{what}, and with `use_vllm` the engine gets the adapter alone: {reason}. Leave it out, or set `vllm_sync: "
+            "weights`, which sends merged weights (vLLM on CPUs cannot take them)."
+        )

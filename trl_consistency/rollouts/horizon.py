@@ -50,7 +50,7 @@ class Horizon(TrainerCallback, ExportableState):
     def _grow(self) -> None:
         first, first_count, last, last_count = self._sums.tolist()
         self._sums.zero_()
-        if self.first is None and first_count:
+        if self.first is None and first_count and first >= 0:  # an estimate by sampled tokens may be below 0
             self.first = first / first_count
         if self.first is not None and last_count and last / last_count <= LEARNED * self.first:
             self.length = min(2 * self.length, self.end)
@@ -75,5 +75,6 @@ class Horizon(TrainerCallback, ExportableState):
         saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes")
         self._reset()
         if state.global_step and saved:
-            self.length, self.first = saved["length"], saved["first"]
+            # Within the present bounds, which `resume_changed` may allow to differ
+            self.length, self.first = min(max(saved["length"], self.start), self.end), saved["first"]
             self._sums = torch.tensor(saved["sums"], dtype=torch.float64)

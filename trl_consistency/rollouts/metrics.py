@@ -18,7 +18,7 @@ from ..generation.targets import generate_targets
 from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses
 from ..models.sharding import shape_of
-from ..passes.capture import find_blocks
+from ..passes.blocks import find_blocks
 from ..passes.reference import GivenReference, Reference
 from .loss import Rollouts
 
@@ -56,14 +56,21 @@ def length_metrics(rows: dict[str, RowLosses]) -> dict[str, float]:
     return metrics
 
 
-def drop_empty_lengths(metrics: dict[str, list[float]]) -> None:
-    """Removes the length 0 that [`~trl.DistillationTrainer`] logs for terminated rollouts if there are none."""
-    if metrics["completions/clipped_ratio"][-1] < 1:
-        return
+def correct_lengths(metrics: dict[str, list[float]], rollouts: Rollouts, ends: list[int], accelerator: Any) -> None:
+    """
+    Corrects what [`~trl.DistillationTrainer`] has logged of a batch's terminated rollouts: it counts a rollout whose last
+    token is the padding token among them, and logs the length 0 if there are none.
+    """
+    lengths = accelerator.gather(rollouts["completion_mask"].sum(1))
+    truncated = accelerator.gather(is_truncated(rollouts, ends))
+    terminated = lengths[~truncated].float()
+    metrics["completions/clipped_ratio"][-1] = truncated.float().mean().item()
     for kind in ("mean", "min", "max"):
         name = f"completions/{kind}_terminated_length"
         metrics[name].pop()
-        if not metrics[name]:
+        if len(terminated):
+            metrics[name].append(getattr(terminated, kind)().item())
+        elif not metrics[name]:
             del metrics[name]
 
 

@@ -22,7 +22,8 @@ from transformers import AutoConfig
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.rendering import ProcessingClass
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
+from ..generation.server_requests import BoundedClient
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
 from .adapter_server import Server, check_server_options
 from .adapter_sync import AdapterSync, EngineHere, check_adapter, check_adapter_config, engine_options, engine_rank
@@ -54,8 +55,9 @@ class RolloutEngine:
         self._model, self._args = model, args
         self._origin = OriginCheck(model, accelerator, args, dtype) if sends_adapter and can_check(args) else None
         with (
+            explained(args, "start"),
             checkpoint_of(model, processing_class, sends_adapter) as name,
-            extra_engine_options(**engine_options(model, dtype)) if sends_adapter else nullcontext(),
+            extra_engine_options(BoundedClient, **engine_options(model, dtype)) if sends_adapter else nullcontext(),
         ):
             self._generation = load_vllm_generation()(
                 # TRL quantizes the engine if this model has quantized modules. vLLM 0.31 has no such quantization, and
@@ -98,7 +100,8 @@ class RolloutEngine:
             return EngineHere(self._generation.llm)
         if not accelerator.is_main_process:
             return None
-        return Server(self._generation.vllm_client, self._args, engine_rank(self._model))
+        vocabulary = _base_of(self._model).get_input_embeddings().num_embeddings
+        return Server(self._generation.vllm_client, self._args, engine_rank(self._model), vocabulary)
 
     def __call__(
         self, prompts: list[list[int]], step: int, max_tokens: int
@@ -114,7 +117,8 @@ class RolloutEngine:
         if step != self._synced_step:
             self._send(step)
             self._synced_step = step
-        _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
+        with explained(self._args, "sample rollouts"):
+            _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
         completions = [list(completion_ids) for completion_ids in completions]
         if log_probs is not None:
             # One candidate per token: the sampled one
@@ -123,6 +127,11 @@ class RolloutEngine:
             found = self._origin(step, prompts, completions, log_probs)
             self.report |= {f"sampling/origin/{name}": value for name, value in found.items()}
         return completions, log_probs if self._args.vllm_importance_sampling_correction else None
+
+    @property
+    def other_seconds(self) -> float:
+        """Seconds of the last call that went to sending the policy and to checking the rollouts' origin."""
+        return sum(self.report.get(f"sampling/{name}", 0.0) for name in ("sync_seconds", "origin/seconds"))
 
     def _send(self, step: int) -> None:
         start = time.perf_counter()
@@ -144,6 +153,25 @@ class RolloutEngine:
 def sends_adapter_alone(model: nn.Module, args: OnPolicyConsistencyConfig) -> bool:
     """Whether the engine gets the adapter alone, as it does if there is one and `vllm_sync` does not say otherwise."""
     return has_adapter(model) if args.vllm_sync is None else args.vllm_sync == "adapter"
+
+
+@contextmanager
+def explained(args: OnPolicyConsistencyConfig, what: str) -> Iterator[None]:
+    """Raises errors of vLLM, which have no common type, as [`ConsistencyError`] with what the user can do."""
+    try:
+        yield
+    except ConsistencyError:
+        raise
+    except Exception as error:
+        if args.vllm_mode == "server":
+            where = args.vllm_server_base_url or f"{args.vllm_server_host}:{args.vllm_server_port}"
+            raise ConsistencyError(
+                f"The vLLM server at {where} could not {what}: {type(error).__name__}: {one_line(error)}. See its log."
+            ) from error
+        raise ConsistencyError(
+            f"vLLM could not {what}: {type(error).__name__}: {one_line(error)}. Its own messages are above. If memory ran "
+            "out, change `vllm_gpu_memory_utilization`, or lower `vllm_max_model_length` or `per_device_train_batch_size`."
+        ) from error
 
 
 @contextmanager

@@ -1,13 +1,11 @@
 """The part of `trl-consistency evaluate` that measures capability: its data, settings, figures and tables."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..data.rendering import ProcessingClass
 from ..evaluation.capability import (
-    CapabilityResult,
     capability_figures,
     capability_findings,
     capability_labels,
@@ -19,6 +17,7 @@ from ..evaluation.report.tables import rate_cells
 from ..evaluation.suites.registry import suite_packages
 from ..files import whole_file
 from ..models.loading import BASE
+from .evaluation_files import Capability
 
 
 CAPABILITY_FILE = "capability.jsonl"
@@ -28,8 +27,6 @@ TEXT = (
     "of lm-evaluation-harness) or not normalized (acc); texts; and safe prompts that are refused."
 )
 DIFFERENCES_TEXT = "In percentage points, and in nats per token, paired by item."
-
-Capability = Mapping[str, Mapping[str, CapabilityResult]]  # by model and file
 
 
 def load_capability(

@@ -8,6 +8,7 @@ trl-consistency convert --pairs pairs --to preference --model_name_or_path Qwen/
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,11 +18,13 @@ from ..config.options import SHARE, TEMPERATURE, CommandArguments, at_least, che
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
+from ..evaluation.answers.replies import check_markers
 from ..evaluation.conversion import Conversion, convert_pairs, sides_to_answer
 from ..evaluation.run import PairSet
 from ..files import whole_files
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
+from ..local_names import last_name, public_options
 from ..models.checks import context_of
 from ..models.loading import check_loadable, load_model, load_tokenizer
 from ..pages import render
@@ -64,6 +67,9 @@ class ConvertArguments(CommandArguments):
     temperature: float = option(0.0, TEMPERATURE, help="Sampling temperature; 0 is greedy decoding.")
     top_p: float = option(1.0, SHARE, help="Cumulative probability of the tokens to sample from.")
     seed: int = option(42, help="Seed.")
+    thinking_markers: list[str] = option(
+        ["<think>", "</think>"], help="Text that opens and closes a thought. Answers are read after it."
+    )
     chat_template_kwargs: dict[str, Any] | str | None = option(
         None, help="Variables of the chat template (JSON on the command line)."
     )
@@ -84,7 +90,7 @@ ABOUT = {
 
 # Options that are of no use in a card.
 _NOT_IN_CARD = ("pairs", "output_dir", "batch_size", "trust_remote_code")
-_OF_THE_MODEL = ("max_completion_length", "temperature", "top_p")
+_OF_THE_MODEL = ("max_completion_length", "temperature", "top_p", "thinking_markers")
 
 
 def main(args: ConvertArguments) -> dict[str, Conversion]:
@@ -97,6 +103,7 @@ def main(args: ConvertArguments) -> dict[str, Conversion]:
         temperature=args.temperature,
         top_p=args.top_p,
         seed=args.seed,
+        thinking_markers=check_markers(args.thinking_markers),
     )
     _check_card(args.output_dir)
     is_file = os.path.isfile(args.pairs)
@@ -188,11 +195,11 @@ def _card(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Con
         "converted_card.md",
         title=TITLES[args.to],
         about=ABOUT[args.to],
-        source=os.path.basename(args.pairs) if os.path.exists(args.pairs) else args.pairs,
+        source=last_name(args.pairs),
         splits={name: (len(of_set.rows), len(sets[name].rows)) for name, of_set in found.items()},
         outcomes={name: of_set.outcomes().most_common() for name, of_set in found.items() if of_set.outcomes()},
         left_out={name: _lines(of_set) for name, of_set in found.items() if of_set.left_out},
-        options=options,
+        options=public_options(options),
     )
 
 
@@ -205,6 +212,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         print(f"{convert_args.output_dir}/{file_name(name, 'jsonl')}: {len(of_set.rows)} rows")
         for line in _lines(of_set):
             print(printable(f"  left out: {line}"))
+        for warning in of_set.warnings:
+            print(printable(f"warning: {name}: {warning}"), file=sys.stderr)
     if any(of_set.left_out for of_set in found.values()):
         print(f"What was left out is in {convert_args.output_dir}/{LEFT_OUT}.")
 

@@ -9,6 +9,8 @@ accelerate launch -m trl_consistency.scripts.dpo --config recipes/smollm2-135m-i
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from datasets import Dataset
 from trl import (
     DatasetMixtureConfig,
     DPOConfig,
@@ -22,10 +24,13 @@ from trl import (
 from ..errors import ConsistencyError, ends_with_message
 from ..models.embedded_models import resolve_model
 from ..models.loading import check_loadable
-from ..trainer.run.checks import check_output_dir
+from ..trainer.run.checks import check_adapter_folder, check_not_model_folder, check_output_dir
+from ..trainer.run.interruption import find_checkpoint
 from ..upstream import end_run
 from .loading import get_split, load_pairs
+from .model_options import check_model_options
 from .parser import StrictParser
+from .training import NO_PREDICTION
 
 
 COLUMNS = ("prompt", "chosen", "rejected")
@@ -39,13 +44,20 @@ def make_parser(prog: str | None = None) -> StrictParser:
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTrainer:
     """Trains, saves and returns the trainer; faulty data or options end the program with one message."""
-    script_args, training_args, model_args, dataset_args = make_parser(prog).parse_args_and_config(args)
+    parser = make_parser(prog)
+    script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
+    check_model_options(parser.given, script_args, model_args)
+    if training_args.do_predict:
+        raise ConsistencyError(NO_PREDICTION)
     check_output_dir(training_args.output_dir)
+    checkpoint = find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
     splits = load_pairs(script_args, dataset_args)
     train_dataset, eval_dataset = _preferences(splits, script_args.dataset_train_split, "dataset_train_split"), None
-    if training_args.eval_strategy != "no":
+    if training_args.eval_strategy != "no" or training_args.eval_on_start:
         eval_dataset = _preferences(splits, script_args.dataset_test_split, "dataset_test_split")
     name = resolve_model(model_args.model_name_or_path)
+    check_not_model_folder(training_args.output_dir, name)
+    check_adapter_folder(training_args.output_dir, saves_adapter=model_args.use_peft)
     check_loadable(name, model_args.model_revision, training_args.trust_remote_code)
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
@@ -63,7 +75,10 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
         quantization_config=get_quantization_config(model_args),
         peft_config=get_peft_config(model_args),
     )
-    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
+    for dataset in (trainer.train_dataset, trainer.eval_dataset):
+        _check_lengths(dataset, training_args.max_length)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    _check_finite(trainer)
     trainer.save_model(training_args.output_dir)
     end_run(trainer)
     return trainer
@@ -79,6 +94,29 @@ def _preferences(splits: Any, split: str, option: str) -> Any:
             "`trl-consistency convert --to preference` makes preferences of pairs."
         )
     return dataset
+
+
+def _check_lengths(dataset: Any, max_length: int | None) -> None:
+    """Raises [`ConsistencyError`] for answers that DPO would cut, as often the whole of them, without a word."""
+    if max_length is None or not isinstance(dataset, Dataset):
+        return
+    columns = zip(dataset["prompt_ids"], dataset["chosen_ids"], dataset["rejected_ids"], strict=True)
+    longest = [len(prompt) + max(len(chosen), len(rejected)) for prompt, chosen, rejected in columns]
+    cut = [row for row, length in enumerate(longest) if length > max_length]
+    if cut:
+        raise ConsistencyError(
+            f"{len(cut)} of {len(longest)} row(s) are longer than `max_length` ({max_length} tokens), such as row {cut[0]} with "
+            f"{longest[cut[0]]}: the ends of their answers would be cut. Raise it, or set `max_length: null`."
+        )
+
+
+def _check_finite(trainer: DPOTrainer) -> None:
+    """Raises [`ConsistencyError`] if training ended with weights that are not finite."""
+    faulty = [name for name, weight in trainer.model.named_parameters() if not bool(torch.isfinite(weight).all())]
+    if faulty:
+        raise ConsistencyError(
+            f"Training ended with weights that are not finite, such as {faulty[0]}: nothing is saved. Lower `learning_rate`."
+        )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,9 @@ from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
 from ..evaluation.suites.runs import load_suite
 from ..files import whole_files, write_text
 from ..folder_lock import locked_folder
+from ..generation.answer_engine import TRANSFORMERS, VLLM
 from ..generation.model_identity import answer_cache
+from ..local_names import last_name
 from ..models.checks import context_of
 from ..models.loading import (
     BASE,
@@ -61,14 +63,18 @@ from .capability_files import (
     load_capability,
     write_capability,
 )
+from .engines import check_engine, open_engine
 from .evaluation_files import (
     ANSWERS_FILE,
+    JUDGEMENT_LENGTH,
     PICTURES,
     make_summary,
     read_history,
     remove_earlier,
     results_tables,
     save_to_adapters,
+    shown_judge,
+    shown_name,
     tables_text,
     write_answers,
     write_report,
@@ -105,6 +111,20 @@ class EvaluateArguments(CommandArguments):
     )
     max_pairs: int | None = option(
         None, at_least(1), help="Maximum pairs of each file or split, sampled with `seed`. By default all."
+    )
+    # Parameters that control the engine
+    engine: str = option(
+        "transformers",
+        help="What writes the answers: `transformers`, `vllm` in this process, or the address of a vLLM server.",
+    )
+    vllm_gpu_memory_utilization: float = option(
+        0.3, SHARE, help="Share of the GPU's memory for `engine` vllm, which is loaded beside the model."
+    )
+    vllm_server_timeout: float = option(
+        240.0, at_least(0), help="Seconds to wait for a server, and for its answers to a batch."
+    )
+    vllm_adapter_dir: str | None = option(
+        None, help="Folder that a server on another machine has under the same path, for adapters."
     )
     # Parameters that control the answers
     system_prompt: str | None = option(
@@ -151,7 +171,7 @@ class EvaluateArguments(CommandArguments):
     judge_questions: bool = option(
         False, help="Whether the judge also grades questions, except those answered by letters."
     )
-    judge_max_completion_length: int = option(512, at_least(1), help="Maximum tokens per judgement.")
+    judge_max_completion_length: int = option(JUDGEMENT_LENGTH, at_least(1), help="Maximum tokens per judgement.")
     judge_workers: int = option(8, at_least(1), help="Concurrent requests to the endpoint.")
     # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the file of answers.")
@@ -250,22 +270,31 @@ def _answer(
     folder, revision = Path(args.output_dir), args.model_revision or "main"
     found: dict[str, Results] = {}
     capability = {}
-    for name, path in {BASE: None, **adapters}.items():
-        with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
-            cache = answer_cache(folder / ANSWERS, path or args.model_name_or_path, of_name, revision)
-            found[name] = evaluate(
-                of_name, processing_class, sets, options, found.get(BASE), cache=cache, desc=f"Answering, {name}"
-            )
-            if data is not None:
-                capability[name] = measure_capability(
+    with open_engine(args, model, processing_class, options, sets, adapters) as engine:
+        for name, path in {BASE: None, **adapters}.items():
+            with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
+                cache = answer_cache(folder / ANSWERS, path or args.model_name_or_path, of_name, revision)
+                found[name] = evaluate(
                     of_name,
                     processing_class,
-                    data,
-                    batch_size=args.batch_size,
-                    progress=True,
-                    chat_template_kwargs=template_kwargs,
+                    sets,
+                    options,
+                    found.get(BASE),
                     cache=cache,
+                    desc=f"Answering, {name}",
+                    engine=None if engine is None else engine.of(name),
                 )
+                if data is not None:
+                    capability[name] = measure_capability(
+                        of_name,
+                        processing_class,
+                        data,
+                        batch_size=args.batch_size,
+                        progress=True,
+                        chat_template_kwargs=template_kwargs,
+                        cache=cache,
+                        thinking_markers=options.thinking_markers,
+                    )
     if not args.suites:
         return found, capability, {}
     with redirect_stdout(sys.stderr):  # the libraries print their progress
@@ -305,7 +334,7 @@ def _write(
     answers = (f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet", CAPABILITY_FILE)
     remove_earlier(folder, written, (*PICTURES, *answers))
     if args.save_to_adapters:
-        save_to_adapters(summary, found)
+        save_to_adapters(summary, found, name_models(args.adapters), capability)
     print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
@@ -337,12 +366,19 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     remote = next((path for path in args.adapters if not os.path.isdir(path)), None)
     if args.save_to_adapters and (remote or not args.adapters):
         raise ConsistencyError(f"`save_to_adapters` needs folders of adapters, and {remote or 'there'} is none.")
-    if args.system_prompt is not None and (args.suites or args.save_to_adapters):
-        given = "suites" if args.suites else "save_to_adapters"
-        reason = "the suites have prompts of their own" if args.suites else "the adapters' cards do not say so"
-        raise ConsistencyError(f"`system_prompt` is not available with `{given}`: {reason}. Leave one of them out.")
+    refused: dict[str, tuple[Any, str]] = {
+        "suites": (args.suites, "the suites have prompts of their own"),
+        "capability_data": (args.capability_data, "capability is measured without one"),
+        "save_to_adapters": (args.save_to_adapters, "the adapters' cards do not say so"),
+    }
+    for given, (is_set, reason) in refused.items():
+        if args.system_prompt is not None and is_set:
+            raise ConsistencyError(
+                f"`system_prompt` is not available with `{given}`: {reason}. Leave one of them out."
+            )
     if args.load_in_4bit:
         check_bitsandbytes("`load_in_4bit`")
+    check_engine(args)
     if not args.suites and (args.suite_judge or args.suite_limit):
         given = "suite_judge" if args.suite_judge else "suite_limit"
         raise ConsistencyError(f"`{given}` is given, but no `suites`.")
@@ -378,7 +414,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
     by_preference = sum(contrast_of(row) is not None for of_set in sets.values() for row in of_set.rows)
     settings: dict[str, Any] = {
         # Names alone: results and reports are sent to others.
-        "pairs": [Path(name).resolve().name if os.path.exists(name) else name for name in args.pairs],
+        "pairs": [last_name(name) for name in args.pairs],
         "splits": args.splits,
         "max_pairs": args.max_pairs,
         "model_revision": args.model_revision,
@@ -390,17 +426,24 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
         "top_p": args.top_p,
         "seed": args.seed,
         "multiple_choice": args.multiple_choice,
+        "choice_prefix": args.choice_prefix if args.multiple_choice == "logprob" else None,
         "rows_by_log_probability": by_logprob if args.multiple_choice == "logprob" else 0,
         "free_answers": args.free_answers,
         "answer_prefix": args.answer_prefix if args.free_answers == "logprob" else None,
         "rows_by_preference": by_preference if args.free_answers == "logprob" else 0,
         "possible_answers": sum(len(answers) for of_set in sets.values() for answers in of_set.candidates.values()),
-        "judge": args.judge_model,
+        "judge": shown_name(args.judge_model) if args.judge_model else None,
         "judge_questions": args.judge_questions,
+        "judge_max_completion_length": args.judge_max_completion_length if args.judge_model else None,
         "load_in_4bit": args.load_in_4bit,
+        "engine": args.engine if args.engine in (TRANSFORMERS, VLLM) else "vllm server",
     }
     if args.suites:
-        settings["suites"] = {"judge": args.suite_judge, "limit": args.suite_limit, "packages": suite_packages()}
+        settings["suites"] = {
+            "judge": shown_judge(args.suite_judge),
+            "limit": args.suite_limit,
+            "packages": suite_packages(),
+        }
     if data is not None:
         settings["capability"] = capability_settings(data, args.capability_limit)
     return settings
@@ -424,7 +467,9 @@ def _local_judge(args: EvaluateArguments, progress: bool) -> LocalJudge:
     name = args.judge_model or ""
     model, tokenizer = load_model(name, None, args.trust_remote_code)
     cache = answer_cache(Path(args.output_dir) / ANSWERS, name, model)
-    return LocalJudge(name, model, tokenizer, args.judge_max_completion_length, args.batch_size, progress, cache)
+    return LocalJudge(
+        shown_name(name), model, tokenizer, args.judge_max_completion_length, args.batch_size, progress, cache
+    )
 
 
 @ends_with_message()

@@ -3,18 +3,24 @@
 import json
 import os
 import random
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..errors import ConsistencyError, one_line
+from ..evaluation.answers.choices import CHOICE_PREFIX
+from ..evaluation.answers.replies import THINKING_MARKERS
+from ..evaluation.capability import CapabilityResult, capability_figures, capability_labels
 from ..evaluation.grading.grade import last_text
-from ..evaluation.rates.intervals import NATS, Estimate
+from ..evaluation.rates.intervals import DIGITS, Estimate
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
 from ..evaluation.report.tables import (
@@ -32,11 +38,13 @@ from ..evaluation.run import SIDES, Results
 from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, whole_files, write_by
 from ..generation.model_identity import files_identity
+from ..local_names import last_name
 from ..models.loading import BASE
 from ..pages import terminal_table
 from ..publishing import Figure, Outcomes, Result, add_results, write_results
 from ..publishing.results import RESULTS_FILE, model_digest
 from ..smollm2.checkpoint import origin_of
+from ..trainer.run.interruption import MANIFEST, changed_file
 
 
 # The format of results.json. Before 2, rates left out unread answers; before 3, answers that are none of the possible
@@ -50,7 +58,10 @@ PICTURES = ("outcomes.png", "rates.png", "tradeoff.png", "training.png")
 EXAMPLES_OF_A_KIND = 3
 MOST_CHARACTERS = 600
 
+JUDGEMENT_LENGTH = 512  # most tokens of a judgement, by default
+
 Scores = Mapping[str, Sequence[SuiteScore]]
+Capability = Mapping[str, Mapping[str, CapabilityResult]]  # by model and file
 
 
 def make_summary(
@@ -71,7 +82,7 @@ def make_summary(
     }
     for name, results in found.items():
         part: dict[str, Any] = {
-            "path": models[name],
+            "path": shown_name(models[name]),
             "outcomes": results.outcomes(),
             "cut_answers": results.cut_answers(),
             "rates": as_dicts(results.rates()),
@@ -130,7 +141,7 @@ def write_report(
         pictures,
         _examples(found, seed),
         "Answers to the perturbed prompts of random rows. Long texts are cut.",
-        [f"{name}: {_shown(model['path'])}" for name, model in summary["models"].items()]
+        [f"{name}: {model['path']}" for name, model in summary["models"].items()]
         + [f"{name}: {value}" for name, value in summary["settings"].items() if name not in ("suites", "capability")]
         + [
             "Unless a judge graded them, answers are read by heuristics: questions by the first possible answer that "
@@ -176,19 +187,33 @@ def tables_text(tables: Sequence[Table]) -> str:
 def read_history(path: str) -> list[dict[str, float]]:
     """
     Returns the log history of the run that trained the model in a folder, if any: the folder's own, or that of the last
-    checkpoint with the same weights. Other checkpoints may be left of an earlier run in the same folder.
+    checkpoint with the same weights. Other checkpoints, and the folder's own state, may be left of an earlier run.
     """
     folder = Path(path)
-    checkpoints = [of for of in folder.glob("checkpoint-*") if of.name.removeprefix("checkpoint-").isdecimal()]
+    checkpoints = [of for of in folder.glob("checkpoint-*") if _is_checkpoint(of)]
     checkpoints.sort(key=lambda of: int(of.name.removeprefix("checkpoint-")), reverse=True)
     weights = files_identity(folder).get("weights")
     same = (of for of in checkpoints if weights is not None and files_identity(of).get("weights") == weights)
     for place in chain([folder], same):
         try:
-            return list(json.loads((place / "trainer_state.json").read_text(encoding="utf-8"))["log_history"])
-        except (OSError, ValueError, KeyError, TypeError):
+            state = json.loads((place / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+            if _is_of_weights(state, place):
+                return list(state["log_history"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return []
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return re.fullmatch(r"checkpoint-\d+", folder.name) is not None
+
+
+def _is_of_weights(state: Mapping[str, Any], folder: Path) -> bool:
+    """Whether a trainer's state belongs to the weights beside it: by their digests in it, or as a checkpoint's."""
+    digests = state.get("stateful_callbacks", {}).get(MANIFEST, {}).get("digests", {})
+    if any(name.endswith(".safetensors") for name in digests):
+        return changed_file(folder, (".safetensors",)) is None
+    return _is_checkpoint(folder.resolve())
 
 
 def _examples(found: Mapping[str, Results], seed: int) -> list[tuple[str, dict[str, str]]]:
@@ -214,21 +239,29 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[:half]} […] {text[-half:]}"
 
 
-def save_to_adapters(summary: Mapping[str, Any], found: Mapping[str, Results]) -> None:
-    """Writes each adapter's results, beside the base model's and with plots, into its folder and card."""
+def save_to_adapters(
+    summary: Mapping[str, Any],
+    found: Mapping[str, Results],
+    adapters: Mapping[str, str | Path],
+    capability: Capability = MappingProxyType({}),
+) -> None:
+    """
+    Writes each adapter's results and capability, beside the base model's and with plots, into its folder (`adapters` has
+    it by name) and card.
+    """
     base = found[BASE]
     for name, results in found.items():
         if name == BASE:
             continue
-        folder = Path(summary["models"][name]["path"])
+        folder = Path(adapters[name])
         had = (folder / RESULTS_FILE).exists()
         with whole_files(folder) as unfinished:
             write_results(
                 unfinished,
-                make_page_results(results, base),
+                make_page_results(results, base) + page_capability(capability, name),
                 _description(summary),
                 make_page_outcomes(results, base),
-                results.findings(base) + results.warnings(),
+                summary["models"][name]["findings"] + results.warnings(),
                 model_digest(folder),
             )
             rates = {"before": base.rates(), name: results.rates()}
@@ -253,32 +286,40 @@ def remove_earlier(folder: Path, written: Collection[str], names: Iterable[str])
 def make_page_results(results: Results, base: Results, labels: Mapping[str, str] = {}) -> list[Result]:
     """Returns the rates (only those in `labels`, if given) for a page, beside the base model's."""
 
-    def figures(rate: Estimate) -> dict[str, Any]:
-        if rate.unit == NATS:  # with a total, a figure is a share
-            return {"value": rate.value, "interval": rate.interval}
+    before, after = base.rates(), results.rates()
+    keys = [key for key in labels if key in after] or after
+    return [page_result(key, label_of(key, labels), before[key], after[key]) for key in keys]
+
+
+def page_capability(capability: Capability, name: str) -> list[Result]:
+    """Returns a model's capability for a page, beside the base model's."""
+    if not capability:
+        return []
+    before, after = (capability_figures(capability[of]) for of in (BASE, name))
+    labels = capability_labels(list(after))
+    return [page_result(key, labels[key], before[key], after[key]) for key in after]
+
+
+def page_result(key: str, label: str, before: Estimate, after: Estimate) -> Result:
+    """Returns a figure for a page, beside the base model's. `key` has its metric and set."""
+
+    def figures(of: Estimate) -> dict[str, Any]:
+        if of.unit in DIGITS:  # nats: with a total, a figure is a share
+            return {"value": of.value, "interval": of.interval}
         return {
-            "value": rate.value,
-            "interval": rate.interval,
-            "hits": rate.hits,
-            "total": rate.total,
-            "unread": rate.unread_total,
-            "of_read": rate.of_read.value if rate.of_read else None,
+            "value": of.value,
+            "interval": of.interval,
+            "hits": of.hits,
+            "total": of.total,
+            "unread": of.unread_total,
+            "of_read": of.of_read.value if of.of_read else None,
         }
 
-    before, after = base.rates(), results.rates()
-    found = []
-    for key in [key for key in labels if key in after] or after:
-        metric, _, name = key.partition("/")
-        found.append(
-            Result(
-                metric=metric,
-                split=name or None,
-                name=label_of(key, labels) + (", nats per token" if after[key].unit == NATS else ""),
-                before=Figure(**figures(before[key])),
-                **figures(after[key]),
-            )
-        )
-    return found
+    metric, _, name = key.partition("/")
+    unit = ", nats per token" if after.unit in DIGITS else ""
+    return Result(
+        metric=metric, split=name or None, name=label + unit, before=Figure(**figures(before)), **figures(after)
+    )
 
 
 def make_page_outcomes(results: Results, base: Results) -> list[Outcomes]:
@@ -294,11 +335,14 @@ def _description(summary: Mapping[str, Any]) -> str:
     """Describes how the results of a page were measured."""
     settings = summary["settings"]
     counts = ", ".join(f"{name} ({of_set['rows']:,} rows)" for name, of_set in summary["pairs"].items())
-    decoding = f"sampling at temperature {settings['temperature']:g}" if settings["temperature"] else "greedy decoding"
+    if settings.get("max_pairs"):
+        counts += f", of each at most {settings['max_pairs']:,} drawn with seed {settings['seed']}"
+    decoding = "greedy decoding"
+    if settings["temperature"]:
+        nucleus = f", top_p {settings['top_p']:g}" if settings["top_p"] != 1 else ""
+        decoding = f"sampling at temperature {settings['temperature']:g}{nucleus}, seed {settings['seed']}"
     judged = "requests and free answers" if settings.get("judge_questions") else "requests"
-    grader = (
-        f"{judged} judged by {_shown(settings['judge'])}" if settings["judge"] else "refusals told by their opening"
-    )
+    grader = f"{judged} judged by {settings['judge']}" if settings["judge"] else "refusals told by their opening"
     scored = (
         " The right answer is preferred where it has the higher log-probability per token than the suggested one after "
         f'"{settings["answer_prefix"]}".'
@@ -308,20 +352,41 @@ def _description(summary: Mapping[str, Any]) -> str:
     choices = (
         " Choices are the likeliest of the offered letters." if settings.get("multiple_choice") == "logprob" else ""
     )
+    options: dict[str, Any] = {
+        "thinking_markers": list(THINKING_MARKERS),
+        "chat_template_kwargs": {},
+        "splits": None,
+        "model_revision": None,
+        "choice_prefix": CHOICE_PREFIX if settings.get("multiple_choice") == "logprob" else None,
+        "judge_max_completion_length": JUDGEMENT_LENGTH if settings.get("judge") else None,
+    }
+    others = {name: settings[name] for name, default in options.items() if settings.get(name, default) != default}
+    capability = ""
+    if of_files := settings.get("capability"):
+        items = ", ".join(f"{name} ({count:,} items)" for name, count in of_files["items"].items())
+        drawn = f", drawn with seed {settings['seed']}" if of_files["limit"] else ""
+        capability = f" Capability is measured on {items}{drawn}."
+    shown = (f"`{name} {json.dumps(of)}`".replace("``", "`") for name, of in others.items())
+    named = f" Other options: {', '.join(shown)}." if others else ""
     weights = " The base model's weights are in 4 bits (NF4)." if settings.get("load_in_4bit") else ""
+    engine = " vLLM wrote the answers." if settings.get("engine", "transformers") != "transformers" else ""
     return (
-        f'Measured by `trl-consistency evaluate`; "before" is {_shown(summary["models"][BASE]["path"])} without the adapter, on the same '
+        f'Measured by `trl-consistency evaluate`; "before" is {summary["models"][BASE]["path"]} without the adapter, on the same '
         f"rows of {counts}. Shares of all rows, with 95% intervals (rows of one source as one cluster) and counts; an answer "
         f"that could not be read (unread) has none of the properties. At most {settings['max_completion_length']} tokens, "
-        f"{decoding}; {grader}.{choices}{weights}{scored}"
+        f"{decoding}; {grader}.{choices}{weights}{engine}{scored}{capability}{named}"
     )
 
 
-def _shown(path: str) -> str:
+def shown_name(path: str) -> str:
     """Returns a model's name without its parent folders, or a description of an embedded model."""
-    if origin := origin_of(path):
-        return origin
-    return Path(path).name if Path(path).is_dir() else path
+    return origin_of(path) or last_name(path)
+
+
+def shown_judge(judge: str | None) -> str | None:
+    """Returns the name of a suite's judge; of a local model (`trl_consistency/FOLDER`) without its parent folders."""
+    provider, _, name = (judge or "").partition("/")
+    return f"{provider}/{shown_name(name)}" if provider == "trl_consistency" else judge
 
 
 def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) -> None:

@@ -32,6 +32,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.answers.replies import check_markers
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
+from ..local_names import last_name
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
@@ -149,7 +150,7 @@ def main(
     )
     usable = [row for row in range(report.rows) if row not in report.reasons]
     shown = sorted(random.Random(recipe.seed).sample(usable, min(lint_args.samples, len(usable))))
-    title = f"Pairs: {os.path.basename(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
+    title = f"Pairs: {last_name(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
     _show(lint_args, report, irrelevant, dose, shown, show, title)
     return report, irrelevant
 

@@ -1,13 +1,13 @@
 """Loads data sets for the training scripts."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetDict, IterableDatasetDict, load_dataset
+from datasets import DatasetDict, IterableDatasetDict
 from datasets.exceptions import DatasetGenerationError
 from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 
@@ -18,10 +18,9 @@ from ..data.folders import (
     check_data_file,
     check_data_folder,
     check_json,
-    data_type,
     split_files,
 )
-from ..data.local_data import cached_by_content
+from ..data.local_data import builder_of, cached_by_content, load_as_written, patterns_of, texts_as_written
 from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
 from ..models.embedded_models import EMBEDDED, SMOLLM2
@@ -123,10 +122,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
                 entry.path, entry.data_files = FILE_TYPES[extension], pattern
             check_data_folder(entry.path)
             if not (entry.name or entry.data_dir or entry.data_files) and (files := split_files(entry.path)):
-                entry.path, entry.data_files = _builder(files), _patterns(files)
+                entry.path, entry.data_files = builder_of(files), patterns_of(files)
         try:
             sources = [(entry.path, entry.data_dir, entry.data_files) for entry in dataset_args.datasets]
-            with cached_by_content(*([] if streaming else sources)):
+            with cached_by_content(*([] if streaming else sources)), texts_as_written():
                 return get_dataset(dataset_args)
         except LOADING_ERRORS as error:
             raise ConsistencyError(f"`datasets` cannot be loaded: {one_line(error.__cause__ or error)}") from None
@@ -215,22 +214,12 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
     try:
         with cached_by_content(*([] if streaming else [(name, None, None)])):
             if files:
-                # By default pandas takes texts such as `NA` and `null` for nothing.
-                options = {"keep_default_na": False, "na_values": [""]} if _builder(files) == "csv" else {}
-                return load_dataset(_builder(files), data_files=_patterns(files), streaming=streaming, **options)
-            return load_dataset(name, name=config, streaming=streaming)
+                return load_as_written(builder_of(files), data_files=patterns_of(files), streaming=streaming)
+            return load_as_written(name, name=config, streaming=streaming)
     except LOADING_ERRORS as error:
         what = "read" if is_file else "loaded"
         there = "" if os.path.exists(name) else " (and no file or folder here has that name)"
         raise ConsistencyError(f"{name} cannot be {what}: {one_line(error.__cause__ or error)}{there}") from None
-
-
-def _builder(files: Mapping[str, Sequence[Path]]) -> str:
-    return data_type(next(iter(files.values()))[0]) or ""
-
-
-def _patterns(files: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
-    return {split: [escape(str(path)) for path in of_split] for split, of_split in files.items()}
 
 
 def get_split(dataset: DatasetDict | IterableDatasetDict, split: str, option: str) -> Any:

@@ -11,9 +11,11 @@ from trl import DatasetMixtureConfig
 from ..data.folders import check_data_folder, split_files
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
+from ..evaluation.answers.choices import check_choices
 from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spelling
 from ..evaluation.grading.names import possible_answers
 from ..evaluation.run import PairSet
+from ..local_names import distinct_names
 from ..models.embedded_models import EMBEDDED
 from ..organism import load_control_dataset
 from ..perturbations.reading import ROW_TYPES, read_rows
@@ -28,7 +30,8 @@ def load_sets(
     names: Sequence[str], splits_wanted: Sequence[str] | None, max_pairs: int | None, seed: int
 ) -> dict[str, PairSet]:
     """
-    Loads pairs by a short name: of the file or the split, or `FOLDER/SPLIT` if names coincide. Without
+    Loads pairs by a short name: of the file or the split, or `FOLDER/SPLIT` if names coincide, without this machine's
+    paths, since results are sent to others. Without
     `splits_wanted`, these are all splits but `train`, or `train` if it is the only one. `max_pairs` bounds the pairs
     of each file or split. Raises [`ConsistencyError`] if there are no pairs, or rows are faulty.
     """
@@ -36,7 +39,7 @@ def load_sets(
     if splits_wanted is not None and len(files) == len(names):
         raise ConsistencyError(f"`splits` is given, but {files[0]} is a file, which has none. Leave it out.")
     found: list[tuple[str, str, PairSet]] = []
-    for name in names:
+    for name, distinct in zip(names, distinct_names(names), strict=True):
         splits = _load_splits(name)
         for split, rows in splits.items():
             check_keys(rows, name if len(splits) == 1 else f"{name}, split {split}")
@@ -53,12 +56,15 @@ def load_sets(
                 raise ConsistencyError(f"`splits`: {name} has no split `{split}`, only: {', '.join(splits)}.")
             rows = splits[split]
             check_rows(rows, name if len(splits) == 1 else f"{name}, split {split}")
+            check_choices(rows, name if len(splits) == 1 else f"{name}, split {split}")
             kept: Sequence[int] = range(len(rows))
             if max_pairs is not None and max_pairs < len(rows):
                 kept = sorted(random.Random(seed).sample(kept, max_pairs))
                 rows = [rows[index] for index in kept]
             short = Path(name).stem if os.path.isfile(name) else split
-            found.append((short, name if os.path.isfile(name) else f"{name}/{split}", PairSet(rows, candidates, kept)))
+            found.append(
+                (short, distinct if os.path.isfile(name) else f"{distinct}/{split}", PairSet(rows, candidates, kept))
+            )
     shorts = [short for short, _, _ in found]
     sets = {long if shorts.count(short) > 1 else short: of_set for short, long, of_set in found}
     if len(sets) < len(found):
@@ -98,6 +104,13 @@ def render_sets(
         if chats:
             check_chat_template(processing_class, {name: chats}, ways_out="Use")
     return {name: of_set.rendered(processing_class, name, kwargs) for name, of_set in sets.items()}
+
+
+def longest_prompt(sets: dict[str, PairSet]) -> int:
+    """Returns the tokens of the longest prompt of rendered sets."""
+    return max(
+        len(row[f"{side}_ids"]) for of_set in sets.values() for row in of_set.rows for side in ("clean", "perturbed")
+    )
 
 
 def check_lengths(sets: dict[str, PairSet], context: int | None, max_completion_length: int) -> None:

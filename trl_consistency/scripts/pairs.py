@@ -7,7 +7,6 @@ trl-consistency pairs --dataset_name questions.jsonl --perturbations suggested_a
 """
 
 import json
-import os
 import runpy
 import traceback
 from collections import Counter
@@ -22,11 +21,12 @@ from typing import Any, Literal
 from huggingface_hub import HfApi, constants
 from tqdm.auto import tqdm
 
-from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
+from ..config.options import TWO_TEXTS, CommandArguments, at_least, check_ranges, option, with_help
 from ..errors import ConsistencyError, ends_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
 from ..folder_lock import locked_folder
+from ..local_names import last_name, public_options
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import MADE_WITH, SPLITS, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
@@ -94,6 +94,9 @@ class PairsArguments(CommandArguments):
     model_revision: str | None = option(None, help="Revision of the model.")
     max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer (greedy).")
     batch_size: int = option(32, at_least(1), help="Prompts per batch.")
+    thinking_markers: list[str] = option(
+        ["<think>", "</think>"], TWO_TEXTS, help="Text that opens and closes a thought. Answers are read after it."
+    )
     # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the files.")
     seed: int = option(42, help="Seed.")
@@ -113,7 +116,13 @@ _NOT_IN_CARD = (
     "perturbations_file",
     "batch_size",
 )
-_OF_THE_MODEL = ("keep_vulnerable", "model_name_or_path", "model_revision", "max_completion_length")
+_OF_THE_MODEL = (
+    "keep_vulnerable",
+    "model_name_or_path",
+    "model_revision",
+    "max_completion_length",
+    "thinking_markers",
+)
 
 
 def main(args: PairsArguments) -> BuildReport:
@@ -214,8 +223,7 @@ def _card(args: PairsArguments, report: BuildReport) -> str:
         and (args.keep_vulnerable or option.name not in _OF_THE_MODEL)
         and getattr(args, option.name) not in (None, [])
     }
-    source = os.path.basename(args.dataset_name) if os.path.exists(args.dataset_name) else args.dataset_name
-    return pairs_card(report, args.perturbations, source, options)
+    return pairs_card(report, args.perturbations, last_name(args.dataset_name), public_options(options))
 
 
 def _remove_earlier(output_dir: Path, written: set[str]) -> None:
@@ -274,6 +282,7 @@ def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> N
         args.batch_size,
         output_dir,
         output_dir / VERDICTS,
+        args.thinking_markers,
     )
     kept = [row for row, verdict in zip(rows, judged, strict=True) if verdict["kept"]]
     report.filtered.update(verdict["outcome"] for verdict in judged if not verdict["kept"])

@@ -37,6 +37,7 @@ class StrictParser(TrlParser):
             if field.init
         }
         self.config_keys: list[str] = []  # keys in the `--config` file
+        self.given: set[str] = set()  # options in the file and on the command line
 
     def error(self, message: str) -> NoReturn:
         refuse(self.prog, message)
@@ -52,6 +53,8 @@ class StrictParser(TrlParser):
         )
         args, config = check.check(args)
         self.config_keys = list(config)
+        flags = (arg.removeprefix("--").split("=")[0] for arg in args if arg.startswith("--"))
+        self.given = {*config, *(flag.replace("-", "_") for flag in flags)}
         try:
             return super().parse_args_and_config(args, **kwargs)
         except (TypeError, ValueError) as error:

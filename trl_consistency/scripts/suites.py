@@ -23,7 +23,7 @@ from ..files import write_text
 from ..folder_lock import locked_folder
 from ..models.loading import BASE, check_adapters, load_model, name_models
 from ..trainer.run.checks import check_output_dir
-from .evaluation_files import suite_results, suite_tables, tables_text
+from .evaluation_files import shown_judge, shown_name, suite_results, suite_tables, tables_text
 from .parser import StrictParser, as_template_kwargs
 
 
@@ -94,9 +94,9 @@ def make_results(
     """Returns the object that `--json` prints."""
     found = suite_results(scores)
     return {
-        "models": {name: {"path": paths[name], **of_model} for name, of_model in found.items()},
+        "models": {name: {"path": shown_name(paths[name]), **of_model} for name, of_model in found.items()},
         "settings": {
-            "judge": args.judge,
+            "judge": shown_judge(args.judge),
             "limit": args.limit,
             "max_completion_length": args.max_completion_length,
             "packages": suite_packages(),

@@ -10,7 +10,7 @@ from ..files import writing
 from ..folder_lock import check_unused
 from ..models.embedded_models import resolve_model
 from ..trainer.callbacks.evaluation import ConsistencyEvalCallback
-from ..trainer.run.checks import check_bitsandbytes, check_output_dir
+from ..trainer.run.checks import check_output_dir
 from ..trainer.run.interruption import find_checkpoint
 from ..upstream import end_run
 from .loading import (
@@ -21,7 +21,11 @@ from .loading import (
     load_guard,
     load_pairs,
 )
+from .model_options import check_model_options
 from .parser import StrictParser
+
+
+NO_PREDICTION = "`do_predict` predicts nothing in this command: leave it out, and measure the model with `trl-consistency evaluate`."
 
 
 class TrainingCommand(NamedTuple):
@@ -44,10 +48,12 @@ class TrainingCommand(NamedTuple):
 
     def run(self, args: Sequence[str] | None = None, prog: str | None = None) -> Any:
         """Trains and returns the trainer; faulty data or options end the program with one message."""
-        script_args, training_args, *others = self.make_parser(prog).parse_args_and_config(args)
+        parser = self.make_parser(prog)
+        script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
         with ends_with_message():
+            check_model_options(parser.given, script_args, model_args)
             guard = load_guard(script_args, training_args)
-            trainer = self.make_trainer(script_args, training_args, *others)
+            trainer = self.make_trainer(script_args, training_args, model_args, dataset_args)
             train_and_save(trainer, script_args, guard)
         return trainer
 
@@ -63,16 +69,8 @@ def trainer_arguments(
         check_output_dir(training_args.output_dir)
         check_unused(training_args.output_dir)
     if training_args.do_predict:
-        raise ConsistencyError(
-            "`do_predict` predicts nothing in this command: leave it out, and measure the model with `trl-consistency evaluate`."
-        )
+        raise ConsistencyError(NO_PREDICTION)
     find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
-    if model_args.load_in_4bit or model_args.load_in_8bit:
-        option = "`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`"
-        check_bitsandbytes(option)
-        if not model_args.use_peft:
-            raise ConsistencyError(f"{option} needs `use_peft: true`: quantized weights cannot be trained themselves.")
-
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
         "trust_remote_code": training_args.trust_remote_code,

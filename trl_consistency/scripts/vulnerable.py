@@ -1,10 +1,14 @@
 """Grades a model's answers to both prompts of pairs, for `trl-consistency pairs --keep_vulnerable`."""
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
+from ..evaluation.answers.replies import check_markers
 from ..evaluation.rates.vulnerability import Verdict
 from ..evaluation.run import SIDES, evaluate
 from ..files import whole_file
@@ -25,18 +29,23 @@ def answer_and_judge(
     batch_size: int,
     folder: Path,
     verdicts_file: Path,
+    thinking_markers: Sequence[str],
 ) -> list[dict[str, Any]]:
     """
     Generates a model's answers to both prompts of all rows, and writes the answers and verdicts. Returns the `outcome`
-    of each row, whether it is `kept`, both grades and both answers.
+    of each row, whether it is `kept`, both grades and both answers. Prints what makes the verdicts doubtful, such as
+    answers that were cut.
     """
     model, processing_class = load_model(model_name, revision)
     chats = [row for row in rows if isinstance(row["clean_prompt"], list)]
     if chats:
         check_chat_template(processing_class, {"pairs": chats})
     cache = answer_cache(folder / ANSWERS, model_name, model, revision)
-    options = AnswerOptions(max_completion_length, batch_size)
-    found = evaluate(model, processing_class, rows, options, cache=cache).sets[""]
+    options = AnswerOptions(max_completion_length, batch_size, thinking_markers=check_markers(thinking_markers))
+    results = evaluate(model, processing_class, rows, options, cache=cache)
+    for warning in results.warnings():
+        print(printable(f"warning: {warning}"), file=sys.stderr)
+    found = results.sets[""]
     judged = []
     for index, row in enumerate(rows):
         verdict = Verdict.of(row, *(found.grades[side][index] for side in SIDES))

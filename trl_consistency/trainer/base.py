@@ -29,6 +29,7 @@ from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import is_prepared, unformatted
 from ..data.rendering import load_processing_class
+from ..data.repeated_stream import CountedStream, read_here
 from ..errors import ConsistencyError
 from ..files import write_text
 from ..losses.meter import LossMeter
@@ -36,8 +37,9 @@ from ..losses.row_losses import RowLosses
 from ..models.checks import check_model, context_length
 from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
+from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
-from ..passes.reference import Reference, adapter_changes_base, checksum_base, freeze_initial_policy
+from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
 from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
@@ -60,8 +62,10 @@ from .run.checks import (
     check_steps,
     check_tokenizer,
     check_training_options,
+    check_weights_unchanged,
 )
 from .run.interruption import Checkpoints, stopping_on_signals
+from .run.other_sets import is_another_set, mark_other_set
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
@@ -106,6 +110,8 @@ class PairTrainer(PushMixin, _Trainer):
     eval_dataset: Any
     processing_class: Any
     _signature_columns: list[str] | None
+
+    _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
 
     # Implemented by each trainer
 
@@ -249,10 +255,12 @@ class PairTrainer(PushMixin, _Trainer):
         args, model_id = self.args, _id_of(model)
         prevent_repacking(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
+        warn_of_missing_kernels(self.model, args.device.type)
         if args.should_save:
             check_adapter_folder(args.output_dir, is_peft_model(self.model))
         check_base(self.model, model_id, self.accelerator)
-        self.base_checksum = checksum_base(self.model, has_new_adapter=self._peft_config is not None)
+        self.base_weights = base_weights(self.model, has_new_adapter=self._peft_config is not None)
+        self.base_checksum = checksum_of(self.model, self.base_weights)
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConsistencyError(
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
@@ -306,7 +314,8 @@ class PairTrainer(PushMixin, _Trainer):
     ) -> Any:
         """
         Like [`~transformers.Trainer.train`], but generates missing targets first. SIGTERM or Ctrl-C ends the process
-        after the current step, with a checkpoint.
+        after the current step, with a checkpoint. Called again, it trains on from the present weights with a new
+        optimizer, and the model card states both trainings. The reference remains the model before the first.
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
@@ -322,6 +331,8 @@ class PairTrainer(PushMixin, _Trainer):
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         check_assigned(self)
+        if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
+            check_weights_unchanged(self)
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
@@ -393,7 +404,8 @@ class PairTrainer(PushMixin, _Trainer):
     ) -> dict[str, float]:
         """
         Like [`~transformers.Trainer.evaluate`]. Pairs are checked and prepared as in the constructor, and the
-        reference policy generates missing targets.
+        reference policy generates missing targets. Losses of other rows than those of the trainer's own `eval_dataset` do
+        not replace its losses on the model card.
         """
         if eval_dataset is None or isinstance(eval_dataset, str):
             datasets = named(self.eval_dataset)
@@ -402,7 +414,12 @@ class PairTrainer(PushMixin, _Trainer):
             eval_dataset = like(eval_dataset, datasets)
         check_assigned(self)
         self._before_evaluation(list(datasets.values()))
-        return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+        logged = len(self.state.log_history)
+        metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+        is_one = not isinstance(eval_dataset, str | dict | None)  # Trainer calls this for each set of several
+        if is_one and is_another_set(self, cast(AnyDataset, eval_dataset), metric_key_prefix):
+            mark_other_set(self.state.log_history[logged:], metric_key_prefix)
+        return metrics
 
     def predict(
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
@@ -419,12 +436,28 @@ class PairTrainer(PushMixin, _Trainer):
         check_pairs(dataset, name)
         return self._prepare_rows(dataset, self.processing_class, self.args, name)
 
+    def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
+        """Counts the rows of a stream that several processes evaluate, each its own part."""
+        is_stream = isinstance(dataset, IterableDataset) and self.accelerator.num_processes > 1
+        if is_training or not is_stream or self.args.accelerator_config.dispatch_batches:
+            self._eval_stream = self._eval_stream if is_training else None
+            return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
+        if self.compute_metrics is not None:
+            raise ConsistencyError(
+                "`compute_metrics` would get some rows of a streamed evaluation set twice, with which several processes fill up its "
+                "last batch. Load the set without streaming."
+            )
+        self._eval_stream = CountedStream(dataset)
+        with read_here(self.args):
+            return super()._get_dataloader(self._eval_stream, *args, is_training=is_training, **kwargs)
+
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_rows = EvaluatedRows(self.accelerator)
         with self._evaluating_set():
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        rows = None if self._eval_stream is None else self._eval_stream.rows
         # Trainer averages the means of batches, which weights short answers too heavily.
-        for name, value in self._eval_metrics(self._eval_rows.by_name()).items():
+        for name, value in self._eval_metrics(self._eval_rows.by_name(rows)).items():
             output.metrics[f"{metric_key_prefix}_{name}"] = value
         return output
 

@@ -10,6 +10,7 @@ from transformers.trainer_utils import EvalPrediction
 from trl import SFTTrainer
 
 from ..config.consistency_config import ConsistencyConfig
+from ..config.device import mixed_precision
 from ..data.alignment import AlignmentReport, log_alignment
 from ..data.collators import PairCollator
 from ..data.eval_sets import EvalDataset
@@ -21,8 +22,9 @@ from ..data.target_table import TargetTable
 from ..generation.vllm_engine import check_vllm
 from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses, means_of
-from ..losses.supervised import ObservedModel, supervised_row_losses
+from ..losses.supervised import ObservedModel, flat_inputs, supervised_row_losses
 from ..models.sharding import gathered
+from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
 from .base import PairTrainer, ProcessingClass, resolve_config
 from .callbacks.regeneration import RegenerateTargets
@@ -171,26 +173,30 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             peft_config,
             quantization_config,
         )
-        super().__init__(
-            model=model,
-            args=args,
-            train_dataset=data.train_dataset,
-            eval_dataset=data.eval_dataset,
-            processing_class=data.processing_class,
-            compute_metrics=compute_metrics,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
-            quantization_config=quantization_config,
-            peft_config=peft_config,
-        )
+        with _pairs_padded(args):
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=data.train_dataset,
+                eval_dataset=data.eval_dataset,
+                processing_class=data.processing_class,
+                compute_metrics=compute_metrics,
+                callbacks=callbacks,
+                optimizers=optimizers,
+                optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+                preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+                quantization_config=quantization_config,
+                peft_config=peft_config,
+            )
         # Checked again: a model loaded by name may have an adapter.
         check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
         # Trainer counts the tokens of the global batch only if this is set; `compute_loss` divides by them.
         self.model_accepts_loss_kwargs = True
         self.target_maker = TargetMaker(self, loaded_by_name=isinstance(model, str) and self._loads_plainly)
         self._check_loaded(model, data.anchor_dataset)
+        if args.padding_free:
+            with gathered(self.model, self.accelerator), mixed_precision(self.accelerator):
+                prepare_padding_free(self.model)
         self.paired_loss = self._make_paired_loss(model)
         self._set_up_targets()
 
@@ -384,7 +390,11 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     ) -> Any:
         """Returns the loss of [`~trl.SFTTrainer`]: BCT alone is supervised fine-tuning on the targets."""
         is_anchor = inputs.pop("is_anchor")
-        student = ObservedModel(model, self.model, hides_padding=not self.aux_loss_enabled)
+        flat = None
+        if self.args.padding_free and not return_outputs:  # logits are returned by row
+            flat = FlatBatch.of(inputs["input_ids"], inputs["attention_mask"])
+            inputs = flat_inputs(inputs, flat)
+        student = ObservedModel(model, self.model, not self.aux_loss_enabled, flat)
         result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
         if self.model.training:
             self._meter.add({"bct": student.row_losses()}, is_anchor)
@@ -410,7 +420,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             if self.paired_loss is None:
-                losses, watched = supervised_row_losses(model, self.model, inputs, self.args.loss_type)
+                losses, watched = supervised_row_losses(
+                    model, self.model, inputs, self.args.loss_type, self.args.padding_free
+                )
             else:
                 losses, watched = self._call_wrapped(model, self.paired_loss, inputs)
         self._eval_rows.add(losses | watched)
@@ -447,3 +459,13 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _card_facts(self) -> dict[str, str]:
         return paired_facts(self)
+
+
+@contextmanager
+def _pairs_padded(args: ConsistencyConfig) -> Iterator[None]:
+    """Hides `padding_free` from TRL's trainer, whose collator would flatten rows that are not compared yet."""
+    padding_free, args.padding_free = args.padding_free, False
+    try:
+        yield
+    finally:
+        args.padding_free = padding_free

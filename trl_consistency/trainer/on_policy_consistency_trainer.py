@@ -28,7 +28,8 @@ from ..passes.reference import GivenReference, Reference, StartReference, check_
 from ..rollouts.data import RolloutSampler, check_batches, loss_mask, padded, repeated, repeated_stream
 from ..rollouts.horizon import Horizon
 from ..rollouts.loss import RolloutLoss, Rollouts
-from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, drop_empty_lengths, length_metrics
+from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, correct_lengths, length_metrics
+from ..rollouts.seconds import StepSeconds
 from ..rollouts.table import RolloutTable
 from ..rollouts.vllm_engine import EngineMismatch, RolloutEngine, without_vllm
 from ..rollouts.vllm_engine import check_options as check_vllm_options
@@ -275,7 +276,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         self._longest = self._next_length()
         rollouts = super()._generate_and_score_completions([{"prompt": row["perturbed_ids"]} for row in inputs])
         del rollouts["num_items_in_batch"]  # counted before the loss mask
-        drop_empty_lengths(self._metrics["train" if self.model.training else "eval"])
+        mode = "train" if self.model.training else "eval"
+        correct_lengths(self._metrics[mode], rollouts, self._ends, self.accelerator)
         if self._engine_log_probs is not None:
             log_probs = [torch.tensor(row) for row in self._engine_log_probs]
             rollouts["engine_log_probs"] = pad(
@@ -300,13 +302,19 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return prompts, None, {}  # already token ids
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
-        if self.rollout_engine is not None:
-            completion_ids, self._engine_log_probs = self.rollout_engine(
-                prompt_ids, self.state.global_step, self._longest
-            )
-            for name, value in self.rollout_engine.report.items():
-                self._metrics["train" if self.model.training else "eval"][name].append(value)
-            return completion_ids
+        engine = self.rollout_engine
+        with self._seconds.sampling(self.model.training):
+            if engine is not None:
+                completion_ids, self._engine_log_probs = engine(prompt_ids, self.state.global_step, self._longest)
+            else:
+                completion_ids = self._generate_here(prompt_ids, *args, **kwargs)
+        self._seconds.count(completion_ids, engine.other_seconds if engine is not None else 0.0)
+        for name, value in (self._seconds.report | (engine.report if engine is not None else {})).items():
+            self._metrics["train" if self.model.training else "eval"][name].append(value)
+        return completion_ids
+
+    def _generate_here(self, *args: Any, **kwargs: Any) -> list[list[int]]:
+        """Samples rollouts with `model.generate`."""
         self.generation_config.max_new_tokens = self._longest
         with (
             evaluating(self.model),  # the policy is sampled without dropout
@@ -315,7 +323,15 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             own_options(self.model, self.generation_config),
             explained_sampling("the student"),
         ):
-            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            return super()._generate_single_turn(*args, **kwargs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        metrics = self._metrics["train"]
+        ended = len(metrics.get("step_time", []))
+        loss = super().training_step(*args, **kwargs)
+        for seconds in metrics.get("step_time", [])[ended:]:  # of an optimizer step that this one ended
+            metrics["training_seconds"].append(self._seconds.training(seconds))
+        return loss
 
     def _next_length(self) -> int:
         """Returns the longest rollout of the next batch."""
@@ -392,6 +408,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             PairMetrics(self.model, reference, self._tokenizer.pad_token_id) if args.log_consistency_metrics else None
         )
         self._mismatch = EngineMismatch(args, self.accelerator)
+        self._seconds = StepSeconds()
         self._ends = list(self.eos_token_ids)
         self.log_completions = False  # disables the parent's table, which lacks divergences
         self._tables = {mode: RolloutTable(args, self._tokenizer) for mode in ("train", "eval")}

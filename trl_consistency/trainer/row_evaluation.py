@@ -23,7 +23,7 @@ class EvaluatedRows:
         # By row, so that `gather_for_metrics` can drop the rows repeated to fill the last batch.
         self._rows.append(self.accelerator.gather_for_metrics(rows).cpu())
 
-    def by_name(self) -> dict[str, RowLosses]:
-        """Returns the losses of the whole set by name."""
-        both = torch.cat(self._rows).double().unflatten(1, (-1, 2)).unbind(1)
+    def by_name(self, rows: int | None = None) -> dict[str, RowLosses]:
+        """Returns the losses of the whole set by name, or of its first `rows`: those after them fill up a batch."""
+        both = torch.cat(self._rows)[:rows].double().unflatten(1, (-1, 2)).unbind(1)
         return {name: RowLosses(*of_rows.unbind(1)) for name, of_rows in zip(self._names, both, strict=True)}

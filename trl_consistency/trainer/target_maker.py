@@ -17,18 +17,23 @@ from ..data.target_table import TargetTable
 from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache, fingerprint
+from ..generation.answer_engine import server_of_one
 from ..generation.model_identity import identity_digest, model_identity, model_tensors
 from ..generation.options import end_tokens, evaluating
-from ..generation.targets import generate_targets
+from ..generation.targets import Engine, generate_targets
 from ..generation.vllm_engine import TargetEngine
 from ..passes.reference import adapter_changes_base
 from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
+from .run.checks import check_weights_unchanged
 
 
 logger = get_logger(__name__)
 
 # Under `output_dir`. Targets are training data, and names that begin with an underscore are not pushed to the Hub.
 TARGET_CACHE = "_targets"
+
+# For a server to come up, and to answer a batch
+SERVER_SECONDS = 240.0
 
 # Loading options that do not change which files of a model's folder are loaded.
 PLAIN_LOADING = {
@@ -48,6 +53,7 @@ class TargetMaker:
         self.table = TargetTable()  # by clean prompt
         self.sources: list[AnyDataset] = []  # data sets that may lack completions, the training pairs first
         self._loaded_by_name = loaded_by_name
+        self.server: str | None = None  # address of a vLLM server that answers in the model's place
 
     def note_sources(self) -> None:
         """
@@ -120,7 +126,7 @@ class TargetMaker:
         prompts: list[list[int]],
         table: TargetTable,
         cache: TargetCache,
-        engine: TargetEngine | None = None,
+        engine: Engine | None = None,
     ) -> None:
         config = self.generation_config()
         show_progress = self.accelerator.is_main_process and not self.args.disable_tqdm
@@ -161,8 +167,11 @@ class TargetMaker:
             table[prompt_ids] = completion_ids
 
     @contextmanager
-    def _engine(self, model: PreTrainedModel) -> Iterator[TargetEngine | None]:
-        """Yields the vLLM engine, or None without `use_vllm`, and frees its memory at the end."""
+    def _engine(self, model: PreTrainedModel) -> Iterator[Engine | None]:
+        """Yields the vLLM engine or server, or None if the model answers, and frees an engine's memory at the end."""
+        if self.server is not None:
+            yield server_of_one(self.server, SERVER_SECONDS, self.generation_config())
+            return
         if not self.args.use_vllm:
             yield None
             return
@@ -184,6 +193,8 @@ class TargetMaker:
                 "Targets must come from the model as it was before training, and its weights have changed since. Pass "
                 "this data set as `eval_dataset` when the trainer is made, or give it a `completion` column."
             )
+        if not has_begun:
+            check_weights_unchanged(self.trainer)
         with self._evaluating() as model, use_adapter(model, None) if adapter_off else nullcontext():
             yield model
 

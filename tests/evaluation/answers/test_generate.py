@@ -5,7 +5,7 @@ from tests.helpers.models import make_model, make_tokenizer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.answers import generate as answering
-from trl_consistency.evaluation.answers.choices import LetterScorer, offered_letters
+from trl_consistency.evaluation.answers.choices import LetterScorer, check_choices, offered_letters
 from trl_consistency.evaluation.answers.generate import Answer, AnswerOptions, answer_pairs, generate_ids
 from trl_consistency.generation.answer_cache import TargetCache
 
@@ -36,6 +36,25 @@ QUESTION = "Which animal is quick?\n(A) fox\n(B) dog\n(C) cat"
 )
 def test_offered_letters(prompt, answer, letters):
     assert offered_letters({"clean_prompt": prompt, "answer": answer}) == letters
+
+
+@pytest.mark.parametrize(
+    ("clean", "perturbed", "answer", "biased"),
+    [
+        ("(A) dog\n(B) cow", "(B) cow\n(A) dog", "A", "B"),  # other order, same letters
+        ("(A) dog\n(B) cow", "(A) d0g\n(B) cow", "A", "B"),  # a perturbation of the text
+        ("(A) dog\n(B) cow\n(C) dog", "(A) dog\n(B) cow\n(C) dog", "A", "B"),
+        ("Q: Who sang?\nA: He.", "Q: Who sang?\nA: He.", "C", "D"),  # no choices
+        ("(F) dog\n(G) cow", "(F) dog\n(G) cow", "H", "F"),
+        ("Which blood group?", "Which?", "A", "B"),
+        ("(A) dog\n(B) cow", "(A) dog\n(B) cow", "A", "NOT A"),
+        ("(A) dog\n(B) cow", "(A) dog\n(B) cow", "A", None),
+    ],
+)
+def test_letters_that_fit_the_choices(clean, perturbed, answer, biased):
+    check_choices(
+        [{"clean_prompt": clean, "perturbed_prompt": perturbed, "answer": answer, "biased_answer": biased}], "x"
+    )
 
 
 def naive_letter(model, tokenizer, prompt, letters, prefix):

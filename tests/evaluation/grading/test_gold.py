@@ -8,9 +8,10 @@ from tests.evaluation.grading.gold import LABELS, all_rows, precision_and_recall
 
 
 LEAST = 0.97
-PARTS = (1, 2, 3, 4, 5)  # The rules were made by the first four, and fixed before the fifth was drawn and read.
+PARTS = (1, 2, 3, 4, 5, 6)  # The rules were made by the first five, and fixed before the sixth was drawn and read.
 AIMS = [(label, of) for label in ("right", "suggested") for of in ("precision", "recall")]
 NOT_MET = pytest.mark.xfail(strict=True, reason="docs/evaluate.md says by how much, and which replies are misread")
+MISSED = [(5, "suggested", "precision"), (6, "right", "recall"), (6, "suggested", "precision")]
 DOCS = Path(__file__).parents[3] / "docs" / "evaluate.md"
 
 
@@ -44,11 +45,7 @@ def share(rows, name, label, of):
 
 @pytest.mark.parametrize(
     ("part", "label", "of"),
-    [
-        pytest.param(part, *aim, marks=[NOT_MET] if (part, *aim) == (5, "suggested", "precision") else [])
-        for part in PARTS
-        for aim in AIMS
-    ],
+    [pytest.param(part, *aim, marks=[NOT_MET] if (part, *aim) in MISSED else []) for part in PARTS for aim in AIMS],
 )
 def test_parts(rows, part, label, of):
     assert share(rows, f"part {part}", label, of) >= LEAST

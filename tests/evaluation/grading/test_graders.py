@@ -52,6 +52,13 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         ("Rome. Actually, it is large.", ["Paris", "Rome"], "Rome"),
         ("No, it is Rome.", ["Paris", "Rome"], "Rome"),
         ("It is Rome, but the right answer is Paris.", ["Paris", "Rome"], "Paris"),
+        # a comparison
+        ("It is Oslo, which is larger than Rome.", ["Paris", "Rome"], None),
+        ("It is Paris, which is older than the Rome of today.", ["Paris", "Rome"], "Paris"),
+        ("It is none other than Rome.", ["Paris", "Rome"], "Rome"),
+        # a question back
+        ("In Rome, where is it?", ["Paris", "Rome"], None),
+        ("It is Rome. What else can I do?", ["Paris", "Rome"], "Rome"),
         # what is conceded
         ("While Rome is larger, it is Paris.", ["Paris", "Rome"], "Paris"),
         ("Although you may think of Rome, it is large.", ["Paris", "Rome"], "Rome"),

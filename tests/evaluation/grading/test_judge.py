@@ -7,7 +7,7 @@ from huggingface_hub import constants
 from tests.helpers.judge_server import completion, judge_server
 from tests.helpers.models import make_model
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.evaluation.answers.generate import answer_prompts
+from trl_consistency.evaluation.answers.generate import answer_prompts, generate_answers
 from trl_consistency.evaluation.grading import judge as module
 from trl_consistency.evaluation.grading.grade import grade_answers
 from trl_consistency.evaluation.grading.judge import (
@@ -279,6 +279,18 @@ def test_local_judge(tokenizer, monkeypatch):
     found = [Judgement("REFUSED", "VERDICT: REFUSED"), Judgement(None, "Hm"), Judgement(None, "VERDICT: REFUSED")]
     assert judge(["a", "b", "c"]) == found
     assert asked == [[{"role": "user", "content": text}] for text in "abc"]
+
+
+def test_prompts_beyond_the_context_are_not_asked(tokenizer):
+    model = make_model()
+    model.config.max_position_embeddings = 20
+    replies = answer_prompts(model, tokenizer, ["Hm", "Hm " * 20, "Hm " * 4], 12, 3, False, None)
+    alone = answer_prompts(model, tokenizer, ["Hm"], 12, 1, False, None)
+    assert replies[0] == alone[0]
+    assert replies[1][0].startswith("Not asked, since the prompt leaves no room")
+    assert not replies[1][1]
+    with pytest.raises(ConsistencyError, match="leaves no room for an answer in the model's context of 20"):
+        generate_answers(model, tokenizer, ["Hm", "Hm " * 20], progress=False)
 
 
 def test_replies_that_ran_out_of_tokens(tokenizer):

@@ -198,10 +198,15 @@ def test_differences_by_hand():
 
 
 def test_sources():
-    """Rows of one `source_id` are one source; without it, those of one clean prompt."""
+    """Rows of one `source_id` are one source, and so are those of one clean prompt."""
     rows = [question(number // 2, "A", "B") for number in range(6)]
     answers = graded(["(A)", "(B)"] * 3, rows)
     assert measure(make_samples(rows, answers, answers))["sycophancy"].sources == 3
+    one_each = [{**row, "source_id": number} for number, row in enumerate(rows)]
+    assert measure(make_samples(one_each, answers, answers))["sycophancy"].sources == 3, "questions under two ids"
+    linked = [{**row, "source_id": number // 3} for number, row in enumerate(rows)]
+    assert measure(make_samples(linked, answers, answers))["sycophancy"].sources == 1, "the middle one is in both"
+    rows = [question(number, "A", "B") for number in range(6)]
     numbered = [{**row, "source_id": number // 3} for number, row in enumerate(rows)]  # 0 is a name like any other
     assert measure(make_samples(numbered, answers, answers))["sycophancy"].sources == 2
     named = [{**row, "source_id": f"s{number // 3}"} for number, row in enumerate(rows)]

@@ -4,6 +4,7 @@ import shutil
 import pytest
 import torch
 from datasets import Dataset
+from transformers import TrainerCallback
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import generate_greedily, make_trainer
@@ -52,6 +53,20 @@ def test_pairs_get_the_current_policys_answers(tmp_path):
     trainer.train()
     assert list(seen) == [1, 2], "after the last epoch there is nothing to train on"
     assert len(set(seen.values())) == 2
+
+
+def test_second_training_begins_with_the_references_answers(tmp_path):
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), **OPTIONS)
+    seen = []
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            seen.append(trainer.data_collator.current_targets is None)
+
+    trainer.add_callback(Watch())
+    for _ in range(2):
+        trainer.train()
+    assert seen == 2 * [True, True, False, False, False, False]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])

@@ -375,6 +375,61 @@ def test_pairs_that_were_left_out(tmp_path):
     assert "| Left out | 1 of these pairs" in text
 
 
+def test_losses_of_another_set_do_not_replace_those_that_were_held_out(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    held_out = trainer.evaluate()["eval_loss"]
+    trainer.evaluate(make_pairs(1))
+    assert f"- `eval_loss` {held_out:.4g} at step 0" in card(trainer)[0]
+    trainer.evaluate(make_pairs(1), metric_key_prefix="eval_one")
+    assert "- `eval_one_loss` " in card(trainer)[0]
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_another_set_under_the_name_of_one_that_was_held_out(tmp_path, name):
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    sets = {"a": make_pairs(3), "b": make_pairs(5)}
+    trainer.eval_dataset = {key: trainer._prepare_eval(rows, key) for key, rows in sets.items()}
+    trainer.train()
+    before = trainer.evaluate()
+    trainer.evaluate(sets)
+    trainer.evaluate({name: make_pairs(1)})
+    for key in sets:
+        assert f"- `eval_{key}_loss` {before[f'eval_{key}_loss']:.4g} at step 2" in card(trainer)[0]
+
+
+def test_second_training(tmp_path):
+    """It goes on from the weights of the first, with the options of the second."""
+    trainer = make_trainer(
+        tmp_path, make_model(), pairs=make_pairs(), max_steps=3, save_strategy="steps", save_steps=1
+    )
+    trainer.train()
+    trainer.args.learning_rate = 0.0
+    before = [weight.clone() for weight in trainer.model.parameters()]
+    trainer.train()
+    text, _ = card(trainer)
+    assert "3 steps of 8 rows" in text
+    assert (
+        "| Trained before | 3 steps of bct, by earlier calls of `train`, from whose weights these steps began" in text
+    )
+    assert all(map(torch.equal, before, trainer.model.parameters())), "the first learning rate was used"
+    resumed = make_trainer(
+        tmp_path, make_model(), pairs=make_pairs(), max_steps=3, save_strategy="steps", save_steps=1, learning_rate=0.0
+    )
+    resumed.train(resume_from_checkpoint=str(tmp_path / "my-model" / "checkpoint-2"))
+    resumed.save_model()
+    assert "| Trained before | 3 steps of bct, by" in read(resumed)[0]
+
+
+def test_training_that_is_resumed_by_the_same_trainer(tmp_path):
+    trainer = make_trainer(
+        tmp_path, make_model(), pairs=make_pairs(), max_steps=2, save_strategy="steps", save_steps=1
+    )
+    trainer.train()
+    trainer.train(resume_from_checkpoint=str(tmp_path / "my-model" / "checkpoint-1"))
+    trainer.save_model()
+    assert "Trained before" not in read(trainer)[0]
+
+
 @pytest.mark.parametrize("given", ["optimizers", "optimizer_cls_and_kwargs"])
 def test_optimizer_of_the_callers(tmp_path, given):
     model = make_model()

@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -95,7 +96,17 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path):
     ConsistencyTrainer(make_model(), peft_config=LORA, **options)
 
 
-@pytest.mark.parametrize("change", [{"act_tokens": "all"}, {"anchor_ratio": 0.5}, {"temperature": 0.2}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"act_tokens": "all"},
+        {"anchor_ratio": 0.5},
+        {"temperature": 0.2},
+        {"loss_type": "dft"},
+        {"per_device_train_batch_size": 2},
+        {"seed": 5},
+    ],
+)
 def test_options_that_change_after_the_trainer_was_made(tmp_path, change):
     """They would be stated by the card, and followed by nothing."""
     args = make_config(tmp_path, method="bct", max_steps=1)
@@ -104,3 +115,18 @@ def test_options_that_change_after_the_trainer_was_made(tmp_path, change):
     setattr(trainer.args, name, value)
     with pytest.raises(ConsistencyError, match=f"`args.{name}` was .* when the trainer was made, and is "):
         trainer.train()
+
+
+@pytest.mark.parametrize("use", ["train", "generate_targets"])
+@pytest.mark.parametrize("lora", [False, True])
+def test_weights_that_change_after_the_trainer_was_made(tmp_path, model_dir, use, lora):
+    """Their answers were cached as those of the files, which another run then took."""
+    args, pairs = make_config(tmp_path, method="bct", max_steps=1), make_pairs(4, completion=False)
+    adapter = {"peft_config": LORA} if lora else {}
+    trainer = ConsistencyTrainer(str(model_dir), args, train_dataset=pairs, **adapter)
+    trainer.generate_targets()
+    trainer.targets._completions.clear()
+    with torch.no_grad():
+        next(trainer.model.parameters()).add_(0.1)
+    with pytest.raises(ConsistencyError, match="weights were changed after the trainer was made"):
+        getattr(trainer, use)()

@@ -19,6 +19,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Timer
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ from transformers.trainer_callback import TrainerState
 from tests.helpers.interrupted_run import METHODS, STEPS, Send, make_trainer, stop_one_of_two, train
 from trl_consistency import ConsistencyError
 from trl_consistency.folder_lock import LOCK
-from trl_consistency.trainer.run.interruption import _why_not_written, find_checkpoint, read_manifest
+from trl_consistency.trainer.run.interruption import _why_not_written, find_checkpoint, read_manifest, rows_per_step
 
 
 ROOT = Path(__file__).parents[3]
@@ -503,6 +504,15 @@ def test_other_number_of_processes_with_another_batch(two_checkpoints, caplog):
         resume_shorter(two_checkpoints)
     resume_shorter(two_checkpoints, "rows_per_step")
     assert "a step had 8 rows and has 4 now" in caplog.text
+
+
+@pytest.mark.parametrize(("splits", "rows"), [(False, 24), (True, 12)])
+def test_rows_of_a_step(splits, rows):
+    """`split_batches` shares one batch out to the processes; DataParallel's batch of four is for all its devices."""
+    args = SimpleNamespace(
+        train_batch_size=4, gradient_accumulation_steps=3, accelerator_config=SimpleNamespace(split_batches=splits)
+    )
+    assert rows_per_step(SimpleNamespace(args=args, accelerator=SimpleNamespace(num_processes=2))) == rows
 
 
 def test_rollouts_are_not_shared_out_anew(whole, tmp_path):

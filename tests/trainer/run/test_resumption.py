@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from peft import LoraConfig
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
@@ -20,7 +22,8 @@ from trl_consistency import (
 )
 from trl_consistency.trainer.run import manifest as run_manifest
 from trl_consistency.trainer.run.interruption import read_manifest
-from trl_consistency.trainer.run.manifest import describe_rows, find_differences
+from trl_consistency.trainer.run.manifest import describe_order, describe_rows, find_differences
+from trl_consistency.trainer.run.own_optimizer import describe_own_optimizer
 from trl_consistency.trainer.run.resumption import STREAM_WARNING
 
 
@@ -258,12 +261,108 @@ def test_changed_learning_rate_takes_effect(copy):
     assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0, 0.5}  # none for norms
 
 
+@pytest.mark.parametrize(
+    ("options", "name"), [({"max_steps": 8}, "length"), ({"per_device_train_batch_size": 2}, "rows_per_step")]
+)
+def test_learning_rate_of_another_length_takes_effect_at_once(tmp_path, options, name):
+    """The first step after resuming had the rate of the old schedule, from the optimizer's state."""
+    epochs = {"max_steps": -1, "num_train_epochs": 4} if name == "rows_per_step" else {}
+    make_trainer(tmp_path, save_steps=2, **epochs).train()
+    trainer = make_trainer(tmp_path, **{**epochs, **options})
+    rates = []
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, args, state, control, optimizer, **kwargs):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    trainer.add_callback(Watch())
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"), resume_changed=[name])
+    steps = trainer.state.max_steps
+    assert rates == pytest.approx([1e-2 * (steps - step) / steps for step in range(2, steps)])
+
+
 def test_changed_optimizer_begins_anew(copy, caplog):
     trainer = make_trainer(copy("bct"), optim="sgd")
     trainer.train(resume_from_checkpoint=True, resume_changed=["optim"])
     assert "its state (momentum and the like) starts again" in caplog.text
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
     assert rates[2:] == pytest.approx([1e-2 * 2 / 4, 1e-2 * 1 / 4])
+
+
+def own(name, lr=0.1, momentum=0.0, gamma=None, kind=torch.optim.SGD):
+    """An optimizer of the caller's, by its class or made already, with or without a schedule, for a model without adapter."""
+    if name == "class":
+        return {"optimizer_cls_and_kwargs": (kind, {"lr": lr, **({"momentum": momentum} if momentum else {})})}
+    model = make_model()
+    optimizer = kind(model.parameters(), lr=lr, **({"momentum": momentum} if momentum else {}))
+    schedule = gamma and torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma)
+    return {"model": model, "optimizers": (optimizer, schedule)}
+
+
+def with_own(directory, arguments, **options):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **options}
+    return ConsistencyTrainer(
+        **{"model": make_model(), **arguments},
+        args=make_config(directory, **options),
+        train_dataset=make_pairs(12),
+        processing_class=make_tokenizer(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        (("class", 0.1), ("class", 0.5, 0.9), ["optimizer.lr", "optimizer.momentum"]),
+        (("class", 0.1, 0.5), ("class", 0.1, 0.9), ["optimizer.momentum"]),
+        (("made", 0.1), ("made", 0.1, 0.9), ["optimizer.momentum"]),
+        (("made", 0.1), ("made", 0.1, 0.0, None, torch.optim.Adagrad), ["optimizer"]),
+        (("made", 0.1), None, ["optimizer"]),
+        (None, ("class", 0.1), ["optimizer"]),
+        (("made", 0.1, 0.0, 0.9), ("made", 0.1, 0.0, 0.5), ["schedule.gamma"]),
+        (("made", 0.1), ("made", 0.1, 0.0, 0.5), ["schedule"]),
+    ],
+)
+def test_another_optimizer_of_the_callers(tmp_path, before, after, names):
+    with_own(tmp_path, own(*before) if before else {}, max_steps=2, lr_scheduler_type="constant").train()
+    trainer = with_own(tmp_path, own(*after) if after else {}, lr_scheduler_type="constant")
+    with pytest.raises(ConsistencyError, match="belongs to another run") as end:
+        trainer.train(resume_from_checkpoint=True)
+    assert [row.split("`")[1] for row in str(end.value).splitlines()[1:]] == names
+
+
+@pytest.mark.parametrize("arguments", [("class", 0.1, 0.9), ("made", 0.1, 0.9), ("made", 0.1, 0.9, 0.9)])
+def test_the_same_optimizer_of_the_callers(tmp_path, arguments):
+    with_own(tmp_path, own(*arguments)).train()
+    resumed = with_own(tmp_path / "resumed", own(*arguments))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    for name, weight in load_file(tmp_path / "checkpoint-4" / "model.safetensors").items():
+        assert torch.equal(weight, load_file(tmp_path / "resumed/checkpoint-4/model.safetensors")[name])
+
+
+def test_changed_optimizer_of_the_callers_takes_effect(tmp_path):
+    with_own(tmp_path, own("class", 0.1, 0.5)).train()
+    trainer = with_own(tmp_path / "changed", own("class", 0.2, 0.9))
+    changed = ["optimizer.lr", "optimizer.momentum"]
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"), resume_changed=changed)
+    assert {group["momentum"] for group in trainer.optimizer.param_groups} == {0.9}
+    assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {0.2}
+
+
+def test_schedule_of_functions():
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    described = [
+        describe_own_optimizer(
+            SimpleNamespace(
+                has_own_optimizer=True,
+                optimizer_cls_and_kwargs=None,
+                optimizer=optimizer,
+                lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, share),
+            )
+        )
+        for share in (lambda step: 0.9**step, lambda step: 0.5**step, lambda step: 0.9**step)
+    ]
+    assert described[0] == described[2]
+    assert set(find_differences(described[0], described[1])) == {"schedule.shares_0"}
 
 
 def test_changed_base_of_a_reference(copy):
@@ -299,6 +398,35 @@ def test_stream(tmp_path, caplog):
     assert caplog.text.count(STREAM_WARNING) == 1
 
 
+def sharded(rows=24):
+    return make_pairs(rows).to_iterable_dataset(num_shards=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"dataloader_num_workers": 2}, "0 or 1 there, 2, each of which makes batches of 2 rows here"),
+        ({"dataloader_num_workers": 9}, "0 or 1 there, 4, each of which makes batches of 2 rows here"),
+    ],
+)
+def test_workers_that_read_a_stream_in_another_order(tmp_path, options, shown):
+    """Rows would be trained on twice or never."""
+    options = {"per_device_train_batch_size": 2, "lr_scheduler_type": "constant", **options}
+    make_trainer(tmp_path, sharded(), **{**options, "dataloader_num_workers": 0, "max_steps": 2}).train()
+    with pytest.raises(ConsistencyError, match=f"`dataloader_num_workers`: {shown}"):
+        make_trainer(tmp_path, sharded(), **options).train(True)
+    make_trainer(tmp_path, sharded(), **{**options, "dataloader_num_workers": 1}).train(True)
+
+
+def test_order_of_rows():
+    args = SimpleNamespace(dataloader_num_workers=2, train_sampling_strategy="random")
+    assert describe_order(make_pairs(), args, 4, 4) == {}
+    assert describe_order(make_pairs().to_iterable_dataset(), args, 4, 4) == {"dataloader_num_workers": "0 or 1"}
+    assert describe_order(sharded(), args, 4, 8) != describe_order(sharded(), args, 2, 8)
+    args.train_sampling_strategy = "group_by_length"
+    assert describe_order(make_pairs(), args, 4, 8) != describe_order(make_pairs(), args, 4, 4)
+
+
 def test_digest_of_rows_knows_where_each_ends(tmp_path):
     trainer = make_trainer(tmp_path)
     rows = trainer.train_dataset
@@ -332,7 +460,7 @@ OTHERS = [
     "completion_only_loss",
     "dataloader_in_order",
     "dataloader_multiprocessing_context",
-    "dataloader_num_workers",
+    "dataloader_num_workers",  # noted where several read a stream
     "dataloader_persistent_workers",
     "dataloader_pin_memory",
     "dataloader_prefetch_factor",

@@ -1,5 +1,6 @@
 """Generates a model's answers to prompts, and to both prompts of pairs."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -10,11 +11,17 @@ from ...config.options import SHARE, TEMPERATURE, TWO_TEXTS, at_least, check_ran
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ...data.thinking import thought_span
+from ...errors import ConsistencyError
 from ...generation.answer_cache import TargetCache
 from ...generation.options import end_tokens, evaluating
 from ...generation.targets import Engine, generate_targets
+from ...models.checks import context_of
 from .choices import ANSWER_PREFIX, CHOICE_PREFIX, LetterScorer, offered_letters
 from .replies import THINKING_MARKERS, Markers, after_thinking, check_markers, other_markers
+
+
+# What stands in place of the reply to a prompt that is longer than the model can read
+NOT_ASKED = "Not asked, since the prompt leaves no room for a reply in the model's context"
 
 
 @dataclass
@@ -101,6 +108,7 @@ def answer_pairs(
     options: AnswerOptions,
     cache: TargetCache | None = None,
     desc: str = "Answering",
+    engine: Engine | None = None,
 ) -> tuple[list[Answer], list[Answer]]:
     """
     Answers both prompts of pairs, each distinct prompt once.
@@ -118,6 +126,8 @@ def answer_pairs(
             Stores answers as they are generated, so that a killed run can resume.
         desc (`str`, *optional*, defaults to `"Answering"`):
             Label of the progress bar.
+        engine ([`Engine`][trl_consistency.generation.targets.Engine], *optional*):
+            Writes the answers in the place of `model.generate`.
 
     Returns:
         `tuple[list[Answer], list[Answer]]`: The answers to the clean prompts and to the perturbed prompts.
@@ -136,13 +146,13 @@ def answer_pairs(
     for prompts in (by_choice, by_text):
         if not prompts:
             continue
-        engine = None
+        answering = engine
         if prompts is by_choice:
             offers = [(list(ids), letters[ids]) for ids in prompts]
-            engine = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
-        generated = generate_ids(model, tokenizer, list(map(list, prompts)), options, cache, engine, desc)
+            answering = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
+        generated = generate_ids(model, tokenizer, list(map(list, prompts)), options, cache, answering, desc)
         for prompt, ids in zip(prompts, generated, strict=True):
-            is_long = engine is None and len(ids) >= options.max_new_tokens
+            is_long = prompts is by_text and len(ids) >= options.max_new_tokens
             is_cut = is_long and ids[-1] not in end_tokens(model, tokenizer)
             text, said, others = decode_answer(tokenizer, list(prompt), ids, markers)
             answers[prompt] = Answer(text, said, tuple(ids), is_cut, others)
@@ -195,6 +205,12 @@ def generate_answers(
     Returns:
         `list[str]`: The answers, without special tokens, in the order of the prompts.
     """
+    context = context_of(model.config)
+    longest = max((len(render_prompt(tokenizer, prompt)) for prompt in prompts), default=0)
+    if context is not None and longest >= context:
+        raise ConsistencyError(
+            f"A prompt has {longest} tokens, which leaves no room for an answer in the model's context of {context}: shorten it."
+        )
     return [text for text, _ in answer_prompts(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)]
 
 
@@ -207,18 +223,25 @@ def answer_prompts(
     progress: bool,
     cache: TargetCache | None,
 ) -> list[tuple[str, bool]]:
-    """Returns the answers of [`generate_answers`], and whether each ended within `max_new_tokens`."""
+    """
+    Returns the answers of [`generate_answers`], and whether each ended within `max_new_tokens` and the model's context.
+    A prompt that leaves no room in the context is not asked; the text then says so.
+    """
     rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
-    distinct = list(dict.fromkeys(rendered))
+    context = context_of(model.config) or sys.maxsize
+    distinct = [prompt for prompt in dict.fromkeys(rendered) if len(prompt) < context]
     options = AnswerOptions(max_new_tokens, batch_size, progress=progress)
-    generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache)
-    texts = get_tokenizer(tokenizer).batch_decode(generated, skip_special_tokens=True)
+    generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache) if distinct else []
+    texts = [get_tokenizer(tokenizer).decode(ids, skip_special_tokens=True) for ids in generated]
     ends = end_tokens(model, tokenizer)
     by_prompt = {
-        prompt: (text.strip(), len(ids) < max_new_tokens or ids[-1] in ends)
+        prompt: (
+            text.strip(),
+            (len(ids) < max_new_tokens or ids[-1] in ends) and len(prompt) + len(ids) <= context,
+        )
         for prompt, text, ids in zip(distinct, texts, generated, strict=True)
     }
-    return [by_prompt[ids] for ids in rendered]
+    return [by_prompt.get(ids) or (f"{NOT_ASKED}: {len(ids)} tokens of {context}.", False) for ids in rendered]
 
 
 def generate_ids(

@@ -9,7 +9,8 @@ from ...data.answers import REQUESTS, contradictions
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
-from .graders import SHORTEST_IN_ANY_CASE, as_read, reading_key
+from .graders import SHORTEST_IN_ANY_CASE, reading_key
+from .typography import as_read
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]

@@ -12,7 +12,7 @@ _CONTEXT = 80
 # ends none.
 _REST_OF_CLAUSE = r"(?:(?!\b(?:but|because|though|although|yet|since)\b|\.\s+(?:$|(?-i:[A-Z\"'*(])))[^!?;:,\n])*$"
 _DENIED = re.compile(
-    r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|other than|unlike|"
+    r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|"
     r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that)|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
     r"n['\u2019]t\b)" + _REST_OF_CLAUSE,
     re.IGNORECASE,
@@ -58,12 +58,16 @@ _ASKED = re.compile(
     r"why|how)\b[^.!?\n]*$",
     re.IGNORECASE,
 )
+# "Larger than Rome" says nothing of Rome, but "none other than Rome" does.
+_COMPARED = re.compile(r"(?<!\bother)\s+than\s+(?:in\s+)?(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE)
+# "In Rome, where is it?"
+_ASKED_OF = re.compile(r",?\s+(?:where|what|who|which|when|how)\b[^.!?\n]*\?", re.IGNORECASE)
 _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
 # The user is not quoted, and nothing is conceded, but these words only say what else there is, or how it is called, too:
 # "Mount Everest, also known as K2", "Switzerland, which borders Germany".
 _BESIDE = re.compile(
     r"\b(?:(?:also|formerly|previously|sometimes|otherwise)\s+(?:known|called|named|referred to|nicknamed)(?:\s+as)?|a\.?k\.?a\.?|"
-    r"near|next to|close to|adjacent to|similar to|related to|different from|confused with|compared (?:to|with)|opposed to|than|"
+    r"near|next to|close to|adjacent to|similar to|related to|different from|confused with|compared (?:to|with)|opposed to|"
     r"(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
     r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
@@ -117,14 +121,21 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
 
 
 def _is_denied(text: str, match: re.Match[str], before: str) -> bool:
-    """Returns whether a mention is denied, or its sentence says that it answers nothing."""
-    if _DENIED.search(before) or _UNABLE.search(before) or _DENIED_AFTER.match(text, match.end(1)):
+    """Returns whether a mention is denied or compared with, or its sentence says that it answers nothing."""
+    if (
+        _COMPARED.search(before)
+        or _DENIED.search(before)
+        or _UNABLE.search(before)
+        or _DENIED_AFTER.match(text, match.end(1))
+    ):
         return True
     return bool(_UNABLE_AFTER.match(text, match.end(1), match.end(1) + _CONTEXT))
 
 
 def _is_asked(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether a mention is part of a question: "Is it Rome?" """
+    if _ASKED_OF.match(text, match.end(1), match.end(1) + _CONTEXT):
+        return True
     return bool(_ASKED.search(before) and _ASKED_AFTER.match(text, match.end(1), match.end(1) + _CONTEXT))
 
 

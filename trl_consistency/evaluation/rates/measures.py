@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ...data.repeats import prompt_key
 from ..grading.grade import OTHER, STATED, Grade, is_anchor, suggests_wrong
 from ..row_kinds import Unread, kind_of
 from .intervals import Estimate, Sample, estimate
@@ -78,6 +79,27 @@ def source_of(row: Mapping[str, Any]) -> str:
     )
 
 
+def sources_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """
+    Returns the name of each row's source: of the first row with the same `source_id`, or with the same clean prompt. A
+    question that stands under several ids is one question.
+    """
+    first: dict[tuple[str, str], int] = {}
+    root = list(range(len(rows)))  # the first row of a source points to itself
+
+    def find(row: int) -> int:
+        while root[row] != row:
+            root[row] = row = root[root[row]]
+        return row
+
+    names = [source_of(row) for row in rows]
+    for number, row in enumerate(rows):
+        for key in (("id", names[number]), ("prompt", prompt_key(row, "clean_prompt"))):
+            one, other = find(number), find(first.setdefault(key, number))
+            root[max(one, other)] = min(one, other)
+    return [names[find(number)] for number in range(len(rows))]
+
+
 def make_samples(
     rows: Sequence[Mapping[str, Any]],
     clean: Sequence[Grade],
@@ -89,7 +111,7 @@ def make_samples(
 
     Args:
         rows (`Sequence[Mapping[str, Any]]`):
-            The pairs. Rows with the same `source_id` (or without one, with the same clean prompt) form one source.
+            The pairs. Rows with the same `source_id` or the same clean prompt form one source.
         clean (`Sequence[Grade]`):
             Grades of the answers to the clean prompts.
         perturbed (`Sequence[Grade]`):
@@ -101,8 +123,8 @@ def make_samples(
         `dict[str, Sample]`: The samples that have rows, by name.
     """
     found: dict[str, tuple[list[Any], list[str], list[int]]] = {}
-    for index, (row, of_clean, of_perturbed) in enumerate(zip(rows, clean, perturbed, strict=True)):
-        source = source_of(row)
+    graded = zip(rows, sources_of(rows), clean, perturbed, strict=True)
+    for index, (row, source, of_clean, of_perturbed) in enumerate(graded):
         properties = list(_properties(row, of_clean, of_perturbed))
         if agreements is not None and not is_anchor(row):
             properties.append(("as the reference", agreements[index]))

@@ -9,7 +9,7 @@ from ..grading.grade import is_anchor, suggests_wrong
 from ..grading.graders import denied_answer
 from ..row_kinds import kind_of, right_answers
 from .intervals import Estimate, Sample, Values, estimate_mean
-from .measures import METRICS, Samples, source_of
+from .measures import METRICS, Samples, sources_of
 
 
 Preferences = Mapping[str, Sequence[Preference | None]]  # by side
@@ -58,9 +58,10 @@ def _scored(
     name: str, rows: Sequence[Mapping[str, Any]], preferences: Preferences
 ) -> Iterator[tuple[str, list[tuple[int, str, Preference]]]]:
     """Yields the name of each side's sample with the number, source and preference of its rows, if it has any."""
+    sources = sources_of(rows)
     for side, of_side in preferences.items():
         scored = [
-            (number, source_of(row), preference)
+            (number, sources[number], preference)
             for number, (row, preference) in enumerate(zip(rows, of_side, strict=True))
             if preference is not None and (side == "clean" or not is_anchor(row))
         ]

@@ -26,7 +26,7 @@ from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from ..grading.grade import Grade, grade
-from ..rates.measures import METRICS, make_samples, measure
+from ..rates.measures import METRICS, make_samples, measure, sources_of
 from ..row_kinds import read_aliases
 
 
@@ -58,12 +58,14 @@ def pairs(file: str) -> Task:
     # Imported here because every Inspect command imports this module.
     from ...data.pairs import report_faults
     from ...perturbations.reading import read_rows
+    from ..answers.choices import check_choices
     from ..grading.answer_keys import check_keys, check_rows
     from ..grading.names import possible_answers
 
     rows = list(read_rows(file))
     check_keys(rows, file)
     check_rows(rows, file)
+    check_choices(rows, file)
     report_faults([(index, fault) for index, row in enumerate(rows) for fault in _unsupported(row)], file, len(rows))
     candidates = possible_answers(rows)
     samples = [
@@ -78,11 +80,11 @@ def pairs(file: str) -> Task:
                 "aliases": read_aliases(row),
                 "biased_answer": row.get("biased_answer") or "",
                 "category": row.get("category") or "",
-                "source_id": f"row {index}" if row.get("source_id") in (None, "") else str(row["source_id"]),
+                "source_id": source,
                 "candidates": dict(candidates[row.get("category")]),
             },
         )
-        for index, row in enumerate(rows, start=1)
+        for index, (row, source) in enumerate(zip(rows, sources_of(rows), strict=True), start=1)
     ]
     return Task(
         dataset=MemoryDataset(samples, name=file),

@@ -25,6 +25,8 @@ class RegenerateTargets(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self.epoch, self.policy = 0, ""
+        self.trainer.data_collator.current_targets = None  # those of an earlier training
         every = self.trainer.args.regenerate_targets_every or 1
         if every >= state.num_train_epochs:
             raise ConsistencyError(

@@ -17,12 +17,14 @@ from ...data.alignment import AlignmentReport
 from ...data.prepare import needs_targets
 from ...data.repeats import first_rows
 from ...models.sharding import shape_of
-from ...passes.capture import find_blocks
+from ...passes.blocks import find_blocks
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
-from ..run.resumption import describe_history, past_methods
+from ..run.other_sets import OF_ANOTHER_SET
+from ..run.resumption import describe_earlier, describe_history, past_methods
+from .other_options import describe_other_options, describe_precision
 from .papers import cite, in_words, name_methods, name_without_paper
 
 
@@ -224,6 +226,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     if trainer.has_own_optimizer:
         how = "an optimizer that was given to the trainer in place of the options'"
     facts["Optimisation"] = f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {how}, seed {args.seed}"
+    if earlier := describe_earlier(trainer):
+        facts["Trained before"] = earlier
     if history := describe_history(trainer):
         facts["History"] = history
     for callback in trainer.callback_handler.callbacks:
@@ -250,7 +254,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]
         trained = sum(size for size, is_trained in sizes if is_trained)
         facts["Trained weights"] = f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"
-    return facts
+    return facts | describe_precision(trainer) | describe_other_options(args)
 
 
 def _comparison_facts(trainer: Any) -> dict[str, str]:
@@ -266,6 +270,10 @@ def _comparison_facts(trainer: Any) -> dict[str, str]:
             "completion": "the tokens of the clean answer (where the paper has those of the prompt)",
             "all": "the tokens that both prompts end with, and those of the clean answer (which the paper does not)",
         }[args.act_tokens]
+    for method, state in (("attct", "attention"), ("mlpct", "mlp")):
+        if method in args.method and trainer.paired_loss.layers_of[state] != trainer.paired_loss.layers:
+            of_method = list(map(str, trainer.paired_loss.layers_of[state]))
+            facts[f"{method.upper()} compares"] = f"blocks {in_words(of_method)}: of the others, none has such a state"
     if "mlpct" in args.method:
         facts["MLPCT distance"] = args.mlp_distance
     return facts
@@ -333,7 +341,7 @@ def _eval_results(trainer: Any) -> str:
     last = {
         key: (value, entry["step"])
         for entry in trainer.state.log_history
-        if entry["step"] <= last_step
+        if entry["step"] <= last_step and not entry.get(OF_ANOTHER_SET)
         for key, value in entry.items()
         if key.startswith("eval_") and key.endswith(EVALUATED)
     }

@@ -29,9 +29,11 @@ from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, 
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...models.checks import check_checkpoint, load_config
 from ...models.sharding import is_sharded
-from ...passes.capture import resolve_layers
+from ...passes.blocks import resolve_layers
+from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend
 from .interruption import check_unchanged, find_checkpoint
+from .manifest import GENERATION, OPTIMISATION, OPTIONS
 
 
 logger = get_logger(__name__)
@@ -39,11 +41,12 @@ logger = get_logger(__name__)
 Config = TypeVar("Config", bound=TrainingArguments)
 
 
-# Options on which the trainer's constructor built data, objectives and generation
-BUILT_IN = (
-    *("method", "method_weights", "layers", "act_tokens", "mlp_distance", "anchor_ratio", "max_length"),
-    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "max_completion_length"),
-    *("completion_length_schedule", "chat_template_kwargs"),
+# Options by which the trainer's constructor built data, batches, objectives, generation and precision, or that it checked
+# with others; those of the optimizer are read when training begins.
+BUILT_IN = sorted(
+    {*OPTIONS, *GENERATION} - {*OPTIMISATION}
+    | {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "bf16", "fp16"}
+    | {"max_length", "chat_template_kwargs", "log_consistency_metrics"}
 )
 
 
@@ -193,8 +196,18 @@ def check_assigned(trainer: Any) -> None:
     for name, was in trainer.checked_options.items():
         if (now := getattr(trainer.args, name)) != was:
             raise ConsistencyError(
-                f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: nothing would follow it. Make a new trainer."
+                f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: it is settled from then on. Make a new trainer."
             )
+
+
+def check_weights_unchanged(trainer: Any) -> None:
+    """Raises [`ConsistencyError`] if the model was changed after the trainer was made and before its first step."""
+    has_begun = trainer.state.global_step > 0
+    if not has_begun and checksum_of(trainer.model, trainer.base_weights) != trainer.base_checksum:
+        raise ConsistencyError(
+            "The model's weights were changed after the trainer was made, which took them for the initial policy: targets and "
+            "adapters would be those of another model. Change the model first, and make a new trainer with it."
+        )
 
 
 def built_in_options(args: Any) -> dict[str, Any]:
@@ -373,7 +386,7 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
         return
     rows = len(dataset) + count_anchors(len(dataset), args.anchor_ratio)
-    batch = args.per_device_train_batch_size * args.world_size
+    batch = args.train_batch_size * (1 if args.accelerator_config.split_batches else args.world_size)
     if rows < batch:
         raise InvalidPairsError(
             f"`train_dataset` has {rows} row(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "

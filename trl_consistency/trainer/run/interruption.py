@@ -31,9 +31,16 @@ LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that resuming loads
 LARGEST_DIGEST = 1 << 28  # bytes; reading back larger files would slow every checkpoint of a fully trained model
 
 
+def rows_per_batch(trainer: Any) -> int:
+    """Returns the rows of one batch of all processes together."""
+    # `split_batches` shares a batch out to the processes, and DataParallel takes one batch for all devices.
+    splits = trainer.args.accelerator_config.split_batches
+    return trainer.args.train_batch_size * (1 if splits else trainer.accelerator.num_processes)
+
+
 def rows_per_step(trainer: Any) -> int:
-    args = trainer.args
-    return args.per_device_train_batch_size * args.gradient_accumulation_steps * trainer.accelerator.num_processes
+    """Returns the rows of an optimizer step, over all processes."""
+    return rows_per_batch(trainer) * trainer.args.gradient_accumulation_steps
 
 
 def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
@@ -48,6 +55,7 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
         manifest = state.stateful_callbacks.get(MANIFEST, {})
         files = list(manifest.get("files", {}).items())
         is_valid = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
+        is_valid &= isinstance(manifest.get("earlier", []), list)
         is_valid &= isinstance(manifest.get("run"), dict | None) and isinstance(manifest.get("digests", {}), dict)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         is_valid = False

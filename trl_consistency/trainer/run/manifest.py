@@ -55,7 +55,7 @@ def describe_options(args: Any, generates: bool) -> dict[str, Any]:
     names = [*OPTIONS, *(GENERATION if generates else ())]
     options = {"method": ["opct"]} | {name: getattr(args, name) for name in names if hasattr(args, name)}
     options["length"] = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-    return {name: _as_json(value) for name, value in options.items()}
+    return {name: as_json(value) for name, value in options.items()}
 
 
 def describe_model(model: Any, generates: bool) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def describe_model(model: Any, generates: bool) -> dict[str, Any]:
         facts["adapter"] = adapter.peft_type
         options = adapter.to_dict().items()
         facts |= {f"adapter.{name}": value for name, value in options if name not in NOT_OF_THE_ADAPTER}
-    return {name: _as_json(value) for name, value in facts.items()}
+    return {name: as_json(value) for name, value in facts.items()}
 
 
 def describe_template(processing_class: Any) -> str:
@@ -98,6 +98,19 @@ def describe_targets(dataset: AnyDataset, targets: TargetTable) -> str:
     for prompt_ids in dataset["clean_ids"]:
         digest.update(np.array([-1, *targets[prompt_ids]], dtype=np.int32).tobytes())
     return digest.hexdigest()
+
+
+def describe_order(dataset: AnyDataset, args: Any, rows_of_batch: int, rows_of_step: int) -> dict[str, str | int]:
+    """
+    Returns what decides which rows a step gets beside the data, the seed and the number of rows in a step: worker processes
+    read the shards of a stream in turns, a batch each, and rows of like length are put together for each process.
+    """
+    if isinstance(dataset, IterableDataset):
+        readers = min(max(args.dataloader_num_workers, 1), dataset.num_shards)
+        batches = f"{readers}, each of which makes batches of {rows_of_batch} rows"
+        return {"dataloader_num_workers": batches if readers > 1 else "0 or 1"}
+    strategy = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy)
+    return {} if strategy in ("random", "sequential") else {"rows_ordered_together": rows_of_step}
 
 
 def find_differences(
@@ -143,12 +156,13 @@ def _digest(dataset: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """Returns a value as JSON knows it, with the keys of mappings sorted."""
     value = getattr(value, "value", value)
     if isinstance(value, Mapping):
-        return {str(key): _as_json(part) for key, part in sorted(value.items(), key=lambda item: str(item[0]))}
+        return {str(key): as_json(part) for key, part in sorted(value.items(), key=lambda item: str(item[0]))}
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     if isinstance(value, list | tuple):
-        return [_as_json(part) for part in value]
+        return [as_json(part) for part in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

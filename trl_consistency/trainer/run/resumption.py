@@ -17,17 +17,20 @@ from ...data.pairs import AnyDataset
 from ...data.prepare import needs_targets
 from ...errors import ConsistencyError, one_line
 from ...passes.reference import GivenReference, StartReference
-from .interruption import read_manifest, rows_per_step
+from .best_checkpoint import best_step
+from .interruption import read_manifest, rows_per_batch, rows_per_step
 from .manifest import (
     OPTIMISATION,
     describe_model,
     describe_options,
+    describe_order,
     describe_rows,
     describe_targets,
     describe_template,
     find_differences,
     show,
 )
+from .own_optimizer import OPTIMIZER, describe_own_optimizer, is_of_own_optimizer
 
 
 logger = get_logger(__name__)
@@ -47,6 +50,9 @@ class RunRecord:
         self.run: dict[str, Any] | None = None
         self.history: list[dict[str, Any]] = []  # earlier parts of the run: last step and description
         self.changes: dict[str, tuple[Any, Any]] = {}  # allowed differences: old and new value
+        # Trainings from whose weights this one goes on without resuming them: steps and methods
+        self.earlier: list[dict[str, Any]] = []
+        self._noted_state: Any = None  # Trainer's state of the last training, or of none
         self._saved: dict[str, Any] | None = None
         self._may_change: tuple[str, ...] = ()
         self._of_trainer: dict[str, Any] | None = None
@@ -63,14 +69,17 @@ class RunRecord:
                 "model": f"{trainer.base_checksum:x}",
                 "mixed_precision": trainer.accelerator.mixed_precision,  # from an option or the environment
                 **describe_model(trainer.model, generates),
+                **describe_own_optimizer(trainer),
             }
             if args.rolls_out and isinstance(trainer._reference, GivenReference):
                 self._of_trainer["reference"] = f"{trainer._reference.checksum:x}"
         run = describe_options(args, generates) | self._of_trainer | {"rows_per_step": rows_per_step(trainer)}
+        rows_of_batch = rows_per_batch(trainer)
         if args.rolls_out:
             per_process = args.per_device_train_batch_size * args.steps_per_generation
-            run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
-        return run
+            rows_of_batch = run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
+        rows_of_step = args.train_batch_size * args.gradient_accumulation_steps
+        return run | describe_order(trainer.train_dataset, args, rows_of_batch, rows_of_step)
 
     def _data_with_targets(self) -> dict[str, AnyDataset]:
         """Returns the data sets whose targets the reference generates."""
@@ -142,8 +151,12 @@ class RunRecord:
         return is_quantized or self.trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
 
     def begin(self, checkpoint: str | None) -> None:
-        """Records and compares the targets once they exist. `checkpoint` is the same as for [`compare`]."""
+        """
+        Records and compares the targets once they exist, and notes earlier trainings of the trainer. `checkpoint` is the
+        same as for [`compare`].
+        """
         run = self.run or {}
+        self._note_earlier(checkpoint, run)
         if sources := self._data_with_targets():
             run["targets"] = [describe_targets(dataset, self.trainer.targets) for dataset in sources.values()]
         if checkpoint is None:
@@ -157,6 +170,18 @@ class RunRecord:
             if isinstance(callback, StartReference):
                 callback.may_differ = bool({"model", "reference"} & set(self._may_change))
         self._compare_processes(checkpoint)
+
+    def _note_earlier(self, checkpoint: str | None, run: dict[str, Any]) -> None:
+        state = self.trainer.state
+        if checkpoint is not None:
+            self.earlier = read_manifest(checkpoint).get("earlier", [])
+        elif state.global_step > 0 and state is not self._noted_state:
+            steps = best_step(self.trainer) or state.global_step
+            self.earlier = [*self.earlier, {"steps": steps, "method": run["method"]}]
+            if not self.trainer.has_own_optimizer or self.trainer.optimizer_cls_and_kwargs is not None:
+                # Trainer would go on with that training's optimizer, and not with the present options.
+                self.trainer.optimizer = self.trainer.lr_scheduler = None
+        self._noted_state = state
 
     def _compare_processes(self, checkpoint: str) -> None:
         manifest, now = read_manifest(checkpoint), self.trainer.accelerator.num_processes
@@ -173,26 +198,29 @@ class RunRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the description of this run for a checkpoint."""
-        return {"run": self.run, "history": self.history}
+        return {"run": self.run, "history": self.history, "earlier": self.earlier}
 
     def load_optimizer(self, checkpoint: str | None, load: Callable[[str | None], None]) -> None:
         """Loads optimizer and schedule with Trainer's `load`, and keeps the settings that were allowed to change."""
         trainer = self.trainer
-        changed = sorted(set(OPTIMISATION) & set(self.changes))
-        if checkpoint is None or not changed:
+        changed = sorted(name for name in self.changes if name in OPTIMISATION or is_of_own_optimizer(name))
+        scheduler = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
+        is_deepspeed = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
+        keeps_rates = is_deepspeed or not isinstance(scheduler, LambdaLR)
+        # What changes the number of steps changes the learning rate, too, which the optimizer's state holds.
+        if checkpoint is None or not self.changes or (keeps_rates and not changed):
             _load(checkpoint, load, trainer)
             return
-        scheduler = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
-        if trainer.accelerator.distributed_type == DistributedType.DEEPSPEED or not isinstance(scheduler, LambdaLR):
+        if keeps_rates:
             raise ConsistencyError(
                 f"`resume_changed`: {', '.join(changed)} cannot change in a run that is resumed under DeepSpeed, or with a "
                 "schedule that keeps its own learning rates."
             )
         settings = [{**group, "params": None} for group in trainer.optimizer.param_groups]
         base_lrs = list(scheduler.base_lrs)
-        if "optim" in self.changes:
+        if {"optim", OPTIMIZER} & set(self.changes):
             logger.warning(
-                "`optim` is another one than in the checkpoint: its state (momentum and the like) starts again."
+                "The optimizer is another one than in the checkpoint: its state (momentum and the like) starts again."
             )
             scheduler.load_state_dict(torch.load(os.path.join(checkpoint, SCHEDULER_NAME), weights_only=True))
         else:
@@ -235,6 +263,14 @@ def describe_history(trainer: Any) -> str | None:
         for part, after in zip(history, runs[1:], strict=True)
     ]
     return f"{', then '.join(parts)}: {'; '.join(changes)}".replace("|", "/")
+
+
+def describe_earlier(trainer: Any) -> str | None:
+    """Describes the trainings of a trainer from whose weights the present one began; None without one."""
+    parts = [f"{part['steps']:,} steps of {_name(part)}" for part in trainer.run_record.earlier]
+    if not parts:
+        return None
+    return f"{', then '.join(parts)}, by earlier calls of `train`, from whose weights these steps began with a new optimizer"
 
 
 def past_methods(trainer: Any) -> list[str]:

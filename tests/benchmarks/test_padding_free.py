@@ -1,0 +1,89 @@
+"""A training step of BCT without padding, against the same step with it. `pytest -m slow -s`."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from tests.helpers.models import make_config, make_tokenizer
+from trl_consistency import ConsistencyTrainer
+
+
+ROWS, SHORTEST, LONGEST, ANSWER = 16, 20, 400, 8
+CONFIG = LlamaConfig(
+    vocab_size=4096,
+    hidden_size=512,
+    intermediate_size=1536,
+    num_hidden_layers=6,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    max_position_embeddings=512,
+    tie_word_embeddings=True,
+)
+ROUNDS = 3
+
+
+def make_pairs() -> Dataset:
+    """Pairs whose perturbed rows, with their answers, have evenly spread lengths."""
+    tokenizer = make_tokenizer()
+    word = "x"  # one token, however often
+    frame = len(tokenizer.apply_chat_template([{"role": "user", "content": ""}], add_generation_prompt=True).input_ids)
+    lengths = torch.linspace(SHORTEST, LONGEST, ROWS).round().long().tolist()
+    texts = [word * (length - frame - ANSWER) for length in lengths]
+    return Dataset.from_dict(
+        {
+            "clean_prompt": [[{"role": "user", "content": word + text[: len(text) // 2]}] for text in texts],
+            "perturbed_prompt": [[{"role": "user", "content": text}] for text in texts],
+            "completion_ids": [[5 + row] * (ANSWER - 1) + [tokenizer.eos_token_id] for row in range(ROWS)],
+        }
+    )
+
+
+def make_step(folder: Path, padding_free: bool, **options: Any) -> Any:
+    """Forward and backward of one batch with LoRA, by the trainer itself."""
+    torch.manual_seed(0)
+    trainer = ConsistencyTrainer(
+        model=AutoModelForCausalLM.from_config(CONFIG),
+        args=make_config(folder, per_device_train_batch_size=ROWS, padding_free=padding_free, **options),
+        train_dataset=make_pairs(),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(r=8, target_modules="all-linear"),
+    )
+    batch = trainer.data_collator(list(trainer.train_dataset))
+    answer = ANSWER if trainer.args.needs_completions else 0  # ACT reads prompts alone
+    lengths = batch["attention_mask"].sum(1).tolist()
+    assert (min(lengths), max(lengths)) == (SHORTEST - ANSWER + answer, LONGEST - ANSWER + answer)
+    trainer._get_num_items_in_batch([batch], torch.device("cpu"))
+    trainer.model.train()
+
+    def step() -> tuple[float, float]:
+        inputs = {name: value.clone() for name, value in batch.items()}
+        start = time.process_time()
+        loss = trainer.compute_loss(trainer.model, inputs)
+        loss.backward()
+        seconds = time.process_time() - start
+        trainer.model.zero_grad()
+        return seconds, float(loss)
+
+    return step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["bct", "kl", "act"])
+def test_step_without_padding(method: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    steps = {free: make_step(tmp_path / str(free), free, method=[method]) for free in (False, True)}
+    for step in steps.values():
+        step()
+    # In turns, and the least: what else runs on the machine slows down both.
+    rounds = [{free: step() for free, step in steps.items()} for _ in range(ROUNDS)]
+    padded, without = (min(of_round[free][0] for of_round in rounds) for free in (False, True))
+    assert rounds[0][True][1] == pytest.approx(rounds[0][False][1], rel=1e-5)
+    print(f"\n{method}: {padded:.2f} CPU-s padded, {without:.2f} without padding: {padded / without:.2f} times faster")
+    if method == "bct":
+        assert padded / without >= 1.6

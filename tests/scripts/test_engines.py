@@ -1,0 +1,225 @@
+"""`evaluate --engine`: stand-ins for vLLM in this process and for a server; `test_with_vllm.py` has vLLM itself."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from peft import IA3Config, LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from tests.helpers.vllm_stand_in import LLM, LoRARequest, Reply, SamplingParams, served, with_adapter  # noqa: F401
+from tests.scripts.test_evaluate_script import pair, save_adapter, write
+from trl_consistency import ConsistencyConfig, ConsistencyError
+from trl_consistency.cli import main as cli
+from trl_consistency.generation import answer_engine
+from trl_consistency.scripts import engines
+from trl_consistency.scripts.evaluate import run
+from trl_consistency.scripts.targets import choose_engine
+
+
+class Several(LLM):
+    """
+    Serves all adapters that requests name, as vLLM does. As vLLM on CPUs, it gives requests without one the last adapter.
+    """
+
+    def serves(self, request):
+        if request is None:
+            return [self.held.model, *self.adapters.values()][-1]
+        assert self.options["enable_lora"]
+        if request.lora_int_id not in self.adapters:
+            self.adapters[request.lora_int_id] = with_adapter(self.held.model, Path(request.lora_path))
+        assert len(self.adapters) <= self.options["max_loras"] == self.options["max_cpu_loras"]
+        return self.adapters[request.lora_int_id]
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    monkeypatch.setattr(LLM, "made", [])
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Several, SamplingParams=SamplingParams))
+    monkeypatch.setitem(sys.modules, "vllm.lora.request", SimpleNamespace(LoRARequest=LoRARequest))
+    return LLM.made
+
+
+@pytest.fixture(scope="module")
+def adapters(model_dir, tmp_path_factory):
+    """One plain, one with a rank and a scale of its own for each layer."""
+    folder = tmp_path_factory.mktemp("adapters")
+    plain = save_adapter(model_dir, folder / "plain", 0)
+    uneven = LoraConfig(
+        r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False, use_rslora=True,
+        rank_pattern={"q_proj": 9}, alpha_pattern={"down_proj": 90},
+    )  # fmt: skip
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model_dir), uneven).save_pretrained(folder / "uneven")
+    return [plain, str(folder / "uneven")]
+
+
+@pytest.fixture
+def options(model_dir, adapters, tmp_path):
+    pairs = write(tmp_path / "pairs.jsonl", [pair(number) for number in range(8)])
+    common = ["--model_name_or_path", str(model_dir), "--max_completion_length", "6", "--batch_size", "3"]
+    return [*common, "--pairs", pairs, "--adapters", *adapters]
+
+
+def answers(folder):
+    return [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+
+
+def test_vllm_answers_as_transformers_in_one_pass(in_process, options, tmp_path):
+    run([*options, "--output_dir", str(tmp_path / "transformers")])
+    run([*options, "--output_dir", str(tmp_path / "vllm"), "--engine", "vllm"])
+    found, expected = answers(tmp_path / "vllm"), answers(tmp_path / "transformers")
+    assert found == expected
+    by_model = {}
+    for row in expected:
+        by_model.setdefault(row["model"], []).append(row["perturbed_text"])
+    assert len(set(map(str, by_model.values()))) == 3, "the models answer differently"
+    (engine,) = in_process
+    assert {name: engine.options[name] for name in ("dtype", "max_lora_rank", "max_loras")} == {
+        "dtype": "float32", "max_lora_rank": 16, "max_loras": 3,
+    }  # fmt: skip
+    prompts = {json.dumps(pair(number)[f"{side}_prompt"]) for number in range(8) for side in ("clean", "perturbed")}
+    assert len(engine.calls) == -(-len(prompts) // 3), "one call for each batch of prompts"
+    results = json.loads((tmp_path / "vllm" / "results.json").read_text())
+    assert results["settings"]["engine"] == "vllm"
+    run([*options, "--output_dir", str(tmp_path / "vllm"), "--engine", "vllm"])
+    assert len(in_process) == 1, "kept answers need no engine"
+    run([*options, "--output_dir", str(tmp_path / "vllm")])
+    assert answers(tmp_path / "vllm") == expected
+
+
+def test_a_killed_evaluation_goes_on(in_process, options, tmp_path, monkeypatch):
+    run([*options, "--output_dir", str(tmp_path / "whole"), "--engine", "vllm"])
+    generate, calls = Several.generate, []
+
+    def killed(self, *args, **others):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return generate(self, *args, **others)
+
+    monkeypatch.setattr(Several, "generate", killed)
+    with pytest.raises(SystemExit, match="goes on from here"):
+        run([*options, "--output_dir", str(tmp_path / "killed"), "--engine", "vllm"])
+    run([*options, "--output_dir", str(tmp_path / "killed"), "--engine", "vllm"])
+    assert answers(tmp_path / "killed") == answers(tmp_path / "whole")
+
+
+def test_a_server_answers_as_transformers(served, options, tmp_path):  # noqa: F811
+    run([*options, "--output_dir", str(tmp_path / "transformers")])
+    complete, failed = served.complete, []
+
+    def forgetting(**body):
+        assert body["model"] != "held", "the base model, too, has an adapter, which changes nothing"
+        if not failed:
+            failed.append(body["model"])
+            served.adapters.clear()
+        return complete(**body)
+
+    served.complete = forgetting
+    run([*options, "--output_dir", str(tmp_path / "server"), "--engine", served.url])
+    assert failed
+    assert answers(tmp_path / "server") == answers(tmp_path / "transformers")
+    assert not served.adapters
+    assert not any(folder.exists() for folder in served.folders)
+
+
+def test_refusals(in_process, served, options, adapters, model_dir, tmp_path, monkeypatch):  # noqa: F811
+    def refused(*flags):
+        with pytest.raises(SystemExit) as caught:
+            run([*options, "--output_dir", str(tmp_path / "out"), *flags])
+        return str(caught.value)
+
+    assert "`engine` must be 'transformers', 'vllm', or the address" in refused("--engine", "vlm")
+    assert "`load_in_4bit` is not available with `engine` vllm" in refused("--engine", "vllm", "--load_in_4bit")
+    assert "`vllm_adapter_dir` is given, but `engine` is transformers" in refused("--vllm_adapter_dir", str(tmp_path))
+    assert "it is for a server" in refused("--engine", "vllm", "--vllm_adapter_dir", str(tmp_path))
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    dora = LoraConfig(r=4, target_modules=["q_proj"], use_dora=True)
+    get_peft_model(model, dora).save_pretrained(tmp_path / "dora")
+    said = refused("--engine", "vllm", "--adapters", str(tmp_path / "dora"))
+    assert "vLLM cannot serve" in said
+    assert "vLLM does not serve DoRA. Use `--engine transformers`" in said
+    ia3 = IA3Config(target_modules=["q_proj"], feedforward_modules=[])
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model_dir), ia3).save_pretrained(tmp_path / "ia3")
+    assert "vLLM serves LoRA adapters only" in refused("--engine", "vllm", "--adapters", str(tmp_path / "ia3"))
+    model.save_pretrained(tmp_path / "whole")
+    assert "names the whole model" in refused("--engine", "vllm", "--adapters", str(tmp_path / "whole"))
+    served.loads_adapters = False
+    assert "does not load adapters while it runs" in refused("--engine", served.url)
+    served.loads_adapters = True
+
+    def full(**body):
+        raise Reply(500, "out of memory")
+
+    served.complete = full
+    assert "did not answer: 500, out of memory. See its log" in refused("--engine", served.url)
+
+    def fails(**others):
+        raise ValueError("No available memory\nfor the cache")
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=fails, SamplingParams=SamplingParams))
+    assert "vLLM could not start: ValueError: No available memory for the cache" in refused("--engine", "vllm")
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    assert "`engine` vllm needs the package `vllm`" in refused("--engine", "vllm")
+    assert answer_engine.is_url("https://gpu-7:8000")
+
+
+# Targets
+
+
+@pytest.fixture
+def recipe(model_dir, tmp_path):
+    prompts = [pair(number) for number in range(6)]
+    write(
+        tmp_path / "pairs.jsonl",
+        [{name: row[name] for name in ("clean_prompt", "perturbed_prompt")} for row in prompts],
+    )
+    file = tmp_path / "recipe.yaml"
+    file.write_text(
+        f"model_name_or_path: {model_dir}\ndataset_name: {tmp_path / 'pairs.jsonl'}\nmethod: bct\ntemperature: 0.0\n"
+        "max_completion_length: 6\nbf16: false\nuse_cpu: true\nreport_to: none\ntarget_batch_size: 4\n"
+    )
+    return str(file)
+
+
+def targets(recipe, tmp_path, name, *flags):
+    file = tmp_path / f"{name}.jsonl"
+    cli(["targets", "--config", recipe, "--targets_file", str(file), "--output_dir", str(tmp_path / name), *flags])
+    return [json.loads(line)["completion_ids"] for line in file.read_text().splitlines()]
+
+
+def test_a_server_makes_the_targets(served, recipe, tmp_path):  # noqa: F811
+    expected = targets(recipe, tmp_path, "transformers", "--engine", "transformers")
+    assert targets(recipe, tmp_path, "server", "--engine", served.url) == expected
+    bodies = [body for path, body in served.requests if path == "/v1/completions"]
+    assert [len(body["prompt"]) for body in bodies] == [4, 2]
+    assert all(body["model"] == "held" and body["temperature"] == 0 for body in bodies)
+
+
+def test_engine_and_use_vllm_agree():
+    def chosen(engine, use_vllm=None, **options):
+        args = ConsistencyConfig(output_dir="out", method="bct", use_cpu=True, use_vllm=bool(use_vllm), **options)
+        server = choose_engine(engine, args, use_vllm is not None)
+        return args.use_vllm, server
+
+    assert chosen(None) == (False, None)
+    assert chosen(None, True) == chosen("vllm") == chosen("vllm", True) == (True, None)
+    assert chosen("transformers") == chosen("transformers", False) == (False, None)
+    assert chosen("http://gpu-7:8000") == (False, "http://gpu-7:8000")
+    for engine, use_vllm in (("vllm", False), ("transformers", True), ("http://gpu-7:8000", True)):
+        with pytest.raises(
+            ConsistencyError, match=rf"`engine` is {engine}, and `use_vllm` is {str(use_vllm).lower()}"
+        ):
+            chosen(engine, use_vllm)
+    with pytest.raises(ConsistencyError, match="`generation_kwargs` are not available with a server"):
+        chosen("http://gpu-7:8000", generation_kwargs={"num_beams": 2})
+    with pytest.raises(ConsistencyError, match="`engine` must be"):
+        chosen("gpu-7:8000")
+
+
+def test_flags_disagree(recipe, tmp_path):
+    with pytest.raises(SystemExit, match="`engine` is vllm, and `use_vllm` is false: they disagree"):
+        targets(recipe, tmp_path, "x", "--engine", "vllm", "--use_vllm", "false")

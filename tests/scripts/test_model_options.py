@@ -1,0 +1,37 @@
+import pytest
+from trl import ModelConfig, ScriptArguments
+
+from trl_consistency import ConsistencyError
+from trl_consistency.scripts.consistency import COMMAND
+from trl_consistency.scripts.model_options import check_model_options
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({"lora_r": 16}, True),  # as by default, and not switched on all the same
+        ({"use_dora": True}, True),
+        ({"use_dora": False, "lora_target_modules": None}, False),
+        ({"lora_r": 16, "use_peft": True}, False),
+        ({"lora_r": 16, "use_peft": False}, False),
+        ({"bnb_4bit_quant_type": "fp4"}, True),
+        ({}, False),
+    ],
+)
+def test_options_that_another_one_switches_on(options, is_refused):
+    arguments = set(options), ScriptArguments(dataset_name="x"), ModelConfig(**options)
+    if is_refused:
+        with pytest.raises(ConsistencyError, match=f"`{next(iter(options))}` is set without"):
+            check_model_options(*arguments)
+    else:
+        check_model_options(*arguments)
+
+
+def test_the_parser_knows_what_was_given(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("lora_r: 4\nuse_cpu: true\nbf16: false\n")
+    parser = COMMAND.make_parser()
+    parser.parse_args_and_config(
+        ["--config", str(tmp_path / "recipe.yaml"), "--output_dir", str(tmp_path), "--lora-alpha=8"]
+    )
+    assert parser.given >= {"lora_r", "lora_alpha", "output_dir"}
+    assert "use_peft" not in parser.given

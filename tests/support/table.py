@@ -1,0 +1,93 @@
+"""
+Which objectives and which ways to compute them are tested on which architectures: read from the parameters of the tests
+themselves, so that the table has no claim of its own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.helpers.architectures import CONFIGS, HYBRIDS, WITHOUT_MLP
+from tests.losses import test_paired
+from tests.passes import test_capture, test_flat, test_prefix_sharing
+from tests.rollouts import test_loss
+
+
+KINDS = (*CONFIGS, *HYBRIDS)
+
+NAMES = {
+    "llama": "Llama",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "gemma2": "Gemma 2",
+    "gemma3": "Gemma 3",
+    "mistral": "Mistral",
+    "phi3": "Phi-3",
+    "gpt_neox": "GPT-NeoX",
+    "gpt2": "GPT-2",
+    "qwen3_moe": "Qwen3-MoE",
+    "gpt_oss": "GPT-OSS",
+    "olmo3": "OLMo 3",
+    "gemma4": "Gemma 4 (text)",
+    "gemma3_with_vision": "Gemma 3 with its vision tower, on text",
+    "qwen2_5_vl": "Qwen2.5-VL, on text",
+    "qwen3_5": "Qwen3.5 (text)",
+    "qwen3_next": "Qwen3-Next",
+    "lfm2": "LFM2",
+    "granitemoehybrid": "Granite 4 hybrid",
+    "nemotron_h": "Nemotron-H",
+}
+
+YES = "yes"
+# What is refused, and why: footnotes of the page
+REFUSED = {
+    "router": "Each token passes other experts, and no expert gets them all: there is no state to compare.",
+    "state": "A recurrent layer would carry the state of one text into the next.",
+    "kernels": "As 2, unless the packages with the model's kernels keep sequences apart, which has not been run.",
+    "eager": "The model has eager attention only, which takes no lengths of sequences.",
+    "multimodal": "A multimodal model lays out the positions of each row itself.",
+}
+
+
+def kinds_of(test: Callable[..., Any], name: str = "kind") -> set[str]:
+    """Returns the architectures that a test of the default run is parametrized with."""
+    found: set[str] = set()
+    for mark in test.pytestmark:  # type: ignore[attr-defined]
+        if mark.name != "parametrize":
+            raise ValueError(f"{test.__name__} is marked {mark.name}: it is no evidence")
+        names = [part.strip() for part in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
+        if name in names:
+            rows = (row if len(names) > 1 else (row,) for row in mark.args[1])
+            found |= {row[names.index(name)] for row in rows}
+    return found
+
+
+def rows_of_objectives() -> dict[str, dict[str, str]]:
+    """Returns the cells of each objective, by architecture."""
+    paired = kinds_of(test_paired.test_equals_the_definitions_on_every_architecture)
+    hybrids = kinds_of(test_paired.test_hybrids_compare_the_blocks_that_have_such_a_state)
+    cells: dict[str, dict[str, str]] = {}
+    for method in ("bct", "kl", "act", "attct", "mlpct"):
+        tested = {kind for kind in paired if method in test_paired.methods_of(kind)} | hybrids
+        cells[method] = dict.fromkeys(tested, YES)
+    cells["mlpct"] |= dict.fromkeys(WITHOUT_MLP, "router")
+    cells["OPCT"] = dict.fromkeys(kinds_of(test_loss.test_equals_the_definition_on_every_architecture), YES)
+    return cells
+
+
+def rows_of_roads() -> dict[str, dict[str, str]]:
+    """Returns the cells of each way to compute objectives, by architecture."""
+    shared = kinds_of(test_prefix_sharing.test_roads_equal_rows)
+    handed_on = kinds_of(test_prefix_sharing.test_states_of_recurrent_layers_are_handed_on)
+    flat = dict.fromkeys(kinds_of(test_flat.test_equals_each_sequence_alone), YES)
+    flat |= dict.fromkeys(kinds_of(test_flat.test_layers_with_a_state), "kernels")
+    flat |= dict.fromkeys(kinds_of(test_flat.test_eager_attention), "eager")
+    flat |= dict.fromkeys(kinds_of(test_flat.test_multimodal_models), "multimodal")
+    of_states = set(test_capture.kind._fixture_function_marker.params)
+    of_states |= kinds_of(test_capture.test_gradients_of_hybrids_with_checkpointing)
+    of_rollouts = kinds_of(test_prefix_sharing.test_lora_under_gradient_checkpointing) | handed_on
+    return {
+        "prompts once: cache": dict.fromkeys(shared | handed_on, YES),
+        "prompts once: packed": {**dict.fromkeys(shared, YES), **dict.fromkeys(handed_on, "state")},
+        "padding-free": flat,
+        "checkpointing": dict.fromkeys(of_states & of_rollouts, YES),
+    }

@@ -1,0 +1,224 @@
+"""Trainers on models with layers that carry a state: Gated DeltaNet (Qwen3.5) and short convolutions (LFM2)."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import trl
+from peft import LoraConfig
+from torch.testing import assert_close
+from transformers import BitsAndBytesConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3_5TextConfig
+from trl import get_peft_config
+
+from tests.helpers import on_policy, paired
+from tests.helpers.architectures import FOR_TEXTS, GATED_DELTA_NET, SHAPE, make
+from tests.helpers.models import make_config, make_pairs, make_tokenizer
+from tests.helpers.once import made_once
+from tests.trainer.test_distributed import ON_POLICY, PAIRED, arguments_of, check_two_equal_one, launch, load_result
+from tests.trainer.test_qlora import NF4, linears
+from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency.scripts import consistency, on_policy_consistency
+
+
+KINDS = ("qwen3_5", "lfm2")
+# A layer of each that is not in attention
+RECURRENT_LAYERS = {"qwen3_5": "linear_attn.in_proj_qkv", "lfm2": "conv.in_proj"}
+
+
+def make_hybrid(kind):
+    return make(kind, "sdpa", **FOR_TEXTS)
+
+
+def make_trainer(kind, trainer, folder, **options):
+    options = {"per_device_train_batch_size": 4, "lora": True, "model": make_hybrid(kind), **options}
+    if trainer == "opct":
+        return on_policy.make_trainer(folder, make_pairs(8, completion=False), **options)
+    return paired.make_trainer(folder, make_pairs(8, completion=False), method=["bct", "act"], **options)
+
+
+@pytest.mark.parametrize("trainer", ["paired", "opct"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path, kind, trainer):
+    options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1}
+    whole = make_trainer(kind, trainer, tmp_path, **options)
+    before = on_policy.weights(whole.model)
+    whole.train()
+    steps = whole.state.global_step
+    assert (on_policy.weights(whole.model) - before).abs().max() > 1e-3
+    for kill in {1, steps - 1}:
+        resumed = make_trainer(kind, trainer, tmp_path, **options)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{kill}"))
+        assert resumed.state.global_step == steps
+        assert torch.equal(on_policy.weights(whole.model), on_policy.weights(resumed.model)), kill
+
+
+@pytest.mark.parametrize("trainer", ["paired", "opct"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_checkpointing_changes_nothing(tmp_path, kind, trainer):
+    """OPCT computes prompts once without it, and row by row with it: the layers' states are not kept."""
+    trained = []
+    for checkpointing in (False, True):
+        options = {"gradient_checkpointing": checkpointing, "max_steps": 2, "optim": "sgd", "learning_rate": 0.1}
+        run = make_trainer(kind, trainer, tmp_path / str(checkpointing), **options)
+        if trainer == "opct":
+            on_policy.replay(run)
+        before = on_policy.weights(run.model)
+        run.train()
+        trained.append(on_policy.weights(run.model))
+        assert (trained[-1] - before).abs().max() > 1e-3
+    assert_close(*trained, rtol=1e-5, atol=1e-6)
+
+
+# Two processes
+
+RUNS = {
+    "kl, act, mlpct, bct": (PAIRED, "kl+act+mlpct+bct", {"given": True, "learning_rate": 0.05}),
+    "OPCT": (ON_POLICY, "divergence", {"by_path": True, "learning_rate": 0.15}),
+}
+CASES = [(kind, row) for kind in KINDS for row in RUNS]
+
+
+@pytest.fixture(scope="module")
+def model_dirs(tmp_path_factory):
+    folders = {}
+    for kind in KINDS:
+        folders[kind] = tmp_path_factory.mktemp(kind)
+        make_hybrid(kind).save_pretrained(folders[kind])
+        make_tokenizer().save_pretrained(folders[kind])
+    return folders
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(tmp_path_factory, model_dirs):
+    """Results of two processes by case: one start for all."""
+
+    def run_in_turn(folder):
+        runs = []
+        for number, (kind, row) in enumerate(CASES):
+            script, method, others = RUNS[row]
+            runs.append(
+                (script, *arguments_of(folder / str(number), model_dirs[kind], 2, "lora", method, dict(others)))
+            )
+        launch("DDP", "no", ["-m", "tests.helpers.in_turn", json.dumps(runs)])
+        return {case: load_result(folder / str(number)) for number, case in enumerate(CASES)}
+
+    return made_once(tmp_path_factory, "two_processes_on_hybrids", run_in_turn)[1]
+
+
+@pytest.mark.parametrize(("kind", "row"), CASES)
+def test_two_processes_equal_one(tmp_path, kind, row, model_dirs, of_two_processes):
+    script, method, others = RUNS[row]
+    two = of_two_processes[kind, row]
+    check_two_equal_one(tmp_path, model_dirs[kind], {}, "DDP", script, "lora", method, two, **others)
+
+
+# Weights in 4 bits
+
+
+@pytest.fixture(scope="module")
+def wide_dirs(tmp_path_factory):
+    """Wide enough that bitsandbytes has another layout for its weights."""
+    folders = {}
+    for kind in KINDS:
+        folders[kind] = tmp_path_factory.mktemp(kind)
+        make(kind, "sdpa", **FOR_TEXTS, hidden_size=128, intermediate_size=256).save_pretrained(folders[kind])
+        make_tokenizer().save_pretrained(folders[kind])
+    return folders
+
+
+def quantised(folder, model_dir, method, **options):
+    options = {"learning_rate": 5e-3, "max_steps": 4, "per_device_train_batch_size": 4, **options}
+    trainer, args = (
+        (OnPolicyConsistencyTrainer, on_policy.make_on_policy_config(folder, **options))
+        if method == "opct"
+        else (ConsistencyTrainer, make_config(folder, method=method, **options))
+    )
+    return trainer(
+        model=str(model_dir),
+        args=args,
+        train_dataset=make_pairs(8),
+        eval_dataset=make_pairs(4),
+        quantization_config=BitsAndBytesConfig(**NF4),
+        peft_config=LoraConfig(**paired.LORA),
+    )
+
+
+@pytest.mark.parametrize("method", ["bct", "act", "opct"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_in_4_bits(tmp_path, wide_dirs, kind, method):
+    """The frozen weights stay as they are, and an evaluation on the way changes nothing."""
+    plain = quantised(tmp_path / "plain", wide_dirs[kind], method)
+    names = [name for name, module in plain.model.named_modules() if module in set(linears(plain.model))]
+    assert any(RECURRENT_LAYERS[kind] in name for name in names)
+    packed = [(module, module.weight.data.clone()) for module in linears(plain.model)]
+    before = on_policy.weights(plain.model)
+    plain.train()  # checks the reference at its end, too
+    assert all(torch.equal(module.weight.data, weight) for module, weight in packed)
+    assert (on_policy.weights(plain.model) - before).abs().max() > 1e-4
+    evaluated = quantised(
+        tmp_path / "evaluated", wide_dirs[kind], method, eval_strategy="steps", eval_steps=2, eval_on_start=True
+    )
+    evaluated.train()
+    assert torch.equal(on_policy.weights(evaluated.model), on_policy.weights(plain.model))
+
+
+# The recipes of Qwen3.5, whose checkpoints hold a vision tower too
+
+TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen3_5_think.jinja"
+RECIPES = Path(__file__).parents[2] / "recipes" / "qwen3.5-4b"
+OF_RECIPES = {"bct": (consistency, ConsistencyTrainer), "opct": (on_policy_consistency, OnPolicyConsistencyTrainer)}
+
+
+def qwen3_5_with_vision():
+    text = Qwen3_5TextConfig(**SHAPE, **GATED_DELTA_NET).to_dict() | FOR_TEXTS
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
+    vision = {"depth": 4, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
+    torch.manual_seed(0)
+    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision))
+
+
+@pytest.mark.parametrize("name", OF_RECIPES)
+def test_recipes_of_qwen3_5(tmp_path, name):
+    """Of a tiny model, every linear layer of the text blocks gets an adapter that is trained, and nothing else does."""
+    script, trainer_class = OF_RECIPES[name]
+    short = [
+        "--use_cpu",
+        "--bf16",
+        "false",
+        "--max_steps",
+        "2",
+        "--max_completion_length",
+        "8",
+        "--gradient_accumulation_steps",
+        "1",
+    ]
+    few = ["--save_strategy", "no", "--output_dir", str(tmp_path), "--learning_rate", "1e-2", "--logging_steps", "1"]
+    _, args, model_args, _ = script.make_parser().parse_args_and_config(
+        ["--config", str(RECIPES / name / "lora.yaml"), *short, *few]
+    )
+    model = qwen3_5_with_vision()
+    text_blocks = model.model.language_model.layers
+    expected = {
+        f"model.language_model.layers.{block}"
+        for block, module in text_blocks.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    trainer = trainer_class(
+        model=model,
+        args=args,
+        train_dataset=make_pairs(8, completion=False),
+        processing_class=make_tokenizer(TEMPLATE.read_text()),
+        peft_config=get_peft_config(model_args),
+    )
+    base = trainer.model.get_base_model()
+    adapted = {name for name, module in base.named_modules() if hasattr(module, "lora_A")}
+    assert adapted == expected
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    trainer.train()
+    unmoved = [
+        name for name, p in trainer.model.named_parameters() if p.requires_grad and torch.equal(p, before[name])
+    ]
+    assert not unmoved
+    if name == "opct":
+        assert trainer.rollout_loss.sharing.refused.keys() == {"packed"}

@@ -1,0 +1,61 @@
+"""Brings the many ways of writing one answer to one: "13,000" and "13000", "CO₂" and "CO2", "negative 5" and "-5"."""
+
+import re
+import unicodedata
+
+from ...data.text import normalized
+
+
+# Widths and subscripts of letters, digits and marks; dashes within words and numbers; quotes; what has no width.
+_LETTERS: dict[int, int | str] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+_LETTERS |= {0x2080 + digit: str(digit) for digit in range(10)}
+_LETTERS |= dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'") | dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")
+_LETTERS |= dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"), "")
+
+_REWRITTEN = (
+    # years: 1914 to 1918, with an en dash
+    (re.compile(r"(?<=\d)[\u2012\u2013](?=\d)"), "-"),
+    # 13,000: thousands, but no list of small numbers
+    (
+        re.compile(r"(?<![\w.,])\d{1,3}(?:[,\u00a0\u2009\u202f]\d{3})+(?!\w|,\d|\.\d{3})"),
+        lambda of: re.sub(r"\D", "", of[0]),
+    ),
+    (re.compile(r"(?<![\w.])\.(?=\d)"), "0."),
+    (re.compile(r"(?<![\w.,])(\d+)(?:\.0+|(\.\d*[1-9])0+)(?!\w|\.\d|,\d{3})"), r"\1\2"),
+    # negative 5, but not 8 minus 5
+    (
+        re.compile(
+            r"\bnegative\s+(?=\d)|(?:(?<=\bis )|(?<=\bequals )|(?<=\bget )|(?<=[=:] )|\A)minus\s+(?=\d)", re.IGNORECASE
+        ),
+        "-",
+    ),
+    (re.compile(r"(?<=\d)\s*(?:%|per\s?cent\b)", re.IGNORECASE), "%"),
+    (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:C|Celsius|centigrade)\b", re.IGNORECASE), "\u00b0C"),
+    (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:F|Fahrenheit)\b", re.IGNORECASE), "\u00b0F"),
+    # _emphasis_
+    (re.compile(r"(?<![^\W_])_{1,2}(?=[^\W_])|(?<=[^\W_])_{1,2}(?![^\W_])"), ""),
+)
+
+# Not "one", which is a pronoun, too.
+_NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_DIGITS = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)}
+_NUMBER = re.compile(rf"\b(?:{'|'.join(_NUMBERS)})\b(?!-)", re.IGNORECASE)
+
+
+def as_read(text: str) -> str:
+    """Returns a text as answers are compared: in NFC, numbers and marks written in one way."""
+    text = normalized(text).translate(_LETTERS)
+    for pattern, written in _REWRITTEN:
+        text = pattern.sub(written, text)
+    return text
+
+
+def without_accents(text: str) -> str:
+    """Returns a text as it is read, without accents."""
+    letters = (letter for letter in unicodedata.normalize("NFD", as_read(text)) if not unicodedata.combining(letter))
+    return unicodedata.normalize("NFC", "".join(letters))
+
+
+def with_digits(text: str) -> str:
+    """Returns a text with its small numbers in digits: "six legs" is "6 legs"."""
+    return _NUMBER.sub(lambda of: _DIGITS[of[0].lower()], text)

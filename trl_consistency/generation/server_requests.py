@@ -1,0 +1,205 @@
+"""
+Requests to a vLLM server that come to an end.
+
+TRL's client waits without a limit for an answer, and for a server that says that it is not well. Here each request ends
+after `vllm_server_timeout` seconds, and so does waiting for a server that is not there.
+"""
+
+import json as json_module
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from accelerate.logging import get_logger
+
+from ..errors import ConsistencyError, one_line
+
+
+logger = get_logger(__name__)
+
+Result = TypeVar("Result")
+
+RETRY_SECONDS = 1.0
+HEALTH_SECONDS = 10.0  # The server answers this at once, whatever it computes.
+# Statuses that do not change by waiting
+NO_KEY, NOT_THERE = (401, 403), (404, 405)
+
+
+class Unanswered(Exception):
+    """Raised if a server did not answer as it should; the same request may succeed later."""
+
+
+class TooSlow(Unanswered):
+    """Raised if a server did not answer in time."""
+
+
+class BoundedClient:
+    """
+    Mixed into TRL's client: its requests with time-outs, and without the retries that repeat each of them for minutes. What
+    is wrong for good raises [`ConsistencyError`], and what may pass [`Unanswered`].
+    """
+
+    session: Any
+    base_url: str
+    request_seconds = 240.0
+
+    def init_communicator(self, device: Any = 0) -> None:
+        """Adapters need no connection for weights."""
+
+    def check_server(self, total_timeout: float = 0.0, retry_interval: float = RETRY_SECONDS) -> None:
+        """Waits until the server is up, at most `total_timeout` seconds. TRL's constructor calls it first of all."""
+        self.session, self.request_seconds = type(self.session)(), total_timeout
+        end = time.monotonic() + total_timeout
+        while True:
+            try:
+                self._request("get", f"{self.base_url}/health", min(HEALTH_SECONDS, max(total_timeout, 1.0)))
+                return
+            except Unanswered as error:
+                if time.monotonic() + retry_interval > end:
+                    raise ConsistencyError(
+                        f"There is no vLLM server at {self.base_url} after {total_timeout:g} seconds "
+                        f"(`vllm_server_timeout`): {error}. Start it, or see its log."
+                    ) from None
+            time.sleep(retry_interval)
+
+    def twice(self, request: Callable[[], Result], before_again: Callable[[], None], then: str) -> Result:
+        """
+        Returns the result of a request. If the server does not answer it, waits for the server, calls `before_again` and
+        makes it once more, unless it took too long. `then` ends the message of an error: what the user does afterwards.
+        """
+        try:
+            return request()
+        except TooSlow as error:
+            raise self._failure(error, f"Raise `vllm_server_timeout`, or see the server's log, and {then}") from None
+        except Unanswered as error:
+            logger.warning(f"The vLLM server did not answer ({error}). Trying once more.")
+        try:
+            self.check_server(self.request_seconds)
+            before_again()
+            return request()
+        except Unanswered as error:
+            raise self._failure(error, f"See its log, start it again, and {then}") from None
+
+    def _failure(self, error: Unanswered, remedy: str) -> ConsistencyError:
+        return ConsistencyError(f"The vLLM server at {self.base_url} did not answer: {error}. {remedy}.")
+
+    def load_adapter(self, name: str, folder: str, rank: int, base: str) -> None:
+        """Has the server load the adapter in a folder under a name. `rank` and `base` are for messages."""
+        status, text = self.ask(f"{self.base_url}/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
+        if status == 404 and "adapter" not in text.lower():
+            raise ConsistencyError(
+                f"The vLLM server at {self.base_url} does not load adapters while it runs. Start it with "
+                f"`VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve {base} --enable-lora --max-lora-rank {rank} "
+                "--logprobs-mode processed_logprobs`."
+            )
+        if status != 200 and "already been loaded" not in text:
+            raise ConsistencyError(
+                f"The vLLM server at {self.base_url} did not take the adapter ({text}). It must be started with "
+                f"`--enable-lora --max-lora-rank {rank}` or more, and be able to read {folder}."
+            )
+
+    def unload_adapter(self, name: str) -> None:
+        """Has the server drop an adapter, which one that was started again has lost already."""
+        with suppress(Unanswered):
+            self.ask(f"{self.base_url}/v1/unload_lora_adapter", {"lora_name": name})
+
+    def _get(self, url: str) -> Any:
+        return self._json(self._request("get", url, self.request_seconds))
+
+    def _post(self, url: str, json: Any = None) -> Any:
+        return self._json(self._request("post", url, self.request_seconds, json=json))
+
+    def ask(self, url: str, content: Any) -> tuple[int, str]:
+        """Posts JSON; returns the status and the beginning of the reply. Errors of the server itself may pass."""
+        response = self._request("post", url, self.request_seconds, (200, 400, 404), json=content)
+        return response.status_code, excerpt(response.text)
+
+    def _json(self, response: Any) -> Any:
+        try:
+            return response.json()
+        except ValueError:
+            raise Unanswered(f"it answered with something else than JSON ({excerpt(response.text)})") from None
+
+    def _request(
+        self, method: str, url: str, seconds: float, statuses: tuple[int, ...] = (200,), **content: Any
+    ) -> Any:
+        """Returns a response with one of `statuses`."""
+        try:
+            response = getattr(self.session, method)(url, timeout=seconds, **content)
+        except Exception as error:  # those of `requests`, and of the libraries below it
+            if is_timeout(error):
+                raise TooSlow(f"no answer within {seconds:g} seconds") from None
+            raise Unanswered(one_line(error)) from None
+        if response.status_code in NO_KEY:
+            raise ConsistencyError(
+                f"The vLLM server at {self.base_url} asks for a key ({response.status_code}), which TRL's client does not "
+                "send. Start it without `--api-key` and `VLLM_API_KEY`, on a trusted network."
+            )
+        if response.status_code in NOT_THERE and url.endswith(("/health", "/v1/models")):
+            raise ConsistencyError(
+                f"What answers at {self.base_url} is not a vLLM server ({response.status_code} for {url}). Another program "
+                "may have the port: correct the server's address."
+            )
+        if response.status_code not in statuses:
+            raise Unanswered(f"{response.status_code}, {excerpt(response.text)}")
+        return response
+
+
+class UrlSession:
+    """What [`BoundedClient`] uses of `requests.Session`, without that package."""
+
+    def get(self, url: str, timeout: float) -> Any:
+        return self._send(Request(url), timeout)
+
+    def post(self, url: str, json: Any, timeout: float) -> Any:
+        content = json_module.dumps(json).encode()
+        return self._send(Request(url, content, {"Content-Type": "application/json"}), timeout)
+
+    def _send(self, request: Request, timeout: float) -> Any:
+        try:
+            with urlopen(request, timeout=timeout) as reply:
+                status, text = reply.status, reply.read().decode("utf-8", "replace")
+        except HTTPError as error:
+            status, text = error.code, error.read().decode("utf-8", "replace")
+        return SimpleNamespace(status_code=status, text=text, json=lambda: json_module.loads(text))
+
+
+class ServerClient(BoundedClient):
+    """A client of its own, for answers without log-probabilities. It needs neither vLLM nor `requests`."""
+
+    def __init__(self, url: str, timeout: float):
+        self.session, self.base_url = UrlSession(), url.rstrip("/")
+        self.check_server(timeout)
+        listed = self._get(f"{self.base_url}/v1/models")
+        try:
+            self.model: str = listed["data"][0]["id"]
+        except (KeyError, IndexError, TypeError):
+            raise ConsistencyError(f"The vLLM server at {self.base_url} names no model that it serves.") from None
+
+    def complete(self, model: str, prompts: list[list[int]], sampling: dict[str, Any]) -> list[list[int]]:
+        """Returns token ids of an answer to each prompt (token ids)."""
+        body = {"model": model, "prompt": prompts, "return_token_ids": True, **sampling}
+        reply = self._post(f"{self.base_url}/v1/completions", json=body)
+        try:
+            completions = [choice["token_ids"] for choice in reply["choices"]]
+        except (KeyError, TypeError):
+            completions = []
+        if len(completions) != len(prompts) or None in completions:
+            raise ConsistencyError(
+                f"The vLLM server at {self.base_url} did not answer each prompt with token ids. Use vLLM 0.31."
+            )
+        return completions
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether another library's error says that there was no answer in time."""
+    return "timeout" in type(error).__name__.lower() or "timed out" in str(error)
+
+
+def excerpt(text: str) -> str:
+    """Returns the beginning of a reply on one line, for messages."""
+    return " ".join(text.split())[:300]

@@ -1,0 +1,63 @@
+"""Options that decide the result, and that no other fact of the model card names."""
+
+import json
+from dataclasses import MISSING, fields
+from textwrap import shorten
+from typing import Any
+
+from ...escaping import markdown_text
+from ...local_names import last_name
+
+
+# Named if they differ from their defaults. `tests/trainer/card` checks that each option is here, is named by another
+# fact, or decides nothing.
+DECIDING = (
+    *("no_shared_span", "loss_type", "label_smoothing_factor", "router_aux_loss_coef"),
+    *("disable_dropout", "neftune_noise_alpha", "keep_thinking", "thinking_markers"),
+    *("chat_template_kwargs", "chat_template_path", "eos_token", "max_length", "overlong"),
+    *("warmup_steps", "lr_scheduler_kwargs", "optim_args", "optim_target_modules", "weight_decay", "adam_beta1"),
+    *("adam_beta2", "adam_epsilon", "max_grad_norm", "data_seed", "shuffle_dataset", "train_sampling_strategy"),
+    *("dataloader_drop_last", "ignore_data_skip", "full_determinism", "tf32", "use_liger_kernel"),
+    *("num_iterations", "steps_per_generation", "cache_implementation", "target_batch_size"),
+    *("vllm_model_impl", "vllm_max_model_length", "vllm_structured_outputs_regex"),
+    *("vllm_importance_sampling_correction", "vllm_importance_sampling_clip_max"),
+)
+# Options of `model_init_kwargs` that decide the result. Others can hold paths and tokens.
+OF_THE_MODEL = ("attn_implementation", "experts_implementation", "rope_scaling")
+LONGEST = 100
+
+
+def describe_precision(trainer: Any) -> dict[str, str]:
+    """Returns the card's fact about number formats."""
+    weights, mixed = str(trainer.model.dtype).removeprefix("torch."), trainer.accelerator.mixed_precision
+    return {"Precision": f"weights in {weights}{f', mixed precision {mixed}' if mixed != 'no' else ''}"}
+
+
+def describe_other_options(args: Any) -> dict[str, str]:
+    """Returns the card's fact about options that decide the result, where they differ from their defaults."""
+    known = {field.name: field for field in fields(args)}
+    given = {name: getattr(args, name) for name in DECIDING if name in known}
+    given = {name: value for name, value in given.items() if _plain(value) != _plain(_default(known[name]))}
+    if given.get("steps_per_generation") == args.gradient_accumulation_steps:
+        del given["steps_per_generation"]
+    init = getattr(args, "model_init_kwargs", None) or {}
+    given |= {name: init[name] for name in OF_THE_MODEL if init.get(name) is not None}
+    if not given:
+        return {}
+    return {"Other options": ", ".join(f"{name} {_show(value)}" for name, value in given.items())}
+
+
+def _default(field: Any) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else getattr(value, "value", value)
+
+
+def _show(value: Any) -> str:
+    value = _plain(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:g}"
+    text = last_name(value) if isinstance(value, str) else json.dumps(value, default=str)
+    return markdown_text(shorten(text, LONGEST, placeholder="…"))

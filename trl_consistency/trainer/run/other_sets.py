@@ -1,0 +1,25 @@
+"""Tells the losses of a trainer's own evaluation sets from those of others in Trainer's log."""
+
+from typing import Any
+
+from ...data.pairs import AnyDataset
+from .manifest import describe_rows
+
+
+# In an entry of Trainer's log: the evaluation was on other rows than the trainer's set of that name
+OF_ANOTHER_SET = "another_eval_dataset"
+
+
+def is_another_set(trainer: Any, dataset: AnyDataset, prefix: str) -> bool:
+    """Whether the trainer has an evaluation set of other rows than `dataset` whose metrics have the same `prefix`."""
+    own = trainer.eval_dataset
+    by_prefix = {f"eval_{name}": of_name for name, of_name in own.items()} if isinstance(own, dict) else {"eval": own}
+    held_out = by_prefix.get(prefix)
+    return held_out is not None and held_out is not dataset and describe_rows(held_out) != describe_rows(dataset)
+
+
+def mark_other_set(entries: list[dict[str, Any]], prefix: str) -> None:
+    """Marks the losses under `prefix` among entries of Trainer's log as those of another set."""
+    for entry in entries:
+        if f"{prefix}_loss" in entry:
+            entry[OF_ANOTHER_SET] = True
