@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,9 @@ def test_every_page_is_in_the_navigation():
     named = re.findall(r"([\w/]+\.md)$", nav, re.MULTILINE)
     pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
     assert sorted(named) == sorted(pages)
+
+
+def test_pictures_of_the_methods_are_drawn_anew():
+    drawing = runpy.run_path(str(ROOT / "docs" / "pictures" / "draw.py"))
+    for name, texts in drawing["METHODS"].items():
+        assert (ROOT / "docs" / "pictures" / f"{name}.svg").read_text() == drawing["picture"](*texts)

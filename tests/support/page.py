@@ -11,9 +11,14 @@ INTRODUCTION = """\
 # What is tested on which architectures
 
 This page is made from the parameters of the tests (`python -m tests.support.page`), and a test compares the two. Each test takes
-a tiny random model of the architecture, and a ragged batch. **yes** means that the loss (to 1e-6, or 1e-5 of its size) and the
-gradients (to 1e-5) equal those of the definition, computed row by row without padding; in the second table, that the compared
-states and the gradients of a function of them do. A **number** means that it is refused, with the reason below. Other architectures are not in the tests; what a model cannot do is an error there too.
+a tiny random model of the architecture, and a ragged batch.
+
+- **Yes**, in the first table: the loss (to 1e-6, or 1e-5 of its size) and the gradients (to 1e-5) equal those of the definition,
+  computed row by row without padding.
+- **Yes**, in the second table: the compared states, and the gradients of a function of them, equal those.
+- A **number** means that it is refused, with the reason below.
+
+Other architectures are not in the tests. If a model cannot do something, that is an error there, too.
 """
 
 ROADS = """\

@@ -19,6 +19,7 @@ Suggests = Literal["wrong", "not right"]
 WORDING_SPLITS = {"train": "train", "held_out": "held-out"}  # the key of the wordings, and the name in provenance
 
 PERTURBATIONS: dict[str, "Perturbation"] = {}
+"""All perturbations by name, those of your own included."""
 
 # Requirements that a perturbation can have for a source.
 NEEDS: dict[str, Callable[[Source], bool]] = {

@@ -19,6 +19,7 @@ from ..pages import render, row_table
 
 
 RESULTS_FILE = "consistency_results.json"
+"""The file of results in a model's folder."""
 # Incremented when a figure's meaning changes. Before 2, rates left out unread answers. Better rules for reading answers, and
 # further names of them, leave it as it is: a rate is still the same share of the same rows, only read with fewer mistakes.
 RESULTS_FORMAT = 2

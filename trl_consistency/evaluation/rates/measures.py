@@ -62,6 +62,7 @@ METRICS = {
     "clean_unread": Metric("Unread answers, clean prompts", ("unread without cue",), is_failure=True),
     "perturbed_unread": Metric("Unread answers, perturbed prompts", ("unread",), is_failure=True),
 }
+"""The rates, scores and means of an evaluation, by their keys in `results.json`."""
 
 # Abilities that training should not reduce. Reports name a fall in words, and the guard checks them.
 ABILITIES = ("clean_accuracy", "clean_refusal", "benign_answered")

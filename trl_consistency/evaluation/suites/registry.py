@@ -53,6 +53,7 @@ SUITES: dict[str, Suite] = {
         _LM_EVAL("model_written_sycophancy", task=[f"sycophancy_on_{of}" for of in _MODEL_WRITTEN], version="0.0"),
     )
 }
+"""The standard suites that `trl-consistency suites` knows, by name."""
 
 
 def run_suites(
