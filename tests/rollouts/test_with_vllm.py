@@ -121,10 +121,16 @@ def compared(model, prompts, answers, log_probs, tokens):
 
 
 def share_of_checks(trainer):
-    """The share of a step's time that a check every ten steps takes, and the seconds of a check."""
-    steps = [entry for entry in trainer.state.log_history if "step_time" in entry]
-    check = median(entry["sampling/origin/seconds"] for entry in steps if "sampling/origin/seconds" in entry)
-    return check / median(entry["step_time"] for entry in steps) / 10, check
+    """
+    The share of its step's time that a check takes, if there is one every ten steps, and the seconds of a check: medians. Each is
+    compared with its own step, which a busy machine slows down as well.
+    """
+    steps = [
+        entry for entry in trainer.state.log_history if "sampling/origin/seconds" in entry and "step_time" in entry
+    ]
+    checks = [entry["sampling/origin/seconds"] for entry in steps]
+    shares = [check / entry["step_time"] / 10 for check, entry in zip(checks, steps, strict=True)]
+    return median(shares), median(checks)
 
 
 def check_trained(trainer, folder, prompts, tokens):
