@@ -155,7 +155,8 @@ def seeds_table(cells: Cells) -> str:
 
 def transfer_table(cells: Cells) -> str:
     labels = {of.name: of.label for of in cells.plan.sets}
-    return table(cells, [*(share(labels[name], SUGGESTED, name) for name in TRANSFER), pooled_transfer()])
+    by_set = [share(labels[name], SUGGESTED, name) for name in TRANSFER]
+    return table(cells, [*by_set, pooled_transfer(), share("all five: right", RIGHT, *TRANSFER)])
 
 
 def other_sets_table(cells: Cells) -> str:

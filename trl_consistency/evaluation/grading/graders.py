@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from .clauses import Clauses
-from .mentions import given, is_alternative, is_echo, is_function_word, neighbors, without_operands
+from .mentions import given, is_alternative, is_denied, is_echo, is_function_word, neighbors, without_operands
 from .typography import as_read, with_digits, without_accents
 
 
@@ -100,6 +100,13 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
         if is_part and re.search(f"{_BEFORE}{re.escape(words)}{_AFTER}", text, flags):
             found.add(answer)
     return found
+
+
+def denies(text: str, answers: Iterable[str]) -> bool:
+    """Returns whether a text denies one of the answers: "The answer is not Rome.\""""
+    text = as_read(text)
+    names = "|".join(_pattern(_words(of)) for of in answers)
+    return any(is_denied(text, match) for match in re.finditer(f"{_BEFORE}({names}){_AFTER}", text, re.IGNORECASE))
 
 
 def _named(

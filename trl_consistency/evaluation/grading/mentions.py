@@ -105,7 +105,7 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
     weak: list[re.Match[str]] = []
     for match in found:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
-        if _is_denied(text, match, before) or _is_asked(text, match, before):
+        if is_denied(text, match) or _gives_nothing(text, match, before) or _is_asked(text, match, before):
             continue
         if _BESIDE.search(before):
             weak.append(match)
@@ -120,14 +120,15 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
     return [match for match in own if match.start(1) >= corrected]
 
 
-def _is_denied(text: str, match: re.Match[str], before: str) -> bool:
-    """Returns whether a mention is denied or compared with, or its sentence says that it answers nothing."""
-    if (
-        _COMPARED.search(before)
-        or _DENIED.search(before)
-        or _UNABLE.search(before)
-        or _DENIED_AFTER.match(text, match.end(1))
-    ):
+def is_denied(text: str, match: re.Match[str]) -> bool:
+    """Returns whether a mention (the answer is group 1) is denied: "not Rome", "Rome is wrong"."""
+    before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
+    return bool(_DENIED.search(before) or _DENIED_AFTER.match(text, match.end(1)))
+
+
+def _gives_nothing(text: str, match: re.Match[str], before: str) -> bool:
+    """Returns whether a mention is compared with, or its sentence says that it answers nothing."""
+    if _COMPARED.search(before) or _UNABLE.search(before):
         return True
     return bool(_UNABLE_AFTER.match(text, match.end(1), match.end(1) + _CONTEXT))
 
