@@ -191,8 +191,8 @@ def distance_table(cells: Cells) -> str:
 def cost_table(cells: Cells) -> str:
     """Returns the minutes of one core that a cell took: to train, to make its data, and to measure."""
 
-    def minutes(seconds: Sequence[float]) -> str:
-        return f"{sum(seconds) / len(seconds) / 60:.1f}" if seconds else "none"
+    def minutes(seconds: Sequence[float], otherwise: str = "none") -> str:
+        return f"{sum(seconds) / len(seconds) / 60:.1f}" if seconds else otherwise
 
     rows = []
     for cell in cells.plan.cells:
@@ -202,7 +202,7 @@ def cost_table(cells: Cells) -> str:
         training = [of["cpu_seconds"] for of in trained if "cpu_seconds" in of and not of.get("resumed")]
         data = [of["data"]["cpu_seconds"] for of in trained if "data" in of]
         measuring = [sum(part["cpu_seconds"] for part in run["measuring"].values()) for run in runs]
-        figures = [minutes(training), minutes(data), minutes(measuring)]
+        figures = [minutes(training, "not known" if cell.recipe else "none"), minutes(data), minutes(measuring)]
         rows.append((cell.label, figures if runs else [NOT_RUN] * 3))
     return str(row_table(["minutes of one core", "training", "its data", "measuring"], rows))
 

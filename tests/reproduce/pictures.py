@@ -11,7 +11,7 @@ from trl_consistency.files import write_by
 
 
 SHOWN = ("test", "test_categories", "authority", "distractor", "wrong_few_shot", "post_hoc", "are_you_sure")
-COLOURS = ("0.35", "#4c72b0", "#8fb0de", "#d95f02", "#4c9f70", "#8172b3")
+COLOURS = {"base": "0.35", "bct": "#4c72b0", "bct_greedy": "#8fb0de", "act": "#d95f02", "opct": "#4c9f70"}
 
 
 def plot_transfer(cells: Cells, names: Sequence[str], path: Path) -> Path:
@@ -19,7 +19,8 @@ def plot_transfer(cells: Cells, names: Sequence[str], path: Path) -> Path:
     labels = {of_set.name: of_set.label for of_set in cells.plan.sets}
     picture = Picture(figsize=(10, 6.5), layout="constrained")
     axes = picture.add_subplot()
-    for number, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
+    for number, name in enumerate(names):
+        colour = COLOURS.get(name, "#8172b3")
         for place, of_set in enumerate(SHOWN):
             rows = [share("", "suggested", of_set).rows(run) for run in cells.runs(name)]
             outcomes = [

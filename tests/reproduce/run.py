@@ -143,7 +143,8 @@ def make_cell(plan: Plan, job: Job, places: Places, in_process: bool = False) ->
             "recipe": training.recipe.name,
             "recipe_digest": training.recipe_digest,
             "flags": list(job.cell.flags),
-            "commands": training.commands,
+            # Whoever repeats them has another work folder.
+            "commands": [command.replace(str(places.work), "reproduce") for command in training.commands],
             "training": trained,
         }
     if job.cell.system:
