@@ -68,7 +68,7 @@ def test_markdown_of_plain_text_is_the_text():
 
 
 def test_names_of_files_in_a_dry_run(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("trl_consistency.publishing.hub.prepare_page", lambda *args: {})
+    monkeypatch.setattr("trl_consistency.publishing.hub.prepare_page", lambda *args: {"README.md": b""})
     save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
     (tmp_path / "a\x1b[2Jb.png").write_bytes(b"x")
     (tmp_path / "a\u202eb.txt").write_bytes(b"x")

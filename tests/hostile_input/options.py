@@ -285,8 +285,8 @@ CASES: list[Case] = [
     Case(
         "refused option",
         "An option of TRL's that pairs cannot have",
-        "`packing` is not available in consistency training: a pair is compared row by row. Leave it out.",
-        lambda room: room.train(packing=True),
+        "`eval_packing` is not available in consistency training: a batch is a fixed number of pairs. Leave it out.",
+        lambda room: room.train(eval_packing=True),
     ),
     Case(
         "loss function",
