@@ -227,8 +227,8 @@ def claims_table(cells: Cells) -> str:
         ),
         ("Stale targets cost capability (Irpan et al.)", versus(cells, "bct", "stale_sft", (*kept, test[2]))),
         (
-            "On-policy training transfers further than supervised: sycophancy 15.4% before, 11.2% supervised, 8.1% on-policy "
-            "(Han et al.)",
+            "On-policy training transfers further than supervised: sycophancy 15.4% before, 11.2% supervised, 8.1% on-policy, "
+            "means of several models (Han et al.)",
             versus(cells, "bct", "opct", (test[0], all_five)),
         ),
         ("On-policy training keeps more capability (Han et al.)", versus(cells, "bct", "opct", (*kept, test[2]))),

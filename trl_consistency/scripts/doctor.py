@@ -124,7 +124,7 @@ def describe(found: dict[str, Any]) -> str:
         lines.append(f"  {name:13} {of['version'] or '-':14} {(of['fault'] and 'NOT FIT: ' + of['fault']) or 'ok'}")
     lines += ["", *_of_device(found["device"]), "", "Extras:"]
     for extra, faults in found["extras"].items():
-        way_out = "make real" if extra == "real" else f"pip install '{PACKAGE}[{extra}]'"
+        way_out = "make real" if extra == "real" else f"in a checkout: pip install -e '.[{extra}]'"
         state = f"no: {'; '.join(faults)} ({way_out})" if faults else "yes"
         lines.append(f"  {extra:13} {EXTRAS[extra]}: {state}")
     if found["offline"]:

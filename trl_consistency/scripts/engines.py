@@ -52,7 +52,7 @@ def check_engine(args: Any) -> None:
             raise ConsistencyError("`vllm_adapter_dir` is given, but `engine` is transformers. Leave it out.")
         return
     if args.engine == VLLM and find_spec("vllm") is None:
-        raise ConsistencyError("`engine` vllm needs the package `vllm`: `pip install vllm`.")
+        raise ConsistencyError("`engine` vllm needs the package `vllm`: `pip install 'trl[vllm]'`.")
     if PartialState().num_processes > 1:
         raise ConsistencyError("`engine` vllm runs in one process: start without several processes.")
     if args.load_in_4bit:

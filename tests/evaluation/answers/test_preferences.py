@@ -122,6 +122,18 @@ def test_rates_margins_and_what_is_left_out(model, tokenizer):
     assert (same.value, same.interval, same.unit) == (0, (0, 0), "nats")
 
 
+def test_answers_that_the_tokenizer_does_not_know_are_left_out(model):
+    tokenizer = make_tokenizer()
+    (tokenizer.unk_token,) = tokenizer.convert_ids_to_tokens(tokenizer("12", add_special_tokens=False)["input_ids"])[
+        :1
+    ]
+    rows = [*ROWS, row(4, "12", "Rome"), row(5, "Rome", "Paris", aliases=["12"])]
+    with pytest.warns(UserWarning, match=r"leaves out 2 of 6 row\(s\): their right or suggested answer has a word"):
+        found = evaluate(model, tokenizer, rows, AnswerOptions(4, 8, free_answers="logprob"))
+    scored = [of is not None for of in found.sets[""].preferences["perturbed"]]
+    assert scored == [True, True, False, True, False, True]
+
+
 def test_nothing_is_scored_unless_it_is_asked_for(model, tokenizer):
     results = evaluate(model, tokenizer, ROWS[:1], AnswerOptions(2, progress=False))
     assert not any(name.endswith(("preference", "margin")) for name in results.rates())

@@ -56,7 +56,10 @@ def test_training_goes_as_it_would_without(tmp_path, kind, lora, checkpointing):
 
     def losses(trainer):
         entries = [entry for entry in trainer.state.log_history if "loss" in entry]
-        return [{key: value for key, value in entry.items() if not key.endswith(("time", "seconds", "per_second"))} for entry in entries]
+        return [
+            {key: value for key, value in entry.items() if not key.endswith(("time", "seconds", "per_second"))}
+            for entry in entries
+        ]
 
     assert len(losses(plain)) == 3
     assert losses(plain) == losses(watched)

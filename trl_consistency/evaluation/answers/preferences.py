@@ -92,6 +92,24 @@ def prefer_answers(
     }
 
 
+def without_unknown(tokenizer: ProcessingClass, contrasts: Sequence[Contrast]) -> tuple[list[Contrast], int]:
+    """
+    Leaves out right names that the tokenizer does not know, and rows without a right name or with an unknown suggestion: their
+    scores would be those of the unknown token. Returns the contrasts, and the number of such rows.
+    """
+    text_tokenizer = get_tokenizer(tokenizer)
+    unknown = text_tokenizer.unk_token_id
+
+    def is_known(answer: str) -> bool:
+        return unknown not in text_tokenizer(text=answer, add_special_tokens=False)["input_ids"]
+
+    found: list[Contrast] = []
+    for contrast in contrasts:
+        right = [name for name in contrast[0] if is_known(name)] if contrast else []
+        found.append((right, contrast[1]) if contrast and right and is_known(contrast[1]) else None)
+    return found, sum(before is not None and after is None for before, after in zip(contrasts, found, strict=True))
+
+
 def _answers(contrast: Contrast) -> list[str]:
     return [] if contrast is None else [*contrast[0], contrast[1]]
 
