@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import constants
 from peft import PeftConfig, PeftMixedModel, PeftModel, PromptLearningConfig, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
@@ -199,6 +200,12 @@ def _check_own_adapters(model: Any, peft_config: Any) -> None:
             "it would not be trained, and the model card would know of none. Give the trainer a `peft_config`, or a model by "
             "`get_peft_model` or `PeftModel.from_pretrained(..., is_trainable=True)`."
         )
+    is_adapter = isinstance(model, PeftModel | PeftMixedModel)
+    if not is_adapter and any(isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper) for part in model.modules()):
+        raise ConsistencyError(
+            "The model holds the layers of an adapter that was made of it before (PEFT changes the model itself), and what is "
+            "saved would not hold them. Load the model again, or take them out with the adapter's `unload()`."
+        )
     faults = {"is a `PeftMixedModel`, which cannot be saved": isinstance(model, PeftMixedModel)}
     if peft_config is not None:
         faults["has an adapter already, and `peft_config` would make another"] = isinstance(model, PeftModel)
@@ -210,11 +217,7 @@ def _check_own_adapters(model: Any, peft_config: Any) -> None:
         faults["has its adapter merged into the base weights"] = any(
             isinstance(module, BaseTunerLayer) and module.merged for module in model.modules()
         )
-        if unsaved := _unsaved_base_weights(model):
-            raise ConsistencyError(
-                f"The model trains weights of its base (such as {unsaved[0]}) that are not saved with its adapter, and would be lost. "
-                "Freeze them (`requires_grad_(False)`), or make the adapter with `modules_to_save`."
-            )
+        check_trained_are_saved(model)
     for fault, is_there in faults.items():
         if is_there:
             raise ConsistencyError(
@@ -223,6 +226,15 @@ def _check_own_adapters(model: Any, peft_config: Any) -> None:
             )
     if peft_config is not None:
         check_adapter_fits(model, peft_config)
+
+
+def check_trained_are_saved(model: PeftModel) -> None:
+    """Raises [`ConsistencyError`] if a model with an adapter trains weights that are not saved with the adapter."""
+    if unsaved := _unsaved_base_weights(model):
+        raise ConsistencyError(
+            f"The model trains weights of its base (such as {unsaved[0]}) that are not saved with its adapter, and would be lost. "
+            "Freeze them (`requires_grad_(False)`), or make the adapter with `modules_to_save`."
+        )
 
 
 def _unsaved_base_weights(model: Any) -> list[str]:
