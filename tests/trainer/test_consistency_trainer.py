@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import LlamaForCausalLM, TrainingArguments
+from transformers import LlamaForCausalLM, TrainerCallback, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -707,3 +707,16 @@ def test_targets_are_made_in_the_precision_that_the_environment_gives_the_run(tm
     assert any('"bfloat16"' in file.read_text() for file in tmp_path.rglob("_targets/**/*.json"))
     trainer.train()
     assert seen == {True}
+
+
+def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path):
+    """The metrics of training were missing from its log."""
+
+    class Samples(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            model.eval()
+
+    trainer = make_trainer(tmp_path, method="kl", max_steps=2, logging_steps=1)
+    trainer.add_callback(Samples())
+    trainer.train()
+    assert ["kl_loss" in entry for entry in trainer.state.log_history] == [True, True, False]

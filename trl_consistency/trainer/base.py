@@ -389,6 +389,8 @@ class PairTrainer(PushMixin, _Trainer):
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:  # of training: a callback may have left the model in evaluation mode
+            self.model.train()
         if self.model.training:
             anchor_share, means, of_anchors = self._meter.means(self.accelerator)
             logs |= self._train_metrics(means)
