@@ -56,7 +56,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     if peft_config is not None:
         _check_new_adapter(peft_config)
     if not isinstance(model, str):
-        _check_own_adapters(model, peft_config)
+        check_own_adapters(model, peft_config)
         _check_routers(model.config, args)
         return getattr(model.config.get_text_config(), "vocab_size", None)
     options = args.model_init_kwargs or {}
@@ -192,7 +192,7 @@ def _check_new_adapter(config: Any) -> None:
             )
 
 
-def _check_own_adapters(model: Any, peft_config: Any) -> None:
+def check_own_adapters(model: Any, peft_config: Any = None) -> None:
     """Raises [`ConsistencyError`] for a loaded model whose adapters would not be trained or saved as expected."""
     if getattr(model, "_hf_peft_config_loaded", False):
         raise ConsistencyError(
@@ -217,7 +217,11 @@ def _check_own_adapters(model: Any, peft_config: Any) -> None:
         faults["has its adapter merged into the base weights"] = any(
             isinstance(module, BaseTunerLayer) and module.merged for module in model.modules()
         )
-        check_trained_are_saved(model)
+        if unsaved := _unsaved_base_weights(model):
+            raise ConsistencyError(
+                f"The model trains weights of its base (such as {unsaved[0]}) that are not saved with its adapter, and would be lost. "
+                "Freeze them (`requires_grad_(False)`), or make the adapter with `modules_to_save`."
+            )
     for fault, is_there in faults.items():
         if is_there:
             raise ConsistencyError(
@@ -226,15 +230,6 @@ def _check_own_adapters(model: Any, peft_config: Any) -> None:
             )
     if peft_config is not None:
         check_adapter_fits(model, peft_config)
-
-
-def check_trained_are_saved(model: PeftModel) -> None:
-    """Raises [`ConsistencyError`] if a model with an adapter trains weights that are not saved with the adapter."""
-    if unsaved := _unsaved_base_weights(model):
-        raise ConsistencyError(
-            f"The model trains weights of its base (such as {unsaved[0]}) that are not saved with its adapter, and would be lost. "
-            "Freeze them (`requires_grad_(False)`), or make the adapter with `modules_to_save`."
-        )
 
 
 def _unsaved_base_weights(model: Any) -> list[str]:

@@ -34,7 +34,7 @@ from ..errors import ConsistencyError
 from ..files import write_text
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
-from ..models.checks import check_model, check_trained_are_saved, context_length
+from ..models.checks import check_model, check_own_adapters, context_length
 from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
 from ..models.kernels import warn_of_missing_kernels
@@ -336,7 +336,7 @@ class PairTrainer(PushMixin, _Trainer):
         if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
-                check_trained_are_saved(self.model)
+                check_own_adapters(self.model)
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()

@@ -160,3 +160,17 @@ def test_model_that_is_replaced_after_the_trainer_was_made(tmp_path, use):
     trainer.model = make_model(seed=1)
     with pytest.raises(ConsistencyError, match="`model` was assigned after the trainer was made"):
         getattr(trainer, use)()
+
+
+def test_adapter_that_is_switched_after_the_trainer_was_made(tmp_path):
+    """The saved folder held the other one, untrained, where an adapter is loaded from."""
+    trainer = ConsistencyTrainer(
+        get_peft_model(make_model(), LORA),
+        make_config(tmp_path, max_steps=1),
+        train_dataset=make_pairs(4),
+        processing_class=make_tokenizer(),
+    )
+    trainer.model.add_adapter("other", LORA)
+    trainer.model.set_adapter("other")
+    with pytest.raises(ConsistencyError, match="has several adapters, and others than `default` are active"):
+        trainer.train()
