@@ -145,6 +145,16 @@ def test_eval_loss_is_the_token_mean_whatever_the_batches(tmp_path, batch_size):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(total / tokens, abs=1e-6)
 
 
+@pytest.mark.parametrize("padding_free", [False, True])
+def test_label_smoothing_is_in_the_eval_loss_too(tmp_path, padding_free):
+    """At a learning rate of 0, a step's loss is that of an evaluation on the same rows."""
+    options = {"label_smoothing_factor": 0.3, "learning_rate": 0.0, "max_steps": 1, "logging_steps": 1}
+    model = make_model(attention="sdpa")
+    trainer = make_trainer(tmp_path, model=model, eval_dataset=make_pairs(), padding_free=padding_free, **options)
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(losses(trainer)[0], abs=1e-5)
+
+
 def test_eval_metrics_do_not_leak_into_the_training_log(tmp_path):
     trainer = make_trainer(
         tmp_path, eval_dataset=make_pairs(5), max_steps=4, logging_steps=2, eval_strategy="steps", eval_steps=1
