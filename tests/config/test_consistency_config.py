@@ -161,6 +161,10 @@ FAULTY = {
     "jit checkpoint": ({"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint without it"),
     "packing": ({"packing": True}, "`packing` is not available"),
     "eval packing": ({"eval_packing": True}, "`eval_packing` is not available"),
+    "noise without padding": (
+        {"padding_free": True, "neftune_noise_alpha": 5.0},
+        "`padding_free` cannot be used with `neft",
+    ),
     "padding free": ({"padding_free": True, "method": ["attct"]}, "`padding_free` cannot be used with `attct`"),
     "assistant only": ({"assistant_only_loss": True}, "`assistant_only_loss` is not available"),
     "loss on the prompt": ({"completion_only_loss": False}, "the cue, which must not be learned"),

@@ -119,8 +119,13 @@ def test_faulty_options(tmp_path, case):
         make_on_policy_config(tmp_path, **options)
 
 
+def test_noise_of_shared_prompts_would_be_another(tmp_path):
+    with pytest.raises(ConsistencyError, match=r"neftune_noise_alpha=5\.0 and share_prefix` is not available"):
+        make_on_policy_config(tmp_path, neftune_noise_alpha=5.0)
+
+
 def test_noise_of_each_pass_would_be_in_the_importance_ratio(tmp_path):
-    options = {"loss_type": "policy_gradient", "neftune_noise_alpha": 5.0}
+    options = {"loss_type": "policy_gradient", "neftune_noise_alpha": 5.0, "share_prefix": False}
     make_on_policy_config(tmp_path, **options)
     with pytest.raises(ConsistencyError, match=r"neftune_noise_alpha=5\.0` is not available"):
         make_on_policy_config(tmp_path, num_iterations=2, **options)

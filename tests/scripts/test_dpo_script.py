@@ -86,3 +86,31 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path, preferences, model
     train(tmp_path, **options)
     with pytest.raises(SystemExit, match="holds an adapter of an earlier training"):
         train(tmp_path, **options, use_peft=False)
+
+
+def test_streamed_preferences_that_would_be_cut(tmp_path, preferences, model_dir):
+    options = {
+        "model_name_or_path": str(model_dir),
+        "dataset_name": str(preferences.parent),
+        "dataset_streaming": True,
+    }
+    with pytest.raises(SystemExit, match=r"Streamed rows longer than `max_length` \(16 tokens\) would be cut"):
+        train(tmp_path, **options, max_length=16)
+    assert train(tmp_path, **options, max_length=None).state.global_step == 2
+
+
+def test_rows_of_which_nothing_but_the_prompt_would_be_left(tmp_path, preferences, model_dir):
+    """TRL leaves them out without a word, and all others fit."""
+    row = json.loads(preferences.read_text().splitlines()[0])
+    row["prompt"][0]["content"] *= 40
+    preferences.write_text(preferences.read_text() + json.dumps(row) + "\n")
+    with pytest.raises(SystemExit, match=r"1 of 9 row\(s\) have prompts that fill `max_length` \(200 tokens\)"):
+        train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences.parent), max_length=200)
+
+
+def test_nothing_trained_is_an_error(tmp_path, preferences, model_dir, monkeypatch):
+    """The untrained adapter was saved as the result, with the status 0."""
+    monkeypatch.setattr(dpo.DPOTrainer, "train", lambda trainer, **kwargs: None)
+    with pytest.raises(SystemExit, match="No step was trained"):
+        train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences.parent))
+    assert not (tmp_path / "out" / "adapter_model.safetensors").exists()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import LlamaForCausalLM, TrainingArguments
+from transformers import LlamaForCausalLM, TrainerCallback, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -143,6 +143,16 @@ def test_eval_loss_is_the_token_mean_whatever_the_batches(tmp_path, batch_size):
     trainer = make_trainer(tmp_path, model=model, eval_dataset=make_pairs(7), per_device_eval_batch_size=batch_size)
     total, tokens = oracle(model.eval(), trainer.eval_dataset)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(total / tokens, abs=1e-6)
+
+
+@pytest.mark.parametrize("padding_free", [False, True])
+def test_label_smoothing_is_in_the_eval_loss_too(tmp_path, padding_free):
+    """At a learning rate of 0, a step's loss is that of an evaluation on the same rows."""
+    options = {"label_smoothing_factor": 0.3, "learning_rate": 0.0, "max_steps": 1, "logging_steps": 1}
+    model = make_model(attention="sdpa")
+    trainer = make_trainer(tmp_path, model=model, eval_dataset=make_pairs(), padding_free=padding_free, **options)
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(losses(trainer)[0], abs=1e-5)
 
 
 def test_eval_metrics_do_not_leak_into_the_training_log(tmp_path):
@@ -707,3 +717,16 @@ def test_targets_are_made_in_the_precision_that_the_environment_gives_the_run(tm
     assert any('"bfloat16"' in file.read_text() for file in tmp_path.rglob("_targets/**/*.json"))
     trainer.train()
     assert seen == {True}
+
+
+def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path):
+    """The metrics of training were missing from its log."""
+
+    class Samples(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            model.eval()
+
+    trainer = make_trainer(tmp_path, method="kl", max_steps=2, logging_steps=1)
+    trainer.add_callback(Samples())
+    trainer.train()
+    assert ["kl_loss" in entry for entry in trainer.state.log_history] == [True, True, False]

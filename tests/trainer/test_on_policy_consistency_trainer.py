@@ -404,6 +404,17 @@ def test_ref_model_is_checked(tmp_path):
             make_trainer(tmp_path, model=student, ref_model=model)
 
 
+def test_ref_model_with_another_tokenizer(tmp_path):
+    """Its vocabulary has as many tokens, which mean something else."""
+    make_model(seed=3).save_pretrained(tmp_path / "ref")
+    make_tokenizer().save_pretrained(tmp_path / "ref")
+    make_trainer(tmp_path, ref_model=str(tmp_path / "ref"))
+    file = tmp_path / "ref" / "tokenizer.json"
+    file.write_text(file.read_text().replace('"A":', '"held":').replace('"B":', '"A":').replace('"held":', '"B":'))
+    with pytest.raises(ConsistencyError, match=r"`ref_model` has another tokenizer than the model: '[AB]' is token"):
+        make_trainer(tmp_path, ref_model=str(tmp_path / "ref"))
+
+
 # Rollouts
 
 
@@ -621,7 +632,7 @@ def test_attention_dropout_is_disabled_too(tmp_path, disable):
     [
         {"gradient_checkpointing": True},
         {"bf16": True},
-        {"neftune_noise_alpha": 5.0},
+        {"neftune_noise_alpha": 5.0, "share_prefix": False},
         {"remove_unused_columns": True},
         {"dataloader_num_workers": 1},
         {"shuffle_dataset": False},

@@ -261,6 +261,11 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                 "`padding_free` cannot be used with `attct`: it compares attention maps, which have a row for each "
                 "sequence of a batch. Leave one of them out."
             )
+        if self.padding_free and self.neftune_noise_alpha:
+            raise ConsistencyError(
+                "`padding_free` cannot be used with `neftune_noise_alpha`: the noise of a row depends on its length, and a batch "
+                "without padding is one long row. Leave one of them out."
+            )
         if self.log_layer_distances and not self.log_consistency_metrics:
             raise ConsistencyError("`log_layer_distances` needs `log_consistency_metrics`.")
 

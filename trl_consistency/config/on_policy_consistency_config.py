@@ -274,6 +274,11 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         """Refuses options of `DistillationConfig` that on-policy consistency training does not support."""
         own_teacher = "the reference is the initial policy, or the trainer's `ref_model`"
         refused = {
+            f"neftune_noise_alpha={self.neftune_noise_alpha} and share_prefix": (
+                self.neftune_noise_alpha and self.share_prefix,
+                "the noise of a row depends on its length, and prompts and rollouts are rows of their own then; "
+                "`share_prefix: false` can have it",
+            ),
             "teacher_model_name_or_path": (self.teacher_model_name_or_path, own_teacher),
             "teacher_model_revision": (self.teacher_model_revision, own_teacher),
             "teacher_model_init_kwargs": (self.teacher_model_init_kwargs, own_teacher),

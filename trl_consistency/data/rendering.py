@@ -108,6 +108,23 @@ def get_tokenizer(processing_class: ProcessingClass) -> PreTrainedTokenizerBase:
     return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
 
 
+def check_same_tokens(processing_class: ProcessingClass, ref_model: str, trust_remote_code: bool = False) -> None:
+    """
+    Raises [`ConsistencyError`] if a token has another number in the tokenizer of `ref_model`. Tokens that only one of them
+    has may differ, and a folder may hold no tokenizer.
+    """
+    try:
+        theirs = get_tokenizer(load_processing_class(ref_model, trust_remote_code=trust_remote_code)).get_vocab()
+    except ConsistencyError:
+        return
+    for token, number in get_tokenizer(processing_class).get_vocab().items():
+        if theirs.get(token, number) != number:
+            raise ConsistencyError(
+                f"`ref_model` has another tokenizer than the model: {token!r} is token {number} of the model's and {theirs[token]} of "
+                "the reference's, so that it would read other texts. Use a reference with the same vocabulary."
+            )
+
+
 def skips_template(processing_class: ProcessingClass, *prompts: Prompt) -> bool:
     """Whether the prompts are text that goes through no chat template, though the tokenizer has one."""
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]

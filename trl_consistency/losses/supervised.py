@@ -60,7 +60,12 @@ def _by_row(values: Tensor, flat: FlatBatch | None) -> Tensor:
 
 
 def supervised_row_losses(
-    model: nn.Module, unwrapped: nn.Module, inputs: dict[str, Any], loss_type: str, padding_free: bool = False
+    model: nn.Module,
+    unwrapped: nn.Module,
+    inputs: dict[str, Any],
+    loss_type: str,
+    padding_free: bool = False,
+    label_smoothing: float = 0.0,
 ) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
     """Returns the loss of a batch by row, and the other metrics that [`~trl.SFTTrainer`] logs."""
     inputs.pop("is_anchor")
@@ -73,6 +78,11 @@ def supervised_row_losses(
     losses = -outputs.log_probs  # (rows, tokens - 1), zero outside the completion
     if loss_type == "dft":
         losses = losses * outputs.log_probs.exp()
+    if label_smoothing:
+        unlabelled = {name: value for name, value in inputs.items() if name != "labels"}
+        log_probs = model(**unlabelled, use_cache=False).logits[:, :-1].float().log_softmax(-1)
+        uniform = -log_probs.mean(-1) * outputs.label_mask
+        losses = (1 - label_smoothing) * losses + label_smoothing * uniform
     values = {"bct": losses, "entropy": outputs.entropy, "mean_token_accuracy": outputs.is_top1}
     counts = _by_row(outputs.label_mask, flat)
     rows = {name: RowLosses(_by_row(value.float(), flat), counts) for name, value in values.items()}

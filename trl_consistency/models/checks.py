@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import constants
 from peft import PeftConfig, PeftMixedModel, PeftModel, PromptLearningConfig, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
@@ -55,7 +56,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     if peft_config is not None:
         _check_new_adapter(peft_config)
     if not isinstance(model, str):
-        _check_own_adapters(model, peft_config)
+        check_own_adapters(model, peft_config)
         _check_routers(model.config, args)
         return getattr(model.config.get_text_config(), "vocab_size", None)
     options = args.model_init_kwargs or {}
@@ -191,13 +192,19 @@ def _check_new_adapter(config: Any) -> None:
             )
 
 
-def _check_own_adapters(model: Any, peft_config: Any) -> None:
+def check_own_adapters(model: Any, peft_config: Any = None) -> None:
     """Raises [`ConsistencyError`] for a loaded model whose adapters would not be trained or saved as expected."""
     if getattr(model, "_hf_peft_config_loaded", False):
         raise ConsistencyError(
             "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which is not seen here: parts of "
             "it would not be trained, and the model card would know of none. Give the trainer a `peft_config`, or a model by "
             "`get_peft_model` or `PeftModel.from_pretrained(..., is_trainable=True)`."
+        )
+    is_adapter = isinstance(model, PeftModel | PeftMixedModel)
+    if not is_adapter and any(isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper) for part in model.modules()):
+        raise ConsistencyError(
+            "The model holds the layers of an adapter that was made of it before (PEFT changes the model itself), and what is "
+            "saved would not hold them. Load the model again, or take them out with the adapter's `unload()`."
         )
     faults = {"is a `PeftMixedModel`, which cannot be saved": isinstance(model, PeftMixedModel)}
     if peft_config is not None:

@@ -77,9 +77,13 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
         quantization_config=get_quantization_config(model_args),
         peft_config=get_peft_config(model_args),
     )
-    for dataset in (trainer.train_dataset, trainer.eval_dataset):
-        _check_lengths(dataset, training_args.max_length)
+    for given, dataset in ((train_dataset, trainer.train_dataset), (eval_dataset, trainer.eval_dataset)):
+        _check_lengths(given, dataset, training_args.max_length)
     trainer.train(resume_from_checkpoint=checkpoint)
+    if trainer.state.global_step == 0:
+        raise ConsistencyError(
+            "No step was trained, since the data made no batch: nothing is saved. Check their rows."
+        )
     _check_finite(trainer)
     trainer.save_model(training_args.output_dir)
     end_run(trainer)
@@ -98,10 +102,23 @@ def _preferences(splits: Any, split: str, option: str) -> Any:
     return dataset
 
 
-def _check_lengths(dataset: Any, max_length: int | None) -> None:
-    """Raises [`ConsistencyError`] for answers that DPO would cut, as often the whole of them, without a word."""
-    if max_length is None or not isinstance(dataset, Dataset):
+def _check_lengths(given: Any, dataset: Any, max_length: int | None) -> None:
+    """
+    Raises [`ConsistencyError`] for answers that DPO would cut, as often the whole of them, without a word, or that it left
+    out of the `given` rows because their prompts leave no room.
+    """
+    if max_length is None or dataset is None:
         return
+    if not isinstance(dataset, Dataset):
+        raise ConsistencyError(
+            f"Streamed rows longer than `max_length` ({max_length} tokens) would be cut without a word. Set `max_length: null`, or "
+            "load the data without streaming."
+        )
+    if left_out := len(given) - len(dataset):
+        raise ConsistencyError(
+            f"{left_out} of {len(given)} row(s) have prompts that fill `max_length` ({max_length} tokens), so that nothing of their "
+            "answers would be trained on. Raise it, or set `max_length: null`."
+        )
     columns = zip(dataset["prompt_ids"], dataset["chosen_ids"], dataset["rejected_ids"], strict=True)
     longest = [len(prompt) + max(len(chosen), len(rejected)) for prompt, chosen, rejected in columns]
     cut = [row for row, length in enumerate(longest) if length > max_length]

@@ -34,11 +34,12 @@ from ..errors import ConsistencyError
 from ..files import write_text
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
-from ..models.checks import check_model, context_length
+from ..models.checks import check_model, check_own_adapters, context_length
 from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
 from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
+from ..models.sharding import is_sharded
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
 from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .callbacks.dose import DoseCheck
@@ -267,6 +268,7 @@ class PairTrainer(PushMixin, _Trainer):
                 "is_trainable=True)`, or give a `peft_config`."
             )
         self.checked_options = built_in_options(args)
+        self.checked_model = self.accelerator.unwrap_model(self.model)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
@@ -333,6 +335,8 @@ class PairTrainer(PushMixin, _Trainer):
         check_assigned(self)
         if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
             check_weights_unchanged(self)
+            if not is_sharded(self.accelerator):
+                check_own_adapters(self.model)
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
@@ -385,6 +389,8 @@ class PairTrainer(PushMixin, _Trainer):
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:  # of training: a callback may have left the model in evaluation mode
+            self.model.train()
         if self.model.training:
             anchor_share, means, of_anchors = self._meter.means(self.accelerator)
             logs |= self._train_metrics(means)

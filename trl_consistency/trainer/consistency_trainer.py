@@ -421,7 +421,12 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         with torch.no_grad(), self.compute_loss_context_manager():
             if self.paired_loss is None:
                 losses, watched = supervised_row_losses(
-                    model, self.model, inputs, self.args.loss_type, self.args.padding_free
+                    model,
+                    self.model,
+                    inputs,
+                    self.args.loss_type,
+                    self.args.padding_free,
+                    self.args.label_smoothing_factor,
                 )
             else:
                 losses, watched = self._call_wrapped(model, self.paired_loss, inputs)

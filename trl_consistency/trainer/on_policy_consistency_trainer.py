@@ -16,6 +16,7 @@ from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.eval_sets import EvalDataset
 from ..data.pairs import AnyDataset
 from ..data.prepare import prepare_pairs
+from ..data.rendering import check_same_tokens
 from ..errors import ConsistencyError
 from ..finite import explained_sampling
 from ..generation.options import evaluating, own_options
@@ -204,6 +205,12 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             check_reference_files(self.ref_model, args.trust_remote_code)
         elif self.ref_model is not None:
             check_separate(self.ref_model, model)
+
+    def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
+        can_render = super()._check_template(processing_class, args, datasets)
+        if isinstance(self.ref_model, str):
+            check_same_tokens(processing_class, self.ref_model, args.trust_remote_code)
+        return can_render
 
     def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
         return prepare_pairs(

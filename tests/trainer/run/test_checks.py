@@ -130,3 +130,47 @@ def test_weights_that_change_after_the_trainer_was_made(tmp_path, model_dir, use
         next(trainer.model.parameters()).add_(0.1)
     with pytest.raises(ConsistencyError, match="weights were changed after the trainer was made"):
         getattr(trainer, use)()
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_model_with_the_layers_of_an_earlier_adapter(tmp_path, lora):
+    """Its weights took part in the new training, and no saved folder had them."""
+    model = make_model()
+    get_peft_model(model, LoraConfig(r=4, target_modules=["o_proj"], modules_to_save=["norm"]))
+    options = {"args": make_config(tmp_path), "train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
+    with pytest.raises(ConsistencyError, match="holds the layers of an adapter that was made of it before"):
+        ConsistencyTrainer(model, peft_config=LoraConfig(target_modules=["q_proj"]) if lora else None, **options)
+
+
+def test_base_weights_that_are_unfrozen_after_the_trainer_was_made(tmp_path):
+    """They were trained, and not saved with the adapter."""
+    options = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer(), "peft_config": LORA}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, max_steps=1), **options)
+    trainer.model.get_base_model().model.norm.weight.requires_grad_(True)
+    with pytest.raises(ConsistencyError, match=r"trains weights of its base \(such as .*norm.weight\)"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate"])
+def test_model_that_is_replaced_after_the_trainer_was_made(tmp_path, use):
+    """The old one was still compared, and the new one saved."""
+    pairs = make_pairs(4)
+    options = {"train_dataset": pairs, "eval_dataset": pairs, "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, method="kl", max_steps=1), **options)
+    trainer.model = make_model(seed=1)
+    with pytest.raises(ConsistencyError, match="`model` was assigned after the trainer was made"):
+        getattr(trainer, use)()
+
+
+def test_adapter_that_is_switched_after_the_trainer_was_made(tmp_path):
+    """The saved folder held the other one, untrained, where an adapter is loaded from."""
+    trainer = ConsistencyTrainer(
+        get_peft_model(make_model(), LORA),
+        make_config(tmp_path, max_steps=1),
+        train_dataset=make_pairs(4),
+        processing_class=make_tokenizer(),
+    )
+    trainer.model.add_adapter("other", LORA)
+    trainer.model.set_adapter("other")
+    with pytest.raises(ConsistencyError, match="has several adapters, and others than `default` are active"):
+        trainer.train()

@@ -379,6 +379,14 @@ def test_changed_base_of_a_reference(copy):
     assert trainer.state.global_step == 4
 
 
+def test_another_end_of_a_rollout(copy):
+    """The rollouts of the resumed run ended elsewhere, and the card said nothing."""
+    trainer = make_trainer(copy("opct"), **BEGUN["opct"])
+    trainer.processing_class.eos_token = "<|endoftext|>"
+    with pytest.raises(ConsistencyError, match=r"`eos_token`: <\|im_end\|> there, <\|endoftext\|> here"):
+        trainer.train(resume_from_checkpoint=True)
+
+
 def test_targets_of_the_same_options(copy):
     """As when the cache was edited."""
     directory = copy("generated")

@@ -196,6 +196,10 @@ def check_assigned(trainer: Any) -> None:
     for name, dataset in {"train_dataset": trainer.train_dataset, **named(trainer.eval_dataset)}.items():
         if not is_prepared(dataset):
             raise ConsistencyError(f"`{name}` was assigned after the trainer was made. Make a new trainer with it.")
+    if trainer.accelerator.unwrap_model(trainer.model) is not trainer.checked_model:
+        raise ConsistencyError(
+            "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
+        )
     for name, was in trainer.checked_options.items():
         if (now := getattr(trainer.args, name)) != was:
             raise ConsistencyError(

@@ -15,6 +15,7 @@ from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 
 from ...data.pairs import AnyDataset
 from ...data.prepare import needs_targets
+from ...data.rendering import get_tokenizer
 from ...errors import ConsistencyError, one_line
 from ...passes.reference import GivenReference, StartReference
 from .best_checkpoint import best_step
@@ -71,6 +72,8 @@ class RunRecord:
                 **describe_model(trainer.model, generates),
                 **describe_own_optimizer(trainer),
             }
+            if generates:
+                self._of_trainer["eos_token"] = get_tokenizer(trainer.processing_class).eos_token
             if args.rolls_out and isinstance(trainer._reference, GivenReference):
                 self._of_trainer["reference"] = f"{trainer._reference.checksum:x}"
         run = describe_options(args, generates) | self._of_trainer | {"rows_per_step": rows_per_step(trainer)}
