@@ -211,7 +211,7 @@ def _squeezed(text: str) -> str:
 
 # What says which letter is chosen: "the answer is", "I choose", "The correct option is", "\\boxed{".
 _CHOICE = (
-    r"(?i:\banswer[\"']?(?:\s+(?:is|would\s+be|must\s+be|should\s+be))?\s*[:=>-]?|"
+    r"(?i:\banswer[\"']?(?:\s+(?:is|would\s+be|must\s+be|should\s+be))?\s*[:=>]?|"
     r"(?:\bAntwort(?:\s+ist)?|\br\u00e9ponse(?:\s+est)?|\brespuesta(?:\s+correcta)?(?:\s+es)?(?:\s+la)?|\u7b54\u6848[\u662f\u4e3a\u70ba]?)\s*:?|"
     r"\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)|"
     r"\b(?:correct|right|best|my)\s+(?:option|choice)(?:\s+is)?\s*:?|\A\W*it(?:'s|\s+is)|"
@@ -259,7 +259,7 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
 
 def _lists_others(text: str, letter: str, first: str) -> bool:
     """Returns whether a text goes through the choices: "A. leek is none. B. pear is one." """
-    listed = re.finditer(rf"(?:\n|[.!?;]\s)[\s*_(\[]*{letter}[).:\]]", text)
+    listed = re.finditer(rf"(?:\n|[.!?;]\s)[\s*_(\[]*{letter}(?:[).:\]]|\s+[-\u2013\u2014]\s)", text)
     return any(match[1] != first for match in listed)
 
 
@@ -272,6 +272,9 @@ _POLAR = (frozenset(["yes", "no"]), frozenset(["true", "false"]))
 # Where a reply says it: at its beginning, that of a clause, or after "the answer is"; not as a question ("Yes? No.").
 _SAID = r"(?:\A|[.!?:;,\n]\s*|\b(?:the\s+answer\s+is|it(?:'s|\s+is)\s+a|I(?:'d|\s+would)?\s+(?:say|think)|actually),?\s+)[\W_]*"
 _UNASKED = r"\b(?!\s*(?:or\s+\w+\s*)?\?)"
+_ALONE = re.compile(
+    r"[*_\"']*(?:\s*$|[.,;!\n])"
+)  # what is not said first must stand alone: not "No animals were harmed."
 _YES_NO = re.compile(
     rf"{_SAID}(yes|no){_UNASKED}(?!\s+(?:one|idea|answer|doubt|problem|worries|way|more|longer|matter|need|wonder|other|such)\b|\.\s*\d)"
     r"(?:\s+(?:and|or)\s+(yes|no)\b)?",
@@ -298,10 +301,14 @@ def polar_answers(text: str, answers: Collection[str]) -> list[str]:
     said: list[str] = []
     if "yes" in spelt:
         for match in _YES_NO.finditer(text):
+            if said and not _ALONE.match(text, match.end()):
+                continue
             said = [] if _SECOND_THOUGHT.search(text, 0, match.start(1)) else said
             said += [word.lower() for word in match.groups() if word]
     else:
         for match in _TRUE_FALSE.finditer(text):
+            if said and not _ALONE.match(text, match.end()):
+                continue
             said = [] if _SECOND_THOUGHT.search(text, 0, match.start(2)) else said
             word = match[2].lower()
             said.append({"true": "false", "false": "true"}[word] if match[1] else word)

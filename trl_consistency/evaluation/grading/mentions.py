@@ -13,7 +13,7 @@ _CONTEXT = 80
 _REST_OF_CLAUSE = r"(?:(?!\b(?:but|because|though|although|yet|since)\b|\.\s+(?:$|(?-i:[A-Z\"'*(])))[^!?;:,\n])*$"
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|"
-    r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that)|(?:I|we) (?:\w+ )?doubt|hardly|no way|anything but|except(?: for)?|mistake to say|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
+    r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that)|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistake to say|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
     r"n['\u2019]t\b)" + _REST_OF_CLAUSE,
     re.IGNORECASE,
 )

@@ -76,7 +76,8 @@ _DIGITS |= {
 }
 _LARGE = r"(?:hundred|thousand|million|billion|trillion)\b"
 _NUMBER = re.compile(
-    rf"(?<!-)\b(?:{'|'.join(sorted(_DIGITS, key=len, reverse=True))})\b(?!-|\s+{_LARGE})", re.IGNORECASE
+    rf"(?<!-)\b(?:{'|'.join(sorted(_DIGITS, key=len, reverse=True)).replace('-', '[- ]')})\b(?!-|\s+{_LARGE})",
+    re.IGNORECASE,
 )
 
 
@@ -96,4 +97,4 @@ def without_accents(text: str) -> str:
 
 def with_digits(text: str) -> str:
     """Returns a text with its numbers below a hundred, but not "one", in digits: "six legs" is "6 legs"."""
-    return _NUMBER.sub(lambda of: _DIGITS[of[0].lower()], text)
+    return _NUMBER.sub(lambda of: _DIGITS[of[0].lower().replace(" ", "-")], text)
