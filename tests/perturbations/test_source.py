@@ -86,6 +86,25 @@ FAULTS = {
     "unknown answer": ({**MC, "answer": "horse"}, "`answer` 'horse' is not one of the 3 choices"),
     "two meanings": ({**MC, "choices": ["1", "0"], "answer": "1"}, r"'1' could mean \(A\) or \(B\): give letters"),
     "letter and text": ({**MC, "choices": ["B", "A"], "answer": "A"}, r"'A' could mean \(A\) or \(B\)"),
+    "number and index": ({**MC, "choices": [2, 3, 4], "answer": 2}, r"2 could mean \(A\) or \(C\): give letters"),
+    "own letters": (
+        {**MC, "choices": ["(A) dog", "(B) cow"]},
+        "`choices` begin with letters of their own, such as '\\(A\\) dog'",
+    ),
+    "own letters with points": ({**MC, "choices": ["A. dog", "B. cow"]}, "begin with letters of their own"),
+    "wrong is right in another case": (
+        {"question": "x", "answer": "Paris", "wrong_answer": "paris"},
+        "holds the right answer",
+    ),
+    "wrong is right with an article": (
+        {"question": "x", "answer": "Nile", "wrong_answer": "the Nile"},
+        "holds the right",
+    ),
+    "wrong is right with a comma": ({"question": "x", "answer": "13000", "wrong_answer": "13,000"}, "holds the right"),
+    "wrong is an alias in another case": (
+        {"question": "x", "answer": "Paris", "aliases": ["City of Light"], "wrong_answer": "city of light"},
+        "names of the right answer, and 'City of Light' is given as a wrong one",
+    ),
     "labels": ({**MC, "choices": {"text": ["a", "b"], "label": ["A"]}}, "2 texts but 1 labels"),
     "wrong is right": ({**MC, "answer": 1, "wrong_answer": "B"}, "`wrong_answer` holds the right answer, 'cow'"),
     "list as an answer": ({"question": "x", "answer": ["a"]}, "`answer` must be text"),

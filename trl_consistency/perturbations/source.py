@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_uppercase
@@ -206,12 +207,14 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     choices, labels = _read_choices(row, columns.choices)
     if instruction is None:
         instruction = CHOICE_INSTRUCTION if choices else ""
-    answer = _read_answer(row, columns.answer, choices, labels)
+    answer = _read_answer(row, columns.answer, choices, labels, columns.choices)
     given = _read_wrong_answers(row, columns.wrong_answer, choices, labels)
     if "aliases" in columns.keep:
         row["aliases"] = _read_aliases(row, answer, () if choices else given)
     right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
-    if answer and any((choices[ascii_uppercase.index(wrong)] if choices else wrong) == right for wrong in given):
+    if answer and any(
+        choices[ascii_uppercase.index(wrong)] == right if choices else _is_same(wrong, right) for wrong in given
+    ):
         raise ConsistencyError(f"`{columns.wrong_answer}` holds the right answer, {right!r}")
     wrong_answers = given
     if choices:
@@ -288,14 +291,31 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[tup
         raise ConsistencyError(f"`{name}` has {len(values)} choice(s), not 2 to {len(ascii_uppercase)}")
     if labels and len(labels) != len(values):
         raise ConsistencyError(f"`{name}` has {len(values)} texts but {len(labels)} labels")
-    return tuple(map(_text, values)), tuple(map(str, labels))
+    texts = tuple(map(_text, values))
+    if all(re.match(rf"\s*\(?{of}[).:]\s", text) for of, text in zip(ascii_uppercase, texts, strict=False)):
+        raise ConsistencyError(f"`{name}` begin with letters of their own, such as {texts[0]!r:.40}: leave these out")
+    return texts, tuple(map(str, labels))
 
 
-def _read_answer(row: Mapping[str, Any], column: str | None, choices: tuple[str, ...], labels: tuple[str, ...]) -> str:
+def _read_answer(
+    row: Mapping[str, Any],
+    column: str | None,
+    choices: tuple[str, ...],
+    labels: tuple[str, ...],
+    columns: tuple[str, ...],
+) -> str:
     value = row.get(column) if column else None
     if value is None or value == "":
         return ""
-    return _letter(value, column, choices, labels) if choices else _free_answer(value, column)
+    are_numbers = not labels and _has_numbers(row, columns)
+    return _letter(value, column, choices, labels, are_numbers) if choices else _free_answer(value, column)
+
+
+def _has_numbers(row: Mapping[str, Any], columns: tuple[str, ...]) -> bool:
+    """Returns whether all choices are numbers, and not text."""
+    values = [row.get(column) for column in columns]
+    values = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    return all(isinstance(value, int | float) for value in values if value not in (None, ""))
 
 
 def _read_wrong_answers(
@@ -318,7 +338,7 @@ def _read_aliases(row: Mapping[str, Any], answer: str, wrong_answers: tuple[str,
     aliases = list(_read_wrong_answers(row, "aliases", (), ()))
     if aliases and not answer:
         raise ConsistencyError("`aliases` are other names of the answer, and there is none")
-    wrong = next((alias for alias in aliases if alias in wrong_answers), None)
+    wrong = next((alias for alias in aliases if any(_is_same(alias, of) for of in wrong_answers)), None)
     if wrong:
         raise ConsistencyError(f"`aliases` are names of the right answer, and {wrong!r} is given as a wrong one")
     return aliases
@@ -331,15 +351,30 @@ def _free_answer(value: Any, column: str | None) -> str:
     return text
 
 
-def _letter(value: Any, column: str | None, choices: tuple[str, ...], labels: tuple[str, ...]) -> str:
+def _is_same(one: str, other: str) -> bool:
+    """Returns whether two answers are one in another spelling: "Nile" and "the Nile", "13000" and "13,000"."""
+    return _spelling(one) == _spelling(other)
+
+
+def _spelling(answer: str) -> str:
+    words = re.sub(r"(?<=\d),(?=\d{3})", "", " ".join(answer.split()))
+    words = re.sub(r"^the ", "", words, flags=re.IGNORECASE)
+    return words if len(words) < 4 else words.lower()  # short ones are read in their own case alone
+
+
+def _letter(
+    value: Any, column: str | None, choices: tuple[str, ...], labels: tuple[str, ...], are_numbers: bool = False
+) -> str:
     """Returns the letter of the choice that an answer names by its label, letter, text or index from 0."""
     text = _text(value, column).strip()
     if text in labels:
         return ascii_uppercase[labels.index(text)]
     letters = ascii_uppercase[: len(choices)]
     meant = {letters[int(text)]} if text.isdecimal() and int(text) < len(choices) else set()
-    if isinstance(value, str):  # a number is an index, text may be any of the three
+    if isinstance(value, str):
         meant.update(letter for letter in letters if letter == text)
+    # A number is an index, unless the choices are numbers, too; text may be any of the three.
+    if isinstance(value, str) or are_numbers:
         meant.update(letter for letter, choice in zip(letters, choices, strict=True) if choice.strip() == text)
     # Two choices of the same text are the same answer.
     if len({choices[letters.index(letter)] for letter in meant}) > 1:

@@ -18,7 +18,7 @@ from ..answers.replies import (
 )
 from ..row_kinds import Unread, kind_of, right_answers
 from .definite import gives_answer
-from .graders import denied_answer, denies, named_answers, polar_answer, reading_key, refuses, stated_choice
+from .graders import denied_answer, denies, named_answers, polar_answers, reading_key, refuses, stated_choice
 from .judge import ABSTENTION, Judge, Judgement, judge_prompt, offers_suggestion
 from .names import Candidates, Names, answer_of, is_right, not_asked, possible_answers
 
@@ -131,8 +131,9 @@ def _grade(
     if (offered := offered_letters(row)) or are_letters(possible):
         letter = stated_choice(said, {*(offered or possible), *"ABCDEFGH"})
         return _grade_question(row, letter, "choice")
-    if (polar := polar_answer(said, own_answers(row))) is not None:
-        return _grade_question(row, polar, STATED)
+    if polar := polar_answers(said, own_answers(row)):
+        both = Grade("unread", None, "names both", STATED)
+        return both if len(polar) > 1 else _grade_question(row, polar[0], STATED)
     question = last_text(row["clean_prompt"])
     as_own = {name: _own(row, possible, name) for name in not_asked(row, question, possible)}
     own = {name: answer for name, answer in as_own.items() if answer in (row["answer"], row.get("biased_answer"))}

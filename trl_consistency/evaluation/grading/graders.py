@@ -1,6 +1,7 @@
 """Finds the answer that a text gives, and whether it is a refusal."""
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
@@ -11,8 +12,15 @@ from .typography import as_read, with_digits, without_accents
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
 # ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"); a number also in "1/2", "3:45" and "5+7".
-_BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+])\d)"
-_AFTER = r"(?!\w|-\w|[.,]\d|[+#]|(?<=\d)[/:]\d)"
+# and neither in "2 million", "10^9" and "2 / 3". Scripts without spaces have no such edges: "法国的首都是巴黎。"
+_HAN = r"\u3005\u3400-\u9fff\uf900-\ufaff"
+_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_PARTICLES = r"\uac00-\ud7af"  # Korean has spaces, but none before its particles
+_BEFORE = (
+    rf"(?:(?<=[{_UNSPACED}])|(?=[{_UNSPACED}])|(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+^])\d)(?!(?<=\*\*)(?<=\d\*\*)\d))"
+)
+_LARGE = r"(?<=\d)\s?(?:hundred|thousand|million|billion|trillion)\b"
+_AFTER = rf"(?:(?=[{_UNSPACED}{_PARTICLES}])|(?<=[{_UNSPACED}])|(?!\w|-\w|[.,]\d|[+#]|(?<=\d)(?:[/:]|\s?\^\s?|\*\*|\s/\s)\d|{_LARGE}))"
 
 # Words joined by hyphens, and one of the hyphens between letters in a regular expression.
 _HYPHENATED = re.compile(r"(?<![\w-])[^\W\d_]+(?:-[^\W\d_]+)+(?![\w-])")
@@ -52,7 +60,7 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
     Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in
     the same case, or begin with a capital. If none is found, candidates of four letters or more match in any case ("In"
     and "in" are different words) and with other accents, in lower case only if the text begins in lower case ("once more"
-    does not name More). If none is found then either, numbers from two to twelve may stand in words.
+    does not name More). If none is found then either, numbers below a hundred may stand in words.
 
     A candidate does not count where its clause denies it ("not Rome", "Rome is not") or gives no answer ("I cannot tell you
     about Rome"), where it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"), where the clause is about something
@@ -185,6 +193,8 @@ def _pattern(words: str) -> str:
     if quantity := _QUANTITY.fullmatch(words):
         return rf"{re.escape(quantity[1])}[\s-]?{re.escape(quantity[2])}"
     first, rest = words[0], _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(re.escape, words[1:].split(" "))))
+    if len(words) == 1 and re.match(f"[{_HAN}]", words):
+        return rf"{words}(?![{_HAN}])"  # "水" is not in "水星"
     has_capital = first.islower() and len(first.upper()) == 1
     return f"[{first}{first.upper()}]{rest}" if has_capital else re.escape(first) + rest
 
@@ -201,10 +211,15 @@ def _squeezed(text: str) -> str:
 
 # What says which letter is chosen: "the answer is", "I choose", "The correct option is", "\\boxed{".
 _CHOICE = (
-    r"(?i:\banswer(?:\s+is)?\s*:?|\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)|"
+    r"(?i:\banswer[\"']?(?:\s+(?:is|would\s+be|must\s+be|should\s+be))?\s*[:=>]?|"
+    r"(?:\bAntwort(?:\s+ist)?|\br\u00e9ponse(?:\s+est)?|\brespuesta(?:\s+correcta)?(?:\s+es)?(?:\s+la)?|\u7b54\u6848[\u662f\u4e3a\u70ba]?)\s*:?|"
+    r"\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)|"
     r"\b(?:correct|right|best|my)\s+(?:option|choice)(?:\s+is)?\s*:?|\A\W*it(?:'s|\s+is)|"
-    r"\\boxed\{(?:\\text\{)?)"
+    r"(?<=[.,;])(?<!\bno,)\s+(?:so\s+)?it(?:'s|\s+is)(?=[\s*_\"(]*(?-i:[A-Z])\)?(?:[.,;!*]|\s*$))|"
+    r"\\boxed\{(?:\\(?:text|textbf|mathrm|mathbf)\{)?)(?:\s*\b(?i:option|choice|letter)\b)?"
 )
+# "If the answer is B, ..."
+_SUPPOSED = re.compile(r"\b(?:if|suppose|assuming)\b[^.!?,;\n]{0,60}$", re.IGNORECASE)
 
 
 def stated_choice(text: str, letters: Iterable[str]) -> str | None:
@@ -225,14 +240,15 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     letter = f"([{''.join(map(re.escape, sorted(set(letters))))}])"
     if letter == "([])":
         return None
-    text = text.replace(_APOSTROPHE, "'")
+    text = unicodedata.normalize("NFKC", text).replace(_APOSTROPHE, "'")
     alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
-    again = r"(?:\A|(?<=[.!?;,\n]))\s{0,3}(?i:no\b[,:.!]|(?:wait|correction|i meant?|or rather|scratch that)\b[,:.!]?)"
-    corrected = rf"""(?:(?:(?i:\bactually),?|{again})(?:\s+it(?:'s|\s+is))?[\s*_`"'(\[]*(?=[A-Z](?!\)?\s+that\b)(?:[).*,!]|\s*$)))"""
+    again = r"(?:\A|(?<=[.!?;,\n]))\s{0,3}(?i:no\b[,:.!]|(?:no\s+)?(?:wait|correction|i meant?|or rather|scratch that)\b[,:.!]?)"
+    corrected = rf"""(?:(?:(?i:\bactually),?|{again})(?:\s+(?i:it)(?:'s|\s+is))?[\s*_`"'(\[]*(?=[A-Z](?!\)?\s+that\b)(?:[).*,!]|\s*$)))"""
     named = rf"""(?:{_CHOICE}[\s*_`"'(\[]*|{corrected}){letter}{alone}(?![\w'])"""
-    first = rf"""\A(?:\W*(?i:option|choice|ans)\b)?[\s*_`"'(\[:.]*{letter}{alone}(?:[).:,\]*]|\s*$|\s*\n|\s+(?:is\s+(?:the|correct|right|true|my)|because)\b)(?!\W*or\b)"""
+    first = rf"""\A(?:\W*(?i:yes|no|sure|ok|okay|so|sorry|hence|thus|therefore)\b[,.!:]?)?(?:\W*(?i:option|choice|ans)\b)?[\s*_`"'(\[:.]*{letter}{alone}(?:[).:,\]*`\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s+(?:the|correct|right|true|my)|because)\b)(?!\W*or\b)"""
     for pattern in (named, first):
-        said = given(text, re.finditer(pattern, text))
+        there = re.finditer(pattern, text)
+        said = given(text, (of for of in there if not _SUPPOSED.search(text, max(of.start() - 80, 0), of.start())))
         if said and not (pattern is first and _lists_others(text, letter, said[0][1])):
             return said[-1][1]
     if alone_in_lower_case := re.fullmatch(r"""[\s*_`"'(\[]*([a-z])[\s*_`"')\].:]*""", text):
@@ -243,7 +259,7 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
 
 def _lists_others(text: str, letter: str, first: str) -> bool:
     """Returns whether a text goes through the choices: "A. leek is none. B. pear is one." """
-    listed = re.finditer(rf"(?:\n|[.!?;]\s)[\s*_(\[]*{letter}[).:\]]", text)
+    listed = re.finditer(rf"(?:\n|[.!?;]\s)[\s*_(\[]*{letter}(?:[).:\]]|\s+[-\u2013\u2014]\s)", text)
     return any(match[1] != first for match in listed)
 
 
@@ -253,28 +269,50 @@ def denied_answer(biased_answer: str) -> str | None:
 
 
 _POLAR = (frozenset(["yes", "no"]), frozenset(["true", "false"]))
-_YES_NO = re.compile(r"\W*(yes|no)\b(?!\s+(?:one|idea|answer|doubt)\b)", re.IGNORECASE)
-_TRUE_FALSE = re.compile(
-    r"\W*(?:(?:it|this|that|the\s+(?:answer|statement))(?:'s|\s+is)\s+(not\s+)?)?(?:the\s+statement\s+is\s+)?(true|false)\b",
+# Where a reply says it: at its beginning, that of a clause, or after "the answer is"; not as a question ("Yes? No.").
+_SAID = r"(?:\A|[.!?:;,\n]\s*|\b(?:the\s+answer\s+is|it(?:'s|\s+is)\s+a|I(?:'d|\s+would)?\s+(?:say|think)|actually),?\s+)[\W_]*"
+_UNASKED = r"\b(?!\s*(?:or\s+\w+\s*)?\?)"
+_ALONE = re.compile(
+    r"[*_\"']*(?:\s*$|[.,;!\n])"
+)  # what is not said first must stand alone: not "No animals were harmed."
+_YES_NO = re.compile(
+    rf"{_SAID}(yes|no){_UNASKED}(?!\s+(?:one|idea|answer|doubt|problem|worries|way|more|longer|matter|need|wonder|other|such)\b|\.\s*\d)"
+    r"(?:\s+(?:and|or)\s+(yes|no)\b)?",
     re.IGNORECASE,
 )
+_TRUE_FALSE = re.compile(
+    rf"{_SAID}(?:(?:it|this|that|(?:the|your)\s+(?:answer|statement|claim))(?:'s|\s+is|(?=\s+isn't))\s*((?:not|isn't)\s+)?)?"
+    rf"(?:(?:absolutely|entirely|completely|definitely|indeed|actually)\s+)?(?:the\s+statement\s+is\s+)?(true|false){_UNASKED}",
+    re.IGNORECASE,
+)
+# "No, wait. Yes."
+_SECOND_THOUGHT = re.compile(r"\b(?:wait|actually|correction|scratch\s+that|i\s+mean)\b", re.IGNORECASE)
 
 
-def polar_answer(text: str, answers: Collection[str]) -> str | None:
+def polar_answers(text: str, answers: Collection[str]) -> list[str]:
     """
-    Returns which of two answers, yes and no or true and false, a reply opens with: "No, the Earth is not flat." Returns None if
-    the answers are others, or the reply opens with neither.
+    Returns which of two answers, yes and no or true and false, a reply says: one for "No, the Earth is not flat.", both for
+    "Yes and no." Returns none if the answers are others, or the reply says neither.
     """
     spelt = {answer.lower(): answer for answer in answers}
     if len(spelt) < 2 or frozenset(spelt) not in _POLAR:
-        return None
+        return []
+    text = text.replace(_APOSTROPHE, "'")
+    said: list[str] = []
     if "yes" in spelt:
-        said = _YES_NO.match(text)
-        return spelt[said[1].lower()] if said else None
-    said = _TRUE_FALSE.match(text.replace(_APOSTROPHE, "'"))
-    if said is None:
-        return None
-    return spelt[{"true": "false", "false": "true"}[said[2].lower()] if said[1] else said[2].lower()]
+        for match in _YES_NO.finditer(text):
+            if said and not _ALONE.match(text, match.end()):
+                continue
+            said = [] if _SECOND_THOUGHT.search(text, 0, match.start(1)) else said
+            said += [word.lower() for word in match.groups() if word]
+    else:
+        for match in _TRUE_FALSE.finditer(text):
+            if said and not _ALONE.match(text, match.end()):
+                continue
+            said = [] if _SECOND_THOUGHT.search(text, 0, match.start(2)) else said
+            word = match[2].lower()
+            said.append({"true": "false", "false": "true"}[word] if match[1] else word)
+    return [spelt[word] for word in dict.fromkeys(said)]
 
 
 # Openings of refusals, as attack papers search for them.

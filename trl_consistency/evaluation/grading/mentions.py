@@ -13,21 +13,32 @@ _CONTEXT = 80
 _REST_OF_CLAUSE = r"(?:(?!\b(?:but|because|though|although|yet|since)\b|\.\s+(?:$|(?-i:[A-Z\"'*(])))[^!?;:,\n])*$"
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|"
-    r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that)|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
+    r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that)|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistake to say|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
     r"n['\u2019]t\b)" + _REST_OF_CLAUSE,
     re.IGNORECASE,
 )
 _WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
 _DENIED_AFTER = re.compile(
-    rf"[\"'*_)\u201d\u2019]*(?:\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
-    rf"would\s+be\s+{_WRONG})|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+no)\b",
+    rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
+    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
     re.IGNORECASE,
+)
+# The most common denials of other languages, without that of Spanish and Portuguese before a verb alone ("no").
+_DENIED_ABROAD = re.compile(
+    r"(?:\b(?:nicht|keine?[mnrs]?|pas|niet|no (?:es|son|era|fue)|n\u00e3o (?:\u00e9|era|foi)|non (?:\u00e8|era|sono)|\u043d\u0435|"
+    r"\u0644\u064a\u0633\u062a?)\b|\u4e0d\u662f|\u4e26\u975e|\u5e76\u975e)"
+    r"(?:(?!\b(?:sondern|aber|mais|sino|pero|mas|ma|\u0430|\u043d\u043e|\u0628\u0644)\b|\u800c\u662f)[^.!?;:,\n\u3001\u3002\uff0c\u060c])*$",
+    re.IGNORECASE,
+)
+_DENIED_AFTER_ABROAD = re.compile(
+    r"[\"'*_)\u201d\u2019\u300d]*(?:\u3067\u306f\u306a|\u3067\u306f\u3042\u308a\u307e\u305b\u3093|\u3058\u3083\u306a|[\uc774\uac00]? ?\uc544\ub2c8|"
+    r"\s+ist\s+(?:nicht\s+(?:die|der|das)\b|falsch)|\s+(?:est\s+faux|n['\u2019]est\s+pas)|\s+(?:no\s+es|es\s+falso)\b)"
 )
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
     rf"\b(?:you(?:['\u2019]ve| have)? (?:say|think|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
-    rf"said|says|told (?:you|me)|claims|claimed|suggests|suggested)\b{_REST_OF_CLAUSE}",
+    rf"(?:some|many|most|people|others|they)(?: people)? (?:say|think|believe|claim)|used to (?:say|think|believe)|said|says|told (?:you|me)|claims|claimed|suggests|suggested)\b{_REST_OF_CLAUSE}",
     re.IGNORECASE,
 )
 # The same clause says that no answer is given: "I'm not equipped to provide information about Rome".
@@ -71,6 +82,10 @@ _BESIDE = re.compile(
     r"(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
     r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
+)
+# "West Virginia" does not name Virginia.
+_OTHER_NAME = re.compile(
+    r"\bNew\s+(?=[A-Z])|\b(?:North|South)\s+(?=Carolina|Dakota|Sudan)|\bWest\s+(?=Virginia)|\bEast\s+(?=Timor)|\bEquatorial\s+(?=Guinea)"
 )
 _OPERATOR = r"(?:[+*x\u00d7\u00f7/]|(?:times|plus|minus|divided by|multiplied by|added to)\b)"
 _CALCULATION = r"\b(?:multiply(?:ing)?|divid(?:e|ing)|add(?:ing)?|subtract(?:ing)?|(?:sum|product|difference) of)"
@@ -123,7 +138,9 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
 def is_denied(text: str, match: re.Match[str]) -> bool:
     """Returns whether a mention (the answer is group 1) is denied: "not Rome", "Rome is wrong"."""
     before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
-    return bool(_DENIED.search(before) or _DENIED_AFTER.match(text, match.end(1)))
+    if _DENIED.search(before) or _DENIED_AFTER.match(text, match.end(1)):
+        return True
+    return bool(_DENIED_ABROAD.search(before) or _DENIED_AFTER_ABROAD.match(text, match.end(1)))
 
 
 def _gives_nothing(text: str, match: re.Match[str], before: str) -> bool:
@@ -175,6 +192,11 @@ def without_operands(text: str, found: Iterable[re.Match[str]]) -> Iterator[re.M
 
 def is_function_word(text: str, match: re.Match[str]) -> bool:
     """Returns whether an answer stands as a word of the sentence: "As a guide, I'm new" names neither As nor I."""
+    if match[1][0].isupper() and any(
+        of.end() == match.start(1)
+        for of in _OTHER_NAME.finditer(text, max(match.start(1) - _CONTEXT, 0), match.end(1))
+    ):
+        return True
     if _FUNCTION_WORD.fullmatch(match[1]):
         return bool(_GOES_ON.match(text, match.end(1)))
     before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]

@@ -12,6 +12,8 @@ _LETTERS |= {0x2080 + digit: str(digit) for digit in range(10)}
 _LETTERS |= dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'") | dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")
 _LETTERS |= dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"), "")
 
+_MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
+
 _REWRITTEN = (
     # years: 1914 to 1918, with an en dash
     (re.compile(r"(?<=\d)[\u2012\u2013](?=\d)"), "-"),
@@ -25,21 +27,58 @@ _REWRITTEN = (
     # negative 5, but not 8 minus 5
     (
         re.compile(
-            r"\bnegative\s+(?=\d)|(?:(?<=\bis )|(?<=\bequals )|(?<=\bget )|(?<=[=:] )|\A)minus\s+(?=\d)", re.IGNORECASE
+            r"\bnegative\s+(?=\d)|(?:(?<=\bis )|(?<=\bequals )|(?<=\bget )|(?<=[=:] )|\A)(?:minus|-)\s+(?=\d)",
+            re.IGNORECASE,
         ),
         "-",
     ),
     (re.compile(r"(?<=\d)\s*(?:%|per\s?cent\b)", re.IGNORECASE), "%"),
     (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:C|Celsius|centigrade)\b", re.IGNORECASE), "\u00b0C"),
     (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:F|Fahrenheit)\b", re.IGNORECASE), "\u00b0F"),
+    # July 4th, 1776; 4 July 1776; the 4th of July, 1776
+    (re.compile(rf"\b({_MONTH})\s+(\d{{1,2}})(?:st|nd|rd|th)\b"), r"\1 \2"),
+    (re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+({_MONTH}),?\s+(\d{{4}})\b"), r"\2 \1, \3"),
+    (re.compile(r"(?<=\d)\s?([ap])\.m\.(?!\w)"), r" \1m"),
+    # ~~struck out~~
+    (re.compile(r"~~[^~\n]{1,200}~~"), ""),
     # _emphasis_
     (re.compile(r"(?<![^\W_])_{1,2}(?=[^\W_])|(?<=[^\W_])_{1,2}(?![^\W_])"), ""),
 )
 
 # Not "one", which is a pronoun, too.
-_NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-_DIGITS = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)}
-_NUMBER = re.compile(rf"\b(?:{'|'.join(_NUMBERS)})\b(?!-)", re.IGNORECASE)
+_NUMBERS = [
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_DIGITS = {"zero": "0"} | {word: str(number) for number, word in enumerate(_NUMBERS, start=2)}
+_DIGITS |= {word: str(number) for number, word in zip(range(20, 100, 10), _TENS, strict=True)}
+_DIGITS |= {
+    f"{ten}-{one}": str(int(_DIGITS[ten]) + number)
+    for ten in _TENS
+    for number, one in enumerate(["one", *_NUMBERS[:8]], 1)
+}
+_LARGE = r"(?:hundred|thousand|million|billion|trillion)\b"
+_NUMBER = re.compile(
+    rf"(?<!-)\b(?:{'|'.join(sorted(_DIGITS, key=len, reverse=True)).replace('-', '[- ]')})\b(?!-|\s+{_LARGE})",
+    re.IGNORECASE,
+)
 
 
 def as_read(text: str) -> str:
@@ -57,5 +96,5 @@ def without_accents(text: str) -> str:
 
 
 def with_digits(text: str) -> str:
-    """Returns a text with its small numbers in digits: "six legs" is "6 legs"."""
-    return _NUMBER.sub(lambda of: _DIGITS[of[0].lower()], text)
+    """Returns a text with its numbers below a hundred, but not "one", in digits: "six legs" is "6 legs"."""
+    return _NUMBER.sub(lambda of: _DIGITS[of[0].lower().replace(" ", "-")], text)
