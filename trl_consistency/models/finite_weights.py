@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..finite import NotFiniteError, check_files, is_finite
-from .quantization import scales_of
+from .quantization import packed_weights
 from .sharding import is_sharded, shard_of
 
 
@@ -17,7 +17,8 @@ def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = No
     `name` is a folder, the error names the file. `accelerator` connects the processes if each holds a shard of the
     model.
     """
-    parts = ((weight, (shard_of(tensor), *scales_of(tensor))) for weight, tensor in model.named_parameters())
+    packed = packed_weights(model)
+    parts = ((weight, packed.get(weight, [shard_of(tensor)])) for weight, tensor in model.named_parameters())
     found = next((weight for weight, tensors in parts if not all(map(is_finite, tensors))), None)
     if _all_agree(found is None, accelerator):
         return

@@ -24,3 +24,17 @@ def scales_of(weight: Any) -> list[Tensor]:
     if state is None:
         return []
     return [state.absmax, *([state.state2.absmax, state.offset] if state.nested else [])]
+
+
+def packed_weights(model: nn.Module) -> dict[str, list[Tensor]]:
+    """
+    Returns the names of a model's 4-bit weights, each with its scales. The weight itself holds two numbers in a byte, in storage
+    that may be of a floating-point type (`bnb_4bit_quant_storage`, which FSDP needs): its bits are not those numbers.
+    """
+    packed: dict[str, list[Tensor]] = {}
+    for name, module in model.named_modules():
+        # The weight has lost its scales where it is sharded, and the module may get them at its first pass.
+        for holder in (module, getattr(module, "weight", None)):
+            if getattr(holder, "quant_state", None) is not None:
+                packed[f"{name}.weight"] = scales_of(holder)
+    return packed
