@@ -43,6 +43,7 @@ SHORTEST_IN_ANY_CASE = 4
 REPEATED_FROM, REPEATED_TIMES = 10, 4
 
 
+@lru_cache(maxsize=10_000)  # the same answers are compared in every row
 def _words(answer: str) -> str:
     """Returns the words of an answer, without an article before it: "the Nile" is also named by "Nile"."""
     words = " ".join(as_read(answer).split())
