@@ -41,7 +41,8 @@ test-real: $(VENV)/.installed-dev $(VENV)/.installed-model
 	$(BIN)/python -m pytest -m real
 
 vllm-test: $(VLLM_VENV)/.installed-vllm
-	$(VLLM_BIN)/python -m pytest -m 'vllm and not slow' -s
+	$(VLLM_BIN)/python -m pytest -m 'vllm and not slow' -s -k 'not evaluate_and_targets'
+	$(VLLM_BIN)/python -m pytest -m 'vllm and not slow' -s -k evaluate_and_targets # no second engine in a process
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
