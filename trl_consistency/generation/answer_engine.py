@@ -110,9 +110,8 @@ class EngineInProcess:
         self._requests: dict[str, Any] = {}
 
     def start(self) -> None:
-        os.environ.setdefault(
-            "VLLM_ENABLE_V1_MULTIPROCESSING", "0"
-        )  # the engine in this process, which has loaded torch
+        # The engine runs in this process, which has loaded torch.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         from vllm import LLM
         from vllm.lora.request import LoRARequest
 
@@ -137,15 +136,12 @@ class EngineInProcess:
     ) -> dict[str, list[list[int]]]:
         from vllm import SamplingParams
 
+        adapters = {"lora_request": [self._requests.get(name) for name in names for _ in prompts]}
         outputs = self._llm.generate(
             [{"prompt_token_ids": ids} for _ in names for ids in prompts],
             sampling_params=SamplingParams(**sampling),
             use_tqdm=False,
-            **(
-                {"lora_request": [self._requests.get(name) for name in names for _ in prompts]}
-                if self._requests
-                else {}
-            ),
+            **(adapters if self._requests else {}),
         )
         answers = [list(output.outputs[0].token_ids) for output in outputs]
         count = len(prompts)

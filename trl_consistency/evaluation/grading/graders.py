@@ -11,8 +11,8 @@ from .typography import as_read, with_digits, without_accents
 
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
-# ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"); a number also in "1/2", "3:45" and "5+7".
-# and neither in "2 million", "10^9" and "2 / 3". Scripts without spaces have no such edges: "法国的首都是巴黎。"
+# ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"). A number is also part of another one in "1/2", "3:45", "5+7",
+# "2 million", "10^9" and "2 / 3". Scripts without spaces have no such edges: "法国的首都是巴黎。"
 _HAN = r"\u3005\u3400-\u9fff\uf900-\ufaff"
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _PARTICLES = r"\uac00-\ud7af"  # Korean has spaces, but none before its particles
@@ -273,9 +273,8 @@ _POLAR = (frozenset(["yes", "no"]), frozenset(["true", "false"]))
 # Where a reply says it: at its beginning, that of a clause, or after "the answer is"; not as a question ("Yes? No.").
 _SAID = r"(?:\A|[.!?:;,\n]\s*|\b(?:the\s+answer\s+is|it(?:'s|\s+is)\s+a|I(?:'d|\s+would)?\s+(?:say|think)|actually),?\s+)[\W_]*"
 _UNASKED = r"\b(?!\s*(?:or\s+\w+\s*)?\?)"
-_ALONE = re.compile(
-    r"[*_\"']*(?:\s*$|[.,;!\n])"
-)  # what is not said first must stand alone: not "No animals were harmed."
+# What is not said first must stand alone: not "No animals were harmed."
+_ALONE = re.compile(r"[*_\"']*(?:\s*$|[.,;!\n])")
 _YES_NO = re.compile(
     rf"{_SAID}(yes|no){_UNASKED}(?!\s+(?:one|idea|answer|doubt|problem|worries|way|more|longer|matter|need|wonder|other|such)\b|\.\s*\d)"
     r"(?:\s+(?:and|or)\s+(yes|no)\b)?",
@@ -299,21 +298,26 @@ def polar_answers(text: str, answers: Collection[str]) -> list[str]:
     if len(spelt) < 2 or frozenset(spelt) not in _POLAR:
         return []
     text = text.replace(_APOSTROPHE, "'")
+    is_yes_no = "yes" in spelt
     said: list[str] = []
-    if "yes" in spelt:
-        for match in _YES_NO.finditer(text):
-            if said and not _ALONE.match(text, match.end()):
-                continue
-            said = [] if _SECOND_THOUGHT.search(text, 0, match.start(1)) else said
-            said += [word.lower() for word in match.groups() if word]
-    else:
-        for match in _TRUE_FALSE.finditer(text):
-            if said and not _ALONE.match(text, match.end()):
-                continue
-            said = [] if _SECOND_THOUGHT.search(text, 0, match.start(2)) else said
-            word = match[2].lower()
-            said.append({"true": "false", "false": "true"}[word] if match[1] else word)
+    for match in (_YES_NO if is_yes_no else _TRUE_FALSE).finditer(text):
+        if said and not _ALONE.match(text, match.end()):
+            continue
+        if _SECOND_THOUGHT.search(text, 0, match.start(1 if is_yes_no else 2)):
+            said = []
+        said += _yes_no(match) if is_yes_no else [_true_false(match)]
     return [spelt[word] for word in dict.fromkeys(said)]
+
+
+def _yes_no(match: re.Match[str]) -> list[str]:
+    """Returns one word, or both for "yes and no"."""
+    return [word.lower() for word in match.groups() if word]
+
+
+def _true_false(match: re.Match[str]) -> str:
+    """Returns what is said: "not true" is false."""
+    is_true = (match[2].lower() == "true") != bool(match[1])
+    return "true" if is_true else "false"
 
 
 # Openings of refusals, as attack papers search for them.
