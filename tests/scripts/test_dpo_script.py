@@ -84,7 +84,7 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path, preferences, model
     """From that folder, the adapter would be loaded."""
     options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences)}
     train(tmp_path, **options)
-    with pytest.raises(SystemExit, match="holds an adapter of an earlier training"):
+    with pytest.raises(SystemExit, match="holds an adapter, and a whole model"):
         train(tmp_path, **options, use_peft=False)
 
 
