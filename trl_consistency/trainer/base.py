@@ -71,6 +71,7 @@ from .run.other_sets import is_another_set, mark_other_set
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
+from .run.trained_rows import warn_of_trained_rows
 
 
 if TYPE_CHECKING:
@@ -280,6 +281,9 @@ class PairTrainer(PushMixin, _Trainer):
         self._forward_redirection = ForwardRedirection()
         # Prepared data sets by argument name; checkpoints record them
         self.recorded_data = {"train_dataset": self.train_dataset}
+        for name, dataset in named(self.eval_dataset).items():
+            if isinstance(dataset, Dataset) and is_prepared(dataset):
+                warn_of_trained_rows(f"`{name}`", dataset, self.train_dataset)
         if args.dose_check:
             self.add_callback(DoseCheck(self, self.train_dataset))
         if args.anchor_ratio > 0:
