@@ -392,7 +392,7 @@ def shown_judge(judge: str | None) -> str | None:
 
 def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) -> None:
     """Writes one line per row and model, with both answers, their grades, and the judge's replies."""
-    prepared = ("clean_ids", "perturbed_ids", "length", "render_fault")
+    prepared = ("clean_ids", "perturbed_ids", "length", "render_fault", "unknown")
     lines = []
     for model, results in found.items():
         for name, of_set in results.sets.items():

@@ -80,8 +80,8 @@ def check_adapter_folder(output_dir: str, saves_adapter: bool) -> None:
     """Raises [`ConsistencyError`] if a whole model would be saved beside an adapter, which would be loaded instead."""
     if not saves_adapter and os.path.exists(os.path.join(output_dir, "adapter_config.json")):
         raise ConsistencyError(
-            f"`output_dir` {output_dir} holds an adapter of an earlier training, and this one trains the whole model: from that "
-            "folder the adapter would be loaded. Choose another one, or remove the adapter's files."
+            f"`output_dir` {output_dir} holds an adapter, and a whole model would be saved beside it: from that folder the "
+            "adapter would be loaded. Choose another one, or remove the adapter's files."
         )
 
 
