@@ -167,6 +167,22 @@ def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys)
     assert "results replaced" in capsys.readouterr().err
 
 
+def test_an_adapter_called_before_is_drawn_beside_its_base_model(options, model_dir, tmp_path, monkeypatch):
+    save_adapter(model_dir, tmp_path / "before", 0)
+    options[options.index("--adapters") + 1] = str(tmp_path / "before")
+    drawn = []
+
+    def draw(of, path):
+        drawn.append((path.name, list(of)))
+        path.touch()
+        return path
+
+    monkeypatch.setattr(evaluation_files, "plot_rates", draw)
+    monkeypatch.setattr(evaluation_files, "plot_outcomes", draw)
+    run([*options, "--save_to_adapters"])
+    assert drawn[-2:] == [("rates.png", ["before", "./before"]), ("outcomes.png", ["before", "./before"])]
+
+
 @pytest.mark.parametrize("fails", ["plot_outcomes", "add_results", "write_results"])
 def test_a_disk_that_fills_leaves_the_adapters_folder_as_it_was(options, model_dir, tmp_path, monkeypatch, fails):
     folder = tmp_path / "mine"
