@@ -21,7 +21,16 @@ import torch
 from accelerate import PartialState
 from transformers import BitsAndBytesConfig
 
-from ..config.options import SHARE, TEMPERATURE, CommandArguments, at_least, check_ranges, option, with_help
+from ..config.options import (
+    SHARE,
+    TEMPERATURE,
+    CommandArguments,
+    at_least,
+    check_ranges,
+    option,
+    refuse_unused,
+    with_help,
+)
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_letters
@@ -358,6 +367,10 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     if not args.judge_model and (args.judge_base_url or args.judge_questions):
         given = "judge_base_url" if args.judge_base_url else "judge_questions"
         raise ConsistencyError(f"`{given}` is given, but no judge: name the model in `judge_model`.")
+    if not args.judge_model:
+        refuse_unused(args, ["judge_max_completion_length"], "no judge: name the model in `judge_model`")
+    if not args.judge_base_url:
+        refuse_unused(args, ["judge_key_variable", "judge_workers"], "no `judge_base_url`, of whose endpoint it is")
     if args.adapters and is_adapter_folder(args.model_name_or_path):
         raise ConsistencyError(
             f"`model_name_or_path` {args.model_name_or_path} is an adapter: name the model that it and `adapters` are of, "
