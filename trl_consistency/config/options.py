@@ -143,9 +143,8 @@ def refuse_unused(options: Any, names: Iterable[str], reason: str) -> None:
     """Raises [`ConsistencyError`] for the first of the named options that is not at its default, for a `reason`."""
     declared = {of.name: of for of in fields(options)}
     for name in names:
-        default = declared[name].default
-        if default is MISSING:
-            default = declared[name].default_factory()  # type: ignore[misc]
+        make = declared[name].default_factory
+        default = declared[name].default if make is MISSING else make()
         if getattr(options, name) != default:
             raise ConsistencyError(f"`{name}` is given, but {reason}.")
 
