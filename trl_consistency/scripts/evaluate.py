@@ -237,7 +237,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         found = {name: of_name.judged(judge, args.judge_questions, markers) for name, of_name in found.items()}
     if not is_main:
         return {}
-    settings = _settings(args, sets, data)
+    settings = _settings(args, found[BASE], data)
     summary = make_summary(settings, {BASE: args.model_name_or_path, **adapters}, found, scores)
     add_capability(summary, capability)
     _write(args, summary, found, capability, scores, {name: read_history(path) for name, path in adapters.items()})
@@ -422,9 +422,11 @@ def _check_use(args: EvaluateArguments, sets: dict[str, PairSet]) -> None:
         )
 
 
-def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: CapabilityData | None) -> dict[str, Any]:
+def _settings(args: EvaluateArguments, base: Results, data: CapabilityData | None) -> dict[str, Any]:
+    sets = {name: of_set.pairs for name, of_set in base.sets.items()}
     by_logprob = sum(bool(offered_letters(row)) for of_set in sets.values() for row in of_set.rows)
-    by_preference = sum(contrast_of(row) is not None for of_set in sets.values() for row in of_set.rows)
+    scored = (of_set.preferences.get("clean", ()) for of_set in base.sets.values())
+    by_preference = sum(preference is not None for of_set in scored for preference in of_set)
     settings: dict[str, Any] = {
         # Names alone: results and reports are sent to others.
         "pairs": [last_name(name) for name in args.pairs],
@@ -443,7 +445,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
         "rows_by_log_probability": by_logprob if args.multiple_choice == "logprob" else 0,
         "free_answers": args.free_answers,
         "answer_prefix": args.answer_prefix if args.free_answers == "logprob" else None,
-        "rows_by_preference": by_preference if args.free_answers == "logprob" else 0,
+        "rows_by_preference": by_preference,
         "possible_answers": sum(len(answers) for of_set in sets.values() for answers in of_set.candidates.values()),
         "judge": shown_name(args.judge_model) if args.judge_model else None,
         "judge_questions": args.judge_questions,
