@@ -139,6 +139,13 @@ def _check_weights(folder: Path) -> None:
         weights = [path.name for path in folder.glob("*_model*.bin")]
         what = f"{weights[0]} is a pickle, which is never sent: save the model" if weights else "save a model there"
         raise ConsistencyError(f"{folder} has no weights in safetensors files; {what} with `save_model`.")
+    files = sorted(path.name for path in folder.glob("*.safetensors"))
+    of_whole = [name for name in files if name.startswith("model")]
+    if of_whole and (len(of_whole) < len(files) or (folder / ADAPTER_CONFIG).exists()):
+        raise ConsistencyError(
+            f"{folder} holds an adapter and the weights of a whole model ({of_whole[0]}), and one of them is of another training: "
+            "remove its files."
+        )
     for index in folder.glob("*.safetensors.index.json"):
         weight_map = _load_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
