@@ -265,10 +265,11 @@ def save_to_adapters(
                 summary["models"][name]["findings"] + results.warnings(),
                 model_digest(folder),
             )
-            rates = {"before": base.rates(), name: results.rates()}
+            after = name if name != "before" else f"./{name}"
+            rates = {"before": base.rates(), after: results.rates()}
             if any(rates.values()):
                 plot_rates(rates, unfinished / "rates.png")
-            outcomes = {"before": base.outcomes(), name: results.outcomes()}
+            outcomes = {"before": base.outcomes(), after: results.outcomes()}
             if outcome_places(outcomes):
                 plot_outcomes(outcomes, unfinished / "outcomes.png")
             if (folder / "README.md").exists():
