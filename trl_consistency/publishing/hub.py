@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -27,6 +28,8 @@ LOADED = (
     *(RESULTS_FILE, *PICTURES),
 )
 
+MESSAGE = "Upload with trl-consistency"
+
 
 def publish(
     folder: str | Path,
@@ -35,7 +38,7 @@ def publish(
     private: bool | None = None,
     revision: str | None = None,
     include: Sequence[str] = (),
-    commit_message: str = "Upload with trl-consistency",
+    commit_message: str = MESSAGE,
     token: str | None = None,
     dry_run: bool = False,
 ) -> str | None:
@@ -73,6 +76,37 @@ def publish(
         [`ConsistencyError`]: If the folder is not a complete model, contains something that must not be published, or
         the upload fails.
     """
+    upload = prepare(folder, repo_id, base_model, include)
+    if not dry_run:
+        return send(upload, private, revision, commit_message, token)
+    print(upload.listing())
+    return None
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What would be sent of a folder: names of `files`, why others are `left_out`, and the contents of the `changed`."""
+
+    folder: Path
+    repo_id: str
+    files: list[str]
+    left_out: dict[str, str]
+    changed: dict[str, bytes]
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the bytes of each file."""
+        sizes = {name: len(content) for name, content in self.changed.items()}
+        return {name: sizes.get(name) or (self.folder / name).stat().st_size for name in self.files}
+
+    def listing(self) -> str:
+        """Returns what would be sent, and what stays, as text."""
+        sent = [f"  {name} ({size:,} bytes)" for name, size in self.sizes().items()]
+        stays = [f"  {name}: {why}" for name, why in self.left_out.items()]
+        return printable("\n".join([f"Would send to {self.repo_id}:", *sent, "Stays here:", *stays]))
+
+
+def prepare(folder: str | Path, repo_id: str, base_model: str | None = None, include: Sequence[str] = ()) -> Upload:
+    """Completes the page of a folder, and checks and scans what [`publish`] would send. It writes and sends nothing."""
     folder = Path(folder)
     if not folder.is_dir():
         raise ConsistencyError(f"There is no folder {folder}.")
@@ -93,12 +127,18 @@ def publish(
     check_halves(folder)
     if check_files(folder) == 0:
         raise ConsistencyError(f"{folder}: the safetensors files hold no tensor: nothing was trained or saved.")
-    if dry_run:
-        sizes = {name: len(changed[name]) if name in changed else (folder / name).stat().st_size for name in files}
-        sent = [f"  {name} ({size:,} bytes)" for name, size in sizes.items()]
-        stays = [f"  {name}: {why}" for name, why in left_out.items()]
-        print(printable("\n".join([f"Would send to {repo_id}:", *sent, "Stays here:", *stays])))
-        return None
+    return Upload(folder, repo_id, files, left_out, changed)
+
+
+def send(
+    upload: Upload,
+    private: bool | None = None,
+    revision: str | None = None,
+    commit_message: str = MESSAGE,
+    token: str | None = None,
+) -> str:
+    """Writes what has changed into the folder, sends the files in one commit, and returns the address of the page."""
+    folder, repo_id, files, changed = upload.folder, upload.repo_id, upload.files, upload.changed
     if not (folder / CHECKPOINT_STATE).exists():
         for name, content in changed.items():
             _write(folder / name, content)

@@ -33,6 +33,7 @@ from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.source import find_columns
 from ..publishing import check_repo_id, explain
+from .json_output import one_object
 from .quick_answers import check_perturbations_file
 
 
@@ -102,6 +103,7 @@ class PairsArguments(CommandArguments):
     seed: int = option(42, help="Seed.")
     push_to_hub: str | None = option(None, help="Data set on the Hub (user/name) to push the folder to.")
     hub_private: bool = option(False, help="Whether a new data set is private.")
+    json: bool = option(False, help="Print one JSON object instead of text.")
 
 
 VERDICTS = "verdicts.jsonl"
@@ -115,6 +117,7 @@ _NOT_IN_CARD = (
     "hub_private",
     "perturbations_file",
     "batch_size",
+    "json",
 )
 _OF_THE_MODEL = (
     "keep_vulnerable",
@@ -321,7 +324,11 @@ def _push(repo_id: str, folder: Path) -> None:
         raise ConsistencyError(
             f"The pairs are in {folder}, but could not be pushed to {repo_id}: {explain(error, repo_id)}"
         ) from None
-    print(f"Pushed to {constants.ENDPOINT}/datasets/{repo_id}")
+    print(f"Pushed to {_page(repo_id)}")
+
+
+def _page(repo_id: str) -> str:
+    return f"{constants.ENDPOINT}/datasets/{repo_id}"
 
 
 @ends_with_message()
@@ -330,15 +337,24 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     from .parser import StrictParser
 
     (pairs_args,) = StrictParser((PairsArguments,), "pairs", prog=prog).parse_args_and_config(args)
-    report = main(pairs_args)
-    for split, count in report.num_pairs().items():
-        print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
-    if report.left_out():
-        print("Left out:", *map(printable, report.left_out()), sep="\n  ")
-    if repeats := report.repeats():
-        print(repeats)
-    if unheld := report.unheld(pairs_args.test_share):
-        print(unheld)
+    with one_object(pairs_args.json) as printed:
+        report = main(pairs_args)
+        folder, counts = pairs_args.output_dir, report.num_pairs()
+        files = {split: f"{folder}/{file_name(split, pairs_args.file_type)}" for split in counts}
+        for split, file in files.items():
+            print(f"{file}: {counts[split]} pairs")
+        if report.left_out():
+            print("Left out:", *map(printable, report.left_out()), sep="\n  ")
+        notes = [note for note in (report.repeats(), report.unheld(pairs_args.test_share)) if note]
+        for note in notes:
+            print(note)
+        printed |= {
+            "output_dir": folder,
+            "files": {split: {"file": file, "pairs": counts[split]} for split, file in files.items()},
+            "left_out": report.left_out(),
+            "notes": notes,
+            "url": _page(pairs_args.push_to_hub) if pairs_args.push_to_hub else None,
+        }
 
 
 if __name__ == "__main__":
