@@ -5,8 +5,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, get_token
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from ..errors import ConsistencyError, one_line
@@ -14,7 +15,7 @@ from ..escaping import printable
 from ..files import write_bytes
 from ..finite import check_files
 from .page import check_halves, is_hub_name, prepare_page
-from .results import PICTURES, RESULTS_FILE
+from .results import EVAL_RESULTS, PICTURES, RESULTS_FILE
 from .secret_scan import check_links, choose_files, scan
 
 
@@ -92,6 +93,7 @@ class Upload:
     files: list[str]
     left_out: dict[str, str]
     changed: dict[str, bytes]
+    base_model: str | None  # on the Hub
 
     def sizes(self) -> dict[str, int]:
         """Returns the bytes of each file."""
@@ -114,6 +116,7 @@ def prepare(folder: str | Path, repo_id: str, base_model: str | None = None, inc
     check_links(folder, include)
     changed = prepare_page(folder, repo_id, base_model)
     files, left_out = choose_files(folder, include)
+    files += [name for name in changed if name not in files]
     card = changed["README.md"].decode()
     for name in PICTURES:
         is_asked_for = name in card or any(fnmatch(name, pattern) for pattern in include)
@@ -127,7 +130,8 @@ def prepare(folder: str | Path, repo_id: str, base_model: str | None = None, inc
     check_halves(folder)
     if check_files(folder) == 0:
         raise ConsistencyError(f"{folder}: the safetensors files hold no tensor: nothing was trained or saved.")
-    return Upload(folder, repo_id, files, left_out, changed)
+    base: Any = ModelCard(changed["README.md"].decode()).data.base_model
+    return Upload(folder, repo_id, files, left_out, changed, base if isinstance(base, str) else None)
 
 
 def send(
@@ -140,13 +144,18 @@ def send(
     """Writes what has changed into the folder, sends the files in one commit, and returns the address of the page."""
     folder, repo_id, files, changed = upload.folder, upload.repo_id, upload.files, upload.changed
     if not (folder / CHECKPOINT_STATE).exists():
-        for name, content in changed.items():
-            _write(folder / name, content)
+        for name in changed.keys() - {EVAL_RESULTS}:
+            _write(folder / name, changed[name])
     api = HfApi(token=token)
     try:
         if token is None and get_token() is None:
             raise ConsistencyError("there is no token: run `hf auth login` or set HF_TOKEN, with one that may write.")
         url = api.create_repo(repo_id, private=private, exist_ok=True)
+        if upload.base_model is not None and _lacks(api, upload.base_model):
+            warnings.warn(
+                f"The Hub has no {upload.base_model}, or your token may not see it: nobody can load the adapter without its "
+                "base model. Give its name on the Hub with `--base_model`."
+            )
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         earlier = _left_over(api.list_repo_files(repo_id, revision=revision), files)
@@ -163,10 +172,19 @@ def send(
     return str(url)
 
 
+def _lacks(api: HfApi, model: str) -> bool:
+    """Whether the Hub says that it has no such model. A question that fails otherwise says nothing."""
+    try:
+        return not api.repo_exists(model)
+    except (HfHubHTTPError, OSError):
+        return False
+
+
 def _left_over(published: Collection[str], files: Collection[str]) -> list[str]:
     """Returns the files of an earlier model on the page that the new one does not replace."""
     loaded = {name for name in published if any(fnmatch(name, pattern) for pattern in LOADED)}
-    return sorted(name for name in loaded - set(files) if "/" not in name)
+    ours = {name for name in loaded if "/" not in name} | ({EVAL_RESULTS} & set(published))
+    return sorted(ours - set(files))
 
 
 def check_repo_id(repo_id: str) -> None:

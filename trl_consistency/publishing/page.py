@@ -16,7 +16,15 @@ from ..errors import ConsistencyError, one_line
 from ..files import write_text
 from ..smollm2.checkpoint import HUB_NAME, origin_of
 from ..weight_files import shapes_in
-from .results import DATASET_TYPE, RESULTS_FILE, model_index, read_results, results_section
+from .results import (
+    DATASET_TYPE,
+    EVAL_RESULTS,
+    RESULTS_FILE,
+    benchmark_results,
+    model_index,
+    read_results,
+    results_section,
+)
 
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -57,6 +65,8 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
     card.text = card.text.replace(LOCAL_REPO, repo_id)
     _put_results(card, folder, repo_id.split("/")[-1])
     changed["README.md"] = str(card).encode()
+    if benchmarks := benchmark_results(read_results(folder).results, repo_id):
+        changed[EVAL_RESULTS] = benchmarks
     return changed
 
 
