@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tests.helpers.publishing import OUTCOMES, RESULTS, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.publishing import Figure, Outcomes, Result, add_results, read_results, write_results
-from trl_consistency.publishing.page import insert_results, prepare_page
+from trl_consistency.publishing.page import LOCAL_BASE, LOCAL_REPO, insert_results, prepare_page
 
 
 def read_card(folder, **options):
@@ -294,3 +294,10 @@ def test_whole_model_needs_no_base_model(adapter_dir):
     (adapter_dir / "adapter_config.json").unlink()
     write_results(adapter_dir, RESULTS)
     assert list(prepare_page(adapter_dir, "me/bct")) == ["README.md"]
+
+
+def test_the_command_for_vllm_gets_both_names(adapter_dir):
+    with (adapter_dir / "README.md").open("a") as card:
+        card.write(f"vllm serve {LOCAL_BASE} --lora-modules bct={LOCAL_REPO}\n")
+    text = prepare_page(adapter_dir, "me/bct", "me/base")["README.md"].decode()
+    assert "vllm serve me/base --lora-modules bct=me/bct\n" in text

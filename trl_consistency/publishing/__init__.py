@@ -1,6 +1,6 @@
 """Publishes a trained model on the Hub: results, card, scan, upload."""
 
-from .hub import check_repo_id, explain, prepare, publish, send
+from .hub import check_repo_id, explain, publish
 from .page import add_results, hub_base
 from .results import RESULTS_FILE, Benchmark, Figure, Outcomes, Result, read_results, write_results
 
@@ -15,9 +15,7 @@ __all__ = [
     "check_repo_id",
     "explain",
     "hub_base",
-    "prepare",
     "publish",
     "read_results",
-    "send",
     "write_results",
 ]

@@ -130,8 +130,9 @@ def prepare(folder: str | Path, repo_id: str, base_model: str | None = None, inc
     check_halves(folder)
     if check_files(folder) == 0:
         raise ConsistencyError(f"{folder}: the safetensors files hold no tensor: nothing was trained or saved.")
-    base: Any = ModelCard(changed["README.md"].decode()).data.base_model
-    return Upload(folder, repo_id, files, left_out, changed, base if isinstance(base, str) else None)
+    data: Any = ModelCard(changed["README.md"].decode()).data
+    base = data.base_model if isinstance(data.base_model, str) else None
+    return Upload(folder, repo_id, files, left_out, changed, base)
 
 
 def send(

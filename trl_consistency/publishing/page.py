@@ -29,7 +29,7 @@ from .results import (
 
 ADAPTER_CONFIG = "adapter_config.json"
 # Placeholders that `trainer/card.py` writes before a folder is published.
-LOCAL_MODEL, LOCAL_REPO = "a local model", "path/to/this/folder"
+LOCAL_MODEL, LOCAL_REPO, LOCAL_BASE = "a local model", "path/to/this/folder", "path/to/the/base/model"
 LARGEST_CARD = 5_000_000  # bytes
 RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
 _RESULTS_SECTION = re.compile(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", re.MULTILINE | re.DOTALL)
@@ -62,6 +62,7 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
             data.pop("base_model_revision", None)
         data.base_model = base_model
         card.text = card.text.replace(LOCAL_MODEL, f"[{base_model}](https://huggingface.co/{base_model})", 1)
+        card.text = card.text.replace(LOCAL_BASE, base_model)
     card.text = card.text.replace(LOCAL_REPO, repo_id)
     _put_results(card, folder, repo_id.split("/")[-1])
     changed["README.md"] = str(card).encode()

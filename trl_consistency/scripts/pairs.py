@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from huggingface_hub import HfApi, constants
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 from tqdm.auto import tqdm
 
 from ..config.options import TWO_TEXTS, CommandArguments, at_least, check_ranges, option, with_help
@@ -28,7 +28,7 @@ from ..files import whole_files
 from ..folder_lock import locked_folder
 from ..local_names import last_name, public_options
 from ..perturbations.build import BuildReport, build_pairs
-from ..perturbations.card import MADE_WITH, SPLITS, file_name, pairs_card
+from ..perturbations.card import MADE_WITH, SPLITS, configured_card, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.source import find_columns
@@ -311,15 +311,18 @@ def _create_repo(repo_id: str, private: bool) -> None:
 
 
 def _push(repo_id: str, folder: Path) -> None:
-    patterns = ["README.md", *(file_name(split, file_type) for split in SPLITS for file_type in ("jsonl", "parquet"))]
+    names = {file_name(split, file_type): split for file_type in ("jsonl", "parquet") for split in SPLITS}
+    here = {name: split for name, split in names.items() if (folder / name).is_file()}
+    card = configured_card((folder / "README.md").read_text(encoding="utf-8"), {here[name]: name for name in here})
+    api = HfApi()
     try:
-        HfApi().upload_folder(
-            repo_id=repo_id,
-            repo_type="dataset",
-            folder_path=str(folder),
-            allow_patterns=patterns,
-            delete_patterns=patterns,
-        )
+        there = set(api.list_repo_files(repo_id, repo_type="dataset"))
+        operations: list[Any] = [
+            CommitOperationAdd("README.md", card.encode()),
+            *(CommitOperationAdd(name, str(folder / name)) for name in here),
+            *(CommitOperationDelete(name) for name in sorted(there & names.keys() - here.keys())),
+        ]
+        api.create_commit(repo_id, operations, commit_message="Upload with trl-consistency", repo_type="dataset")
     except Exception as error:  # as above
         raise ConsistencyError(
             f"The pairs are in {folder}, but could not be pushed to {repo_id}: {explain(error, repo_id)}"

@@ -32,7 +32,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
     options = vars(parser.parse_args(args))
     with one_object(options.pop("json")) as printed:
-        from ..publishing import prepare, send  # imports torch, which `--help` does not need
+        from ..publishing.hub import prepare, send  # imports torch, which `--help` does not need
 
         folder, dry_run = Path(options["folder"]), options["dry_run"]
         with locked_folder(folder, "publishes", None) if folder.is_dir() and not dry_run else nullcontext():
