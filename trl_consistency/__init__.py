@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .trainer.on_policy_consistency_trainer import OnPolicyConsistencyTrainer
 
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ConsistencyConfig",

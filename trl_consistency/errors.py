@@ -1,5 +1,6 @@
 """Errors in the user's data or options. Messages say what is wrong, name the row or key, and say what to do."""
 
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -35,8 +36,11 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 @contextmanager
 def ends_with_message() -> Iterator[None]:
-    """Decorator of a command. A [`ConsistencyError`] ends the program with its message, without a traceback."""
+    """Decorator of a command. A [`ConsistencyError`] or Ctrl-C ends the program with a message, without a traceback."""
     try:
         yield
     except ConsistencyError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)

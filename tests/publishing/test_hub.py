@@ -4,13 +4,16 @@ import json
 import shutil
 
 import pytest
-from huggingface_hub import ModelCard, snapshot_download
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries, snapshot_download
 
+from tests.helpers.loopback_hub import Repo
 from tests.helpers.models import make_model, make_tokenizer
-from tests.helpers.publishing import CARD, set_config
+from tests.helpers.publishing import CARD, RESULTS, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
-from trl_consistency.publishing import publish
+from trl_consistency.publishing import Benchmark, Result, publish, write_results
+from trl_consistency.publishing.results import EVAL_RESULTS
 
 
 PAGE = {
@@ -260,3 +263,52 @@ def test_files_of_an_earlier_model_go(hub, adapter_dir, tmp_path):
             publish(folder, "me/bct", base_model="Qwen/Qwen3-4B-Instruct-2507")
         assert hub.files("me/bct").keys() - {"notes.md", ".gitattributes"} == {path.name for path in folder.iterdir()}
         assert "notes.md" in hub.files("me/bct")
+
+
+def test_a_base_model_that_the_hub_lacks_is_warned_of(hub, adapter_dir):
+    with pytest.warns(UserWarning, match=r"The Hub has no Qwen/Qwen3-4B-Instruct-2507, .*nobody can load the adapter"):
+        publish(adapter_dir, "me/bct")
+    assert "me/bct" in str(hub.repos)
+
+
+def test_a_base_model_that_is_there_is_not(hub, adapter_dir, recwarn):
+    hub.repos["models/Qwen/Qwen3-4B-Instruct-2507"] = Repo(private=False)
+    publish(adapter_dir, "me/bct")
+    assert not [found for found in recwarn if "The Hub has no" in str(found.message)]
+
+
+@pytest.mark.parametrize("status", [403, 429, 500])
+def test_a_question_that_is_not_answered_stops_no_push(hub, adapter_dir, recwarn, status):
+    hub.fail("GET /api/models/Qwen", status)
+    publish(adapter_dir, "me/bct")
+    assert not [found for found in recwarn if "The Hub has no" in str(found.message)]
+
+
+def test_results_of_benchmarks_are_sent_where_the_hub_reads_them(hub, adapter_dir):
+    """Read by the client's own reader. Results without a benchmark stay in the `model-index` alone."""
+    benchmark = Benchmark("user/cues", "sycophancy", "a" * 40)
+    write_results(
+        adapter_dir, [*RESULTS, Result(metric="sycophancy", name="On a benchmark", value=0.125, benchmark=benchmark)]
+    )
+    publish(adapter_dir, "me/bct")
+    sent = hub.files("me/bct")
+    (entry,) = parse_eval_result_entries(yaml.safe_load(sent[EVAL_RESULTS]))
+    assert (entry.dataset_id, entry.task_id, entry.dataset_revision, entry.value) == (
+        "user/cues",
+        "sycophancy",
+        "a" * 40,
+        0.125,
+    )
+    assert entry.source_url == "https://huggingface.co/me/bct"
+    assert len(ModelCard(sent["README.md"].decode()).data.eval_results) == 3
+    write_results(adapter_dir, RESULTS)
+    publish(adapter_dir, "me/bct")
+    assert EVAL_RESULTS not in hub.files("me/bct"), "figures of an earlier model"
+    assert not (adapter_dir / EVAL_RESULTS).exists()
+
+
+def test_results_of_others_in_that_folder_stay(hub, adapter_dir):
+    publish(adapter_dir, "me/bct")
+    hub.files("me/bct")[".eval_results/hle.yaml"] = b"- dataset: {id: cais/hle, task_id: hle}\n  value: 20.9\n"
+    publish(adapter_dir, "me/bct")
+    assert ".eval_results/hle.yaml" in hub.files("me/bct")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tests.helpers.publishing import OUTCOMES, RESULTS, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.publishing import Figure, Outcomes, Result, add_results, read_results, write_results
-from trl_consistency.publishing.page import insert_results, prepare_page
+from trl_consistency.publishing.page import LOCAL_BASE, LOCAL_REPO, insert_results, prepare_page
 
 
 def read_card(folder, **options):
@@ -221,6 +221,17 @@ def test_example_loads_the_model_from_where_it_is_published(adapter_dir):
     assert example.replace("path/to/this/folder", "lab/bct") in path.read_text()
 
 
+def test_vllm_serves_the_model_from_where_it_is_published(adapter_dir):
+    path = adapter_dir / "README.md"
+    command = "vllm serve {} --enable-lora --max-lora-rank 16 --lora-modules bct={}"
+    path.write_text(path.read_text() + f"\n```bash\n{command.format('a/base', 'path/to/this/folder')}\n```\n")
+    path.write_bytes(prepare_page(adapter_dir, "me/bct")["README.md"])
+    assert command.format("a/base", "me/bct") in path.read_text()
+    assert (
+        command.format("me/base", "lab/bct") in prepare_page(adapter_dir, "lab/bct", "me/base")["README.md"].decode()
+    )
+
+
 def test_example_that_loads_the_base_model_stays(adapter_dir):
     path = adapter_dir / "README.md"
     base = "Qwen/Qwen3-4B-Instruct-2507"
@@ -325,3 +336,10 @@ def test_whole_model_needs_no_base_model(adapter_dir):
     (adapter_dir / "adapter_config.json").unlink()
     write_results(adapter_dir, RESULTS)
     assert list(prepare_page(adapter_dir, "me/bct")) == ["README.md"]
+
+
+def test_the_command_for_vllm_gets_both_names(adapter_dir):
+    with (adapter_dir / "README.md").open("a") as card:
+        card.write(f"vllm serve {LOCAL_BASE} --lora-modules bct={LOCAL_REPO}\n")
+    text = prepare_page(adapter_dir, "me/bct", "me/base")["README.md"].decode()
+    assert "vllm serve me/base --lora-modules bct=me/bct\n" in text

@@ -11,10 +11,13 @@ from safetensors.torch import load_file, save_file
 from tests.helpers.publishing import RESULTS, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.publishing import publish, write_results
-from trl_consistency.publishing.secret_scan import choose_files, scan
+from trl_consistency.publishing.secret_scan import PROSE, choose_files, scan
 
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+MAIL = r"a mail address \(name the file in `include` if it should be there\)"
+NAMED = "what is called a key, token or password"
 
 # What is put into a line of the card, and what it is called
 REFUSED = {
@@ -45,12 +48,21 @@ REFUSED = {
     r"C:\Users\me\base": r"a local path \(C:\\Users\\me\\base\)",
     "~/models/base": r"a local path \(~/models/base\)",
     '{"clean_prompt": "What?"}': "training rows",
+    "Write to jane.doe@uni-somewhere.edu.": MAIL,
+    "[me](mailto:me+hub@a.io)": MAIL,
+    "<a_b@c-d.org>": MAIL,
+    "My password is hunter2secret": NAMED,
+    "**API key**: 8f3a9c1d2e4b5a6f7c8d": NAMED,
+    "with the access token `a1b2c3d4e5f6`": NAMED,
+    "Authorization: Bearer ab12cd34ef56": NAMED,
+    "password=Tr0ub4dor&3": NAMED,
 }
 ALLOWED = (
     "https://huggingface.co/home/me/x and and/or, [link](/docs/x), </think>, 1/2/3, task-ask-for-a-long-while-indeed, "
     "hf_transfer, `HF_TOKEN`, sk-learn, ~50%, ~/ alone, w/o, C:, a clean_prompt column, "
     "npm_config_registry, https://example.com/@me/x:y, http://localhost:8000/a@b, mailto:me@example.com, gsk_short, eyJ, "
-    "https://example.com/a?b=c:d@e, user@host:22"
+    "https://example.com/a?b=c:d@e, user@host:22, me@example.com, git@github.com:a/b, 1+a@users.noreply.github.com, "
+    "noreply@a.com, torch@2.0.1, @me, a password of 12 characters, the api key of 2024, api keys, an access token, bearer"
 )
 
 
@@ -70,7 +82,7 @@ def test_what_is_refused_is_named_with_file_and_line(adapter_dir, text):
     (adapter_dir / "README.md").write_text("\n".join([*lines, text, "more"]))
     (found,) = findings(adapter_dir)
     assert re.fullmatch(f"README.md, line {len(lines) + 1}: {REFUSED[text]}", found)
-    assert not any(secret in found for secret in ("abcdef", "IOSFODNN", "secretsecret"))
+    assert not any(secret in found for secret in ("abcdef", "IOSFODNN", "secretsecret", "hunter2", "jane"))
 
 
 def test_push_refuses_all_of_it_at_once(hub, adapter_dir):
@@ -171,3 +183,41 @@ def test_chat_templates_of_real_models_pass(adapter_dir):
         (adapter_dir / "additional_chat_templates" / template.name).write_text(template.read_text())
     assert f"additional_chat_templates/{templates[0].name}" in choose_files(adapter_dir)[0]
     assert findings(adapter_dir) == []
+
+
+def test_a_mail_address_is_sent_if_its_file_is_asked_for(adapter_dir):
+    (adapter_dir / "README.md").write_text("Write to me@a.io. My password is hunter2secret.")
+    found = scan(adapter_dir, ["README.md"], include=["README.md"])
+    assert [str(finding) for finding in found] == [f"README.md, line 1: {NAMED}"]
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "NOTICE.txt", "chat_template.jinja"])
+def test_addresses_in_the_words_of_others_pass(adapter_dir, name):
+    (adapter_dir / name).write_text("Copyright Jane <jane@somewhere.org>")
+    assert findings(adapter_dir) == []
+
+
+ROOT = Path(__file__).parents[2]
+# Real text without such things: questions, answers and prompts, and pages in plain English
+REAL_TEXT = {
+    "rows of the package": (ROOT / "trl_consistency", "*.jsonl"),
+    "pages": (ROOT / "docs", "*.md"),
+    "real questions and pairs": (ROOT / ".." / "shared" / "data", "*.*"),
+}
+
+
+@pytest.mark.parametrize("where", REAL_TEXT)
+def test_false_alarms_on_real_text(where):
+    """None in 7,000 lines of the package and the docs, and none in 9,700 lines of real questions (4.6 MB)."""
+    folder, pattern = REAL_TEXT[where]
+    files = [file for file in sorted(folder.rglob(pattern)) if file.suffix in (".jsonl", ".csv", ".md")]
+    if not files:
+        pytest.skip("the real questions are not beside this checkout")
+    alarms = [
+        f"{file.name}: {match[0].decode(errors='replace')}"
+        for file in files
+        for what in PROSE.values()
+        for match in re.finditer(what, file.read_bytes())
+    ]
+    assert alarms == []
+    assert sum(file.read_bytes().count(b"\n") for file in files) > 1_000

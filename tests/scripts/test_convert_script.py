@@ -153,7 +153,7 @@ def test_answers_are_kept_for_a_killed_run(pairs_file, tmp_path, model_dir, monk
 
     options = ("--model_name_or_path", model_dir, "--max_completion_length", 4, "--batch_size", 4)
     monkeypatch.setattr(targets, "_generate", generate)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit, match="130"):
         convert(pairs_file, tmp_path / "out", *options)
     assert len(list((tmp_path / "out" / "_answers").rglob("batch-*"))) == 2
     calls.clear()

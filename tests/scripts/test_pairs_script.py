@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from datasets import load_dataset
+from huggingface_hub import DatasetCard
 
 from tests.helpers.models import make_config, make_model, make_tokenizer
 from trl_consistency import ConsistencyTrainer
@@ -211,11 +212,35 @@ def test_push(questions, tmp_path, hub):
     folder = tmp_path / "out"
     sent = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {"README.md", TRAIN} <= set(sent)
-    assert hub.files("me/pairs", "datasets") == sent
+    there = hub.files("me/pairs", "datasets")
+    assert {**there, "README.md": b""} == {**sent, "README.md": b""}
+    assert DatasetCard(there["README.md"].decode()).text == DatasetCard(sent["README.md"].decode()).text
     # Another push takes files away that are no longer made.
     pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs", "--file_type", "parquet")
     assert TRAIN not in hub.files("me/pairs", "datasets")
     assert TRAIN.replace("jsonl", "parquet") in hub.files("me/pairs", "datasets")
+
+
+@pytest.mark.parametrize("file_type", ["jsonl", "parquet"])
+def test_viewers_find_the_splits_and_plain_columns(questions, tmp_path, hub, file_type):
+    """On the Hub: a configuration for the splits, and the same columns of the same types, prompts first, in all of them."""
+    options = ["--perturbations", "suggested_answer", "are_you_sure", "typos", "--file_type", file_type]
+    pairs(questions, tmp_path / "out", *options, "--test_share", "0.4", "--push_to_hub", "me/pairs")
+    folder = tmp_path / "downloaded"
+    for name, content in hub.files("me/pairs", "datasets").items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (configuration,) = DatasetCard.load(folder / "README.md").data.configs
+    assert configuration["config_name"] == "default"
+    listed = {of["split"]: of["path"] for of in configuration["data_files"]}
+    assert set(listed) == {"train", "test", "test_wordings"}
+    assert all((folder / path).is_file() for path in listed.values())
+    splits = load_dataset(str(folder), "default", cache_dir=str(tmp_path / "cache"))
+    assert set(splits) == set(listed)
+    assert len({str(splits[split].features) for split in splits}) == 1
+    assert splits["train"].column_names[:2] == ["clean_prompt", "perturbed_prompt"]
+    for column, kind in splits["train"].features.items():
+        assert column.endswith("_prompt") or kind.dtype in ("string", "int64", "bool"), column
 
 
 @pytest.mark.parametrize(
@@ -371,8 +396,9 @@ def test_killed_filter_goes_on(questions, tmp_path, model_dir, monkeypatch):
     for name, stop_at in (("whole", None), ("killed", 2), ("killed", None)):
         calls.clear()
         monkeypatch.setattr(targets, "_generate", partial(generate, stop_at=stop_at))
-        with pytest.raises(KeyboardInterrupt if stop_at else SystemExit) as end:  # random weights: nothing to keep
+        with pytest.raises(SystemExit) as end:  # random weights: nothing to keep
             filtered(questions, tmp_path / name, model_dir, *options)
+        assert (end.value.code == 130) == bool(stop_at)
         if name == "whole":
             batches = len(calls)
     assert "vulnerable to no training pair" in str(end.value)

@@ -1,8 +1,10 @@
 """Writes the data card of a folder of pairs, with its contents and wordings."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import yaml
 
 from ..pages import render
 from .build import BuildReport
@@ -49,6 +51,20 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
         wordings=_wordings(report, compositions),
         options=options,
     )
+
+
+def configured_card(card: str, files: Mapping[str, str]) -> str:
+    """
+    Returns the card for the Hub, whose viewer reads from it which file holds which split. See [`file_name`] for why the
+    card in a folder does not say so.
+    """
+    _, header, text = card.split("---\n", 2)
+    configuration = {
+        "config_name": "default",
+        "data_files": [{"split": split, "path": file} for split, file in files.items()],
+    }
+    data = {**yaml.safe_load(header), "task_categories": ["text-generation"], "configs": [configuration]}
+    return f"---\n{yaml.safe_dump(data, sort_keys=False)}---\n{text}"
 
 
 def _wordings(report: BuildReport, compositions: Sequence[Sequence[Any]]) -> list[tuple[str, int, str]]:

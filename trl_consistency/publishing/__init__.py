@@ -2,11 +2,12 @@
 
 from .hub import check_repo_id, explain, is_checkpoint, publish
 from .page import add_results, hub_base
-from .results import RESULTS_FILE, Figure, Outcomes, Result, read_results, write_results
+from .results import RESULTS_FILE, Benchmark, Figure, Outcomes, Result, read_results, write_results
 
 
 __all__ = [
     "RESULTS_FILE",
+    "Benchmark",
     "Figure",
     "Outcomes",
     "Result",

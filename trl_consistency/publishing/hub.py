@@ -2,10 +2,12 @@
 
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, get_token
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from ..errors import ConsistencyError, one_line
@@ -13,7 +15,7 @@ from ..escaping import printable
 from ..files import write_bytes
 from ..finite import check_files
 from .page import check_halves, is_hub_name, prepare_page
-from .results import PICTURES, RESULTS_FILE
+from .results import EVAL_RESULTS, PICTURES, RESULTS_FILE
 from .secret_scan import check_links, choose_files, scan
 
 
@@ -29,6 +31,8 @@ LOADED = (
     *(RESULTS_FILE, *PICTURES),
 )
 
+MESSAGE = "Upload with trl-consistency"
+
 
 def publish(
     folder: str | Path,
@@ -37,7 +41,7 @@ def publish(
     private: bool | None = None,
     revision: str | None = None,
     include: Sequence[str] = (),
-    commit_message: str = "Upload with trl-consistency",
+    commit_message: str = MESSAGE,
     token: str | None = None,
     dry_run: bool = False,
 ) -> str | None:
@@ -75,6 +79,38 @@ def publish(
         [`ConsistencyError`]: If the folder is not a complete model, contains something that must not be published, or
         the upload fails.
     """
+    upload = prepare(folder, repo_id, base_model, include)
+    if not dry_run:
+        return send(upload, private, revision, commit_message, token)
+    print(upload.listing())
+    return None
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What would be sent of a folder: names of `files`, why others are `left_out`, and the contents of the `changed`."""
+
+    folder: Path
+    repo_id: str
+    files: list[str]
+    left_out: dict[str, str]
+    changed: dict[str, bytes]
+    base_model: str | None  # on the Hub
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the bytes of each file."""
+        sizes = {name: len(content) for name, content in self.changed.items()}
+        return {name: sizes.get(name) or (self.folder / name).stat().st_size for name in self.files}
+
+    def listing(self) -> str:
+        """Returns what would be sent, and what stays, as text."""
+        sent = [f"  {name} ({size:,} bytes)" for name, size in self.sizes().items()]
+        stays = [f"  {name}: {why}" for name, why in self.left_out.items()]
+        return printable("\n".join([f"Would send to {self.repo_id}:", *sent, "Stays here:", *stays]))
+
+
+def prepare(folder: str | Path, repo_id: str, base_model: str | None = None, include: Sequence[str] = ()) -> Upload:
+    """Completes the page of a folder, and checks and scans what [`publish`] would send. It writes and sends nothing."""
     folder = Path(folder)
     if not folder.is_dir():
         raise ConsistencyError(f"There is no folder {folder}.")
@@ -82,6 +118,7 @@ def publish(
     check_links(folder, include)
     changed = prepare_page(folder, repo_id, base_model)
     files, left_out = choose_files(folder, include)
+    files += [name for name in changed if name not in files]
     card = changed["README.md"].decode()
     for name in PICTURES:
         is_asked_for = name in card or any(fnmatch(name, pattern) for pattern in include)
@@ -95,20 +132,33 @@ def publish(
     check_halves(folder)
     if check_files(folder) == 0:
         raise ConsistencyError(f"{folder}: the safetensors files hold no tensor: nothing was trained or saved.")
-    if dry_run:
-        sizes = {name: len(changed[name]) if name in changed else (folder / name).stat().st_size for name in files}
-        sent = [f"  {name} ({size:,} bytes)" for name, size in sizes.items()]
-        stays = [f"  {name}: {why}" for name, why in left_out.items()]
-        print(printable("\n".join([f"Would send to {repo_id}:", *sent, "Stays here:", *stays])))
-        return None
+    data: Any = ModelCard(changed["README.md"].decode()).data
+    base = data.base_model if isinstance(data.base_model, str) else None
+    return Upload(folder, repo_id, files, left_out, changed, base)
+
+
+def send(
+    upload: Upload,
+    private: bool | None = None,
+    revision: str | None = None,
+    commit_message: str = MESSAGE,
+    token: str | None = None,
+) -> str:
+    """Writes what has changed into the folder, sends the files in one commit, and returns the address of the page."""
+    folder, repo_id, files, changed = upload.folder, upload.repo_id, upload.files, upload.changed
     if not is_checkpoint(folder):
-        for name, content in changed.items():
-            _write(folder / name, content)
+        for name in changed.keys() - {EVAL_RESULTS}:
+            _write(folder / name, changed[name])
     api = HfApi(token=token)
     try:
         if token is None and get_token() is None:
             raise ConsistencyError("there is no token: run `hf auth login` or set HF_TOKEN, with one that may write.")
         url = api.create_repo(repo_id, private=private, exist_ok=True)
+        if upload.base_model is not None and _lacks(api, upload.base_model):
+            warnings.warn(
+                f"The Hub has no {upload.base_model}, or your token may not see it: nobody can load the adapter without its "
+                "base model. Give its name on the Hub with `--base_model`."
+            )
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         earlier = _left_over(api.list_repo_files(repo_id, revision=revision), files)
@@ -131,10 +181,19 @@ def is_checkpoint(folder: Path) -> bool:
     return has_states and (folder / CHECKPOINT_STATE).exists()
 
 
+def _lacks(api: HfApi, model: str) -> bool:
+    """Whether the Hub says that it has no such model. A question that fails otherwise says nothing."""
+    try:
+        return not api.repo_exists(model)
+    except (HfHubHTTPError, OSError):
+        return False
+
+
 def _left_over(published: Collection[str], files: Collection[str]) -> list[str]:
     """Returns the files of an earlier model on the page that the new one does not replace."""
     loaded = {name for name in published if any(fnmatch(name, pattern) for pattern in LOADED)}
-    return sorted(name for name in loaded - set(files) if "/" not in name)
+    ours = {name for name in loaded if "/" not in name} | ({EVAL_RESULTS} & set(published))
+    return sorted(ours - set(files))
 
 
 def check_repo_id(repo_id: str) -> None:

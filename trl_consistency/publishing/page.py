@@ -16,12 +16,20 @@ from ..errors import ConsistencyError, one_line
 from ..files import write_text
 from ..smollm2.checkpoint import HUB_NAME, origin_of
 from ..weight_files import shapes_in
-from .results import DATASET_TYPE, RESULTS_FILE, model_index, read_results, results_section
+from .results import (
+    DATASET_TYPE,
+    EVAL_RESULTS,
+    RESULTS_FILE,
+    benchmark_results,
+    model_index,
+    read_results,
+    results_section,
+)
 
 
 ADAPTER_CONFIG = "adapter_config.json"
 # Placeholders that `trainer/card.py` writes before a folder is published.
-LOCAL_MODEL, LOCAL_REPO = "a local model", "path/to/this/folder"
+LOCAL_MODEL, LOCAL_REPO, LOCAL_BASE = "a local model", "path/to/this/folder", "path/to/the/base/model"
 LARGEST_CARD = 5_000_000  # bytes
 RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
 # The lines of a card that load its own model, and those that name its base model, as `templates/model_card.md` has them
@@ -30,6 +38,7 @@ _USE = re.compile(
     r'(?P<tokenizer>tokenizer = AutoTokenizer\.from_pretrained\(")(?P=repo)(?P<end>"\))',
     re.MULTILINE,
 )
+_SERVE = re.compile(r"^(?P<serve>vllm serve )(?P<base>\S+)(?P<options> .*--lora-modules [^\s=]+=)\S+$", re.MULTILINE)
 _BASE_LINK = r"\[[^\]\n]*\]\(https://huggingface\.co/{name}\)(?: \(revision `[^`\n]*`\))?"
 _RESULTS_SECTION = re.compile(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", re.MULTILINE | re.DOTALL)
 
@@ -63,20 +72,24 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
             card.text = re.sub(_BASE_LINK.format(name=re.escape(str(earlier))), lambda _: link, card.text, count=1)
         data.base_model = base_model
         card.text = card.text.replace(LOCAL_MODEL, link, 1)
+        card.text = card.text.replace(LOCAL_BASE, base_model)
     card.text = _with_repo(card.text.replace(LOCAL_REPO, repo_id), repo_id, base_model)
     _put_results(card, folder, repo_id.split("/")[-1])
     changed["README.md"] = str(card).encode()
+    if benchmarks := benchmark_results(read_results(folder).results, repo_id):
+        changed[EVAL_RESULTS] = benchmarks
     return changed
 
 
 def _with_repo(text: str, repo_id: str, base_model: str | None) -> str:
-    """Returns a card's text whose example loads the model from `repo_id`, and not from where it was published before."""
+    """Returns a card's text whose examples load the model from `repo_id`, and not from where it was published before."""
 
     def renamed(use: re.Match[str]) -> str:
         if use["repo"] == base_model:  # an example that puts the adapter on its base model by itself
             return use[0]
         return f"{use['model']}{repo_id}{use['rest']}{use['tokenizer']}{repo_id}{use['end']}"
 
+    text = _SERVE.sub(lambda of: f"{of['serve']}{base_model or of['base']}{of['options']}{repo_id}", text)
     return _USE.sub(renamed, text)
 
 

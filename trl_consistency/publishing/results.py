@@ -2,13 +2,15 @@
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from huggingface_hub import EvalResult
+import yaml
+from huggingface_hub import EvalResult, EvalResultEntry, eval_result_entries_to_yaml
 
 from ..errors import ConsistencyError, one_line
 from ..evaluation.capability import LABELS as CAPABILITY
@@ -23,6 +25,8 @@ RESULTS_FILE = "consistency_results.json"
 # Incremented when a figure's meaning changes. Before 2, rates left out unread answers. Better rules for reading answers, and
 # further names of them, leave it as it is: a rate is still the same share of the same rows, only read with fewer mistakes.
 RESULTS_FORMAT = 2
+EVAL_RESULTS = ".eval_results/trl-consistency.yaml"
+"""The file on a model's page with its results on benchmarks of the Hub, which leaderboards read."""
 # Those that `evaluate --save_to_adapters true` draws beside the file. Without the file, they may be of another model.
 PICTURES = ("outcomes.png", "rates.png")
 ROUNDING = 0.006  # figures may be rounded to two places
@@ -93,6 +97,25 @@ class Outcomes:
 
 
 @dataclass(frozen=True)
+class Benchmark:
+    """
+    A data set on the Hub that collects results in a leaderboard: one with an `eval.yaml`.
+
+    Args:
+        dataset (`str`):
+            The data set: `"user/name"`.
+        task (`str`):
+            The `id` of the task in its `eval.yaml`.
+        revision (`str`, *optional*):
+            Commit of the data set that was measured on.
+    """
+
+    dataset: str
+    task: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
 class Result(Figure):
     """
     A model's result on a metric.
@@ -106,12 +129,15 @@ class Result(Figure):
             Label on the page. By default metric and split.
         before (`Figure`, *optional*):
             The base model's result, on the same rows.
+        benchmark (`Benchmark`, *optional*):
+            The benchmark on the Hub that this is the result of. Its leaderboard then reads the value as it is.
     """
 
     metric: str = ""
     split: str | None = None
     name: str | None = None
     before: Figure | None = None
+    benchmark: Benchmark | None = None
 
     @property
     def title(self) -> str:
@@ -295,6 +321,24 @@ def model_index(results: Sequence[Result]) -> list[EvalResult]:
     ]
 
 
+def benchmark_results(results: Sequence[Result], repo_id: str) -> bytes | None:
+    """Returns what the Hub reads of results on its benchmarks, as YAML, or None without such results."""
+    entries = [
+        EvalResultEntry(
+            dataset_id=result.benchmark.dataset,
+            task_id=result.benchmark.task,
+            dataset_revision=result.benchmark.revision,
+            value=result.value,
+            source_url=f"https://huggingface.co/{repo_id}",
+            source_name="Model card",
+            notes=result.title,
+        )
+        for result in results
+        if result.benchmark is not None and result.value is not None
+    ]
+    return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode() if entries else None
+
+
 def _measured_on(metric: str) -> str:
     return "Questions, texts and safe prompts" if metric in CAPABILITY else "Pairs of clean and perturbed prompts"
 
@@ -313,10 +357,24 @@ def _read_result(entry: Any, where: str) -> Result:
                 f"{where}: `before` is of {before.total} answers, and not of the same {entry['total']}: they cannot be compared."
             )
     _check_keys(entry, {field.name for field in fields(Result)}, where)
+    if entry.get("benchmark") is not None:
+        entry["benchmark"] = _read_benchmark(entry["benchmark"], f"{where}, `benchmark`")
     for key in ("split", "name"):
         if entry.get(key) is not None and not isinstance(entry[key], str):
             raise ConsistencyError(f"{where}: `{key}` must be text, got {entry[key]!r}.")
     return Result(**entry)
+
+
+def _read_benchmark(entry: Any, where: str) -> Benchmark:
+    if not isinstance(entry, dict) or not all(isinstance(value, str) and value for value in entry.values()):
+        raise ConsistencyError(f"{where} must be an object with the texts `dataset` and `task`, got {entry!r}.")
+    _check_keys(entry, {field.name for field in fields(Benchmark)}, where)
+    for key in ("dataset", "task"):
+        if key not in entry:
+            raise ConsistencyError(f"{where} must have a `{key}`.")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", entry["dataset"]):
+        raise ConsistencyError(f"{where}: `dataset` {entry['dataset']} is not a name on the Hub: write `user/name`.")
+    return Benchmark(**entry)
 
 
 def _read_outcomes(entry: Any, where: str) -> Outcomes:

@@ -47,6 +47,17 @@ SECRETS = {
     "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY-----",
     "a token": rb"(?i)(?:HF_TOKEN|HUGGING_?FACE_HUB_TOKEN|hub_token|WANDB_API_KEY|OPENAI_API_KEY)[\"'`]?\s*[=:]\s*[\"'`]?[\w-]{8,}",
 }
+# What people write into cards and notes. tests/publishing/test_secret_scan.py counts the false alarms on real text.
+PROSE = {
+    # Not addresses for examples or for nobody, nor the user of a Git server
+    "a mail address (name the file in `include` if it should be there)": rb"(?:(?<=mailto:)|(?<![\w.+/:@-]))(?!(?:git|no-?reply)@)"
+    rb"[A-Za-z0-9][\w.+-]*@(?!(?:[A-Za-z0-9-]+\.)*(?:example\.(?:com|net|org)|example|test|invalid|noreply\.github\.com)(?![\w.-]*\w))"
+    rb"(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w@(-])",
+    # A name of secrets, and then a word of at least eight characters with a letter and a digit
+    "what is called a key, token or password": rb"(?i)(?<![\w-])(?:api[ _-]?keys?|(?:secret|access|private|account)[ _-]?keys?"
+    rb"|(?:access|auth|api|bearer|secret)[ _-]?tokens?|bearer|passwords?|passwd|passphrase)(?: (?:is|was|of|for)\b)?"
+    rb"[\"'`*]{0,3}\s{0,2}[:=]?\s{0,2}[\"'`*]{0,3}(?=[\w+/=.!@#$%^&-]*\d)(?=[\d+/=.!@#$%^&_-]*[A-Za-z])[\w+/=!@#$%^&-]{8,}",
+}
 # At least two parts, and not the end of a URL.
 _HOME = rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
 HOME_PATH = re.compile(_HOME)
@@ -144,7 +155,7 @@ def scan(
 def _line(path: Path, content: bytes, place: int) -> int:
     """Returns the line number in the present file, or in the new content if the line is not in the file."""
     number = content.count(b"\n", 0, place)
-    line, there = content.split(b"\n")[number], path.read_bytes().split(b"\n")
+    line, there = content.split(b"\n")[number], path.read_bytes().split(b"\n") if path.exists() else []
     return 1 + (there.index(line) if line in there else number)
 
 
@@ -172,6 +183,10 @@ def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[
             if ABSOLUTE.fullmatch(value) and not paths.search(value.encode()):
                 place = content.find(json.dumps(value)[1:-1].encode())
                 yield max(place, 0), f"a local path in `{key}` ({value[:80]})"
+    if not name.endswith((*TEMPLATES, ".safetensors")) and not name.startswith(("LICENSE", "NOTICE")):
+        for what, pattern in PROSE.items():
+            if not (asked_for and "mail" in what):
+                yield from ((match.start(), what) for match in re.finditer(pattern, content))
     if not asked_for:
         yield from ((match.start(), "training rows") for match in TRAINING_ROW.finditer(content))
 

@@ -39,6 +39,7 @@ from ..models.loading import check_loadable, load_model, load_tokenizer
 from ..pages import render
 from ..perturbations.card import file_name
 from ..trainer.run.checks import check_output_dir
+from .json_output import one_object
 from .pair_sets import check_lengths, load_sets, render_sets
 from .parser import StrictParser, as_template_kwargs
 from .vulnerable import ANSWERS
@@ -82,6 +83,8 @@ class ConvertArguments(CommandArguments):
     chat_template_kwargs: dict[str, Any] | str | None = option(
         None, help="Variables of the chat template (JSON on the command line)."
     )
+    # Parameters that control the output
+    json: bool = option(False, help="Print one JSON object instead of text.")
 
 
 LEFT_OUT = "left_out.jsonl"
@@ -98,7 +101,7 @@ ABOUT = {
 }
 
 # Options that are of no use in a card.
-_NOT_IN_CARD = ("pairs", "output_dir", "batch_size", "trust_remote_code")
+_NOT_IN_CARD = ("pairs", "output_dir", "batch_size", "trust_remote_code", "json")
 _OF_THE_MODEL = ("max_completion_length", "temperature", "top_p", "thinking_markers")
 
 
@@ -219,15 +222,29 @@ def _card(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Con
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Converts and reports; faulty data or options end the program with one message."""
     (convert_args,) = StrictParser((ConvertArguments,), "convert", prog=prog).parse_args_and_config(args)
-    found = main(convert_args)
-    for name, of_set in found.items():
-        print(f"{convert_args.output_dir}/{file_name(name, 'jsonl')}: {len(of_set.rows)} rows")
-        for line in _lines(of_set):
-            print(printable(f"  left out: {line}"))
-        for warning in of_set.warnings:
-            print(printable(f"warning: {name}: {warning}"), file=sys.stderr)
-    if any(of_set.left_out for of_set in found.values()):
-        print(f"What was left out is in {convert_args.output_dir}/{LEFT_OUT}.")
+    folder = convert_args.output_dir
+    with one_object(convert_args.json) as printed:
+        found = main(convert_args)
+        for name, of_set in found.items():
+            print(f"{folder}/{file_name(name, 'jsonl')}: {len(of_set.rows)} rows")
+            for line in _lines(of_set):
+                print(printable(f"  left out: {line}"))
+            for warning in of_set.warnings:
+                print(printable(f"warning: {name}: {warning}"), file=sys.stderr)
+        if any(of_set.left_out for of_set in found.values()):
+            print(f"What was left out is in {folder}/{LEFT_OUT}.")
+        printed |= {
+            "output_dir": folder,
+            "splits": {
+                name: {
+                    "file": f"{folder}/{file_name(name, 'jsonl')}",
+                    "rows": len(of_set.rows),
+                    "left_out": dict(of_set.reasons()),
+                    "warnings": list(of_set.warnings),
+                }
+                for name, of_set in found.items()
+            },
+        }
 
 
 if __name__ == "__main__":

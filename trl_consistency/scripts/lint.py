@@ -6,7 +6,6 @@ trl-consistency lint --pairs pairs.jsonl --model_name_or_path Qwen/Qwen3-4B-Inst
 ```
 """
 
-import json
 import os
 import random
 import shutil
@@ -37,6 +36,7 @@ from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
 from ..trainer.run.checks import check_chat_template, read_template
+from .json_output import one_object
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, get_split, load_pairs
 from .parser import StrictParser, as_template_kwargs
@@ -58,7 +58,6 @@ class LintArguments(CommandArguments):
         help="The pairs: a JSON Lines, JSON, CSV or Parquet file, a folder, or a data set on the Hub. By default the "
         "recipe's training data.",
     )
-    json: bool = option(False, help="Print one JSON object instead of text.")
     html: str | None = option(None, help="HTML file to write, with counts and marked pairs side by side.")
     strict: bool = option(False, help="Exit with status 1 if anything was found.")
     dose: bool = option(
@@ -109,8 +108,11 @@ def main(
     model_args: ModelConfig,
     dataset_args: DatasetMixtureConfig,
     recipe_keys: Collection[str] = (),
-) -> tuple[LintReport, tuple[str, ...]]:
-    """Lints, shows and writes; returns the report, and the findings that are irrelevant to the recipe's objectives."""
+) -> tuple[LintReport, Dose | None, tuple[str, ...]]:
+    """
+    Lints, shows and writes; returns the report, the dose if it was measured, and the findings that are irrelevant to the
+    recipe's objectives.
+    """
     check_ranges(lint_args)
     check_ranges(recipe, {"max_length": at_least(1), "max_completion_length": at_least(1)})
     markers = check_markers(recipe.thinking_markers)
@@ -154,7 +156,7 @@ def main(
     shown = sorted(random.Random(recipe.seed).sample(usable, min(lint_args.samples, len(usable))))
     title = f"Pairs: {last_name(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
     _show(lint_args, report, irrelevant, dose, shown, show, title)
-    return report, irrelevant
+    return report, dose, irrelevant
 
 
 def _show(
@@ -166,25 +168,20 @@ def _show(
     show: Callable[[int], ShownPair],
     title: str,
 ) -> None:
-    """Prints the counts and the pairs `shown`, or the JSON object, and writes the HTML file."""
-    if not lint_args.json:
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(counts_text(report, irrelevant))
-        if dose is not None:
-            print("", dose_text(dose), sep="\n")
-        for row in shown:
-            print("", pair_text(show(row), shutil.get_terminal_size((120, 24)).columns, colour), sep="\n")
-        if shown:
-            print(f"\n{legend(colour)}")
+    """Prints the counts and the pairs `shown`, and writes the HTML file."""
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(counts_text(report, irrelevant))
+    if dose is not None:
+        print("", dose_text(dose), sep="\n")
+    for row in shown:
+        print("", pair_text(show(row), shutil.get_terminal_size((120, 24)).columns, colour), sep="\n")
+    if shown:
+        print(f"\n{legend(colour)}")
     if lint_args.html:
         firsts = [rows_of[0] for rows_of in report.findings.values() if rows_of]
         pairs = [show(row) for row in dict.fromkeys(firsts + shown) if row not in report.reasons]
         write_text(lint_args.html, page(report, pairs, title, dose, irrelevant), "html")
-        if not lint_args.json:
-            print(f"\n{lint_args.html}: {len(pairs)} pairs")
-    if lint_args.json:
-        measured = {} if dose is None else {"dose": dose.metrics() | {"warnings": dose.warnings()}}
-        print(json.dumps(report.to_dict() | measured))
+        print(f"\n{lint_args.html}: {len(pairs)} pairs")
 
 
 def read_pairs(
@@ -298,7 +295,11 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     PartialState()  # loggers need it
     if hasattr(sys.stdout, "reconfigure"):  # not every terminal can show all characters
         sys.stdout.reconfigure(errors="replace")
-    report, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, parser.config_keys)
+    with one_object(script_args.json) as printed:
+        report, dose, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, parser.config_keys)
+        printed |= report.to_dict()
+        if dose is not None:
+            printed["dose"] = dose.metrics() | {"warnings": dose.warnings()}
     if lint_args.strict and report.has_findings(ignore=irrelevant):
         sys.exit(1)
 

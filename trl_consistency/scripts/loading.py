@@ -51,6 +51,7 @@ EMBEDDED_PAIRS: dict[str, Callable[[], DatasetDict]] = {
 class ConsistencyScriptArguments(ScriptArguments):
     """Arguments of all training scripts, explained by `trl-consistency consistency --help`."""
 
+    json: bool = option(False, help="Print one JSON object instead of text.")
     # Parameters that control the anchors
     anchor_dataset_name: str | None = option(
         None,

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from huggingface_hub import HfApi, constants
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 from tqdm.auto import tqdm
 
 from ..config.options import (
@@ -36,12 +36,13 @@ from ..files import whole_files
 from ..folder_lock import locked_folder
 from ..local_names import last_name, public_options
 from ..perturbations.build import BuildReport, build_pairs
-from ..perturbations.card import MADE_WITH, SPLITS, file_name, pairs_card
+from ..perturbations.card import MADE_WITH, SPLITS, configured_card, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.registry import find_perturbations
 from ..perturbations.source import find_columns
 from ..publishing import check_repo_id, explain
+from .json_output import one_object
 from .quick_answers import check_perturbations_file
 
 
@@ -111,6 +112,7 @@ class PairsArguments(CommandArguments):
     seed: int = option(42, help="Seed.")
     push_to_hub: str | None = option(None, help="Data set on the Hub (user/name) to push the folder to.")
     hub_private: bool = option(False, help="Whether a new data set is private.")
+    json: bool = option(False, help="Print one JSON object instead of text.")
 
 
 VERDICTS = "verdicts.jsonl"
@@ -124,6 +126,7 @@ _NOT_IN_CARD = (
     "hub_private",
     "perturbations_file",
     "batch_size",
+    "json",
 )
 _OF_THE_MODEL = (
     "keep_vulnerable",
@@ -332,20 +335,27 @@ def _create_repo(repo_id: str, private: bool) -> None:
 
 
 def _push(repo_id: str, folder: Path) -> None:
-    patterns = ["README.md", *(file_name(split, file_type) for split in SPLITS for file_type in ("jsonl", "parquet"))]
+    names = {file_name(split, file_type): split for file_type in ("jsonl", "parquet") for split in SPLITS}
+    here = {name: split for name, split in names.items() if (folder / name).is_file()}
+    card = configured_card((folder / "README.md").read_text(encoding="utf-8"), {here[name]: name for name in here})
+    api = HfApi()
     try:
-        HfApi().upload_folder(
-            repo_id=repo_id,
-            repo_type="dataset",
-            folder_path=str(folder),
-            allow_patterns=patterns,
-            delete_patterns=patterns,
-        )
+        there = set(api.list_repo_files(repo_id, repo_type="dataset"))
+        operations: list[Any] = [
+            CommitOperationAdd("README.md", card.encode()),
+            *(CommitOperationAdd(name, str(folder / name)) for name in here),
+            *(CommitOperationDelete(name) for name in sorted(there & names.keys() - here.keys())),
+        ]
+        api.create_commit(repo_id, operations, commit_message="Upload with trl-consistency", repo_type="dataset")
     except Exception as error:  # as above
         raise ConsistencyError(
             f"The pairs are in {folder}, but could not be pushed to {repo_id}: {explain(error, repo_id)}"
         ) from None
-    print(f"Pushed to {constants.ENDPOINT}/datasets/{repo_id}")
+    print(f"Pushed to {_page(repo_id)}")
+
+
+def _page(repo_id: str) -> str:
+    return f"{constants.ENDPOINT}/datasets/{repo_id}"
 
 
 @ends_with_message()
@@ -354,15 +364,24 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     from .parser import StrictParser
 
     (pairs_args,) = StrictParser((PairsArguments,), "pairs", prog=prog).parse_args_and_config(args)
-    report = main(pairs_args)
-    for split, count in report.num_pairs().items():
-        print(f"{pairs_args.output_dir}/{file_name(split, pairs_args.file_type)}: {count} pairs")
-    if report.left_out():
-        print("Left out:", *map(printable, report.left_out()), sep="\n  ")
-    if repeats := report.repeats():
-        print(repeats)
-    if unheld := report.unheld(pairs_args.test_share):
-        print(unheld)
+    with one_object(pairs_args.json) as printed:
+        report = main(pairs_args)
+        folder, counts = pairs_args.output_dir, report.num_pairs()
+        files = {split: f"{folder}/{file_name(split, pairs_args.file_type)}" for split in counts}
+        for split, file in files.items():
+            print(f"{file}: {counts[split]} pairs")
+        if report.left_out():
+            print("Left out:", *map(printable, report.left_out()), sep="\n  ")
+        notes = [note for note in (report.repeats(), report.unheld(pairs_args.test_share)) if note]
+        for note in notes:
+            print(note)
+        printed |= {
+            "output_dir": folder,
+            "files": {split: {"file": file, "pairs": counts[split]} for split, file in files.items()},
+            "left_out": report.left_out(),
+            "notes": notes,
+            "url": _page(pairs_args.push_to_hub) if pairs_args.push_to_hub else None,
+        }
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..errors import ends_with_message
 from ..folder_lock import locked_folder
+from .json_output import JSON_HELP, one_object
 
 
 @ends_with_message()
@@ -28,19 +29,21 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser.add_argument("--revision", metavar="BRANCH", help="branch, created if missing (main)")
     parser.add_argument("--include", nargs="+", default=[], metavar="PATTERN", help="further files to send")
     parser.add_argument("--dry_run", action="store_true", help="only print what would be sent")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     options = vars(parser.parse_args(args))
-    from ..publishing import is_checkpoint, publish  # imports torch, which `--help` does not need
+    with one_object(options.pop("json")) as printed:
+        from ..publishing.hub import is_checkpoint, prepare, send  # imports torch, which `--help` does not need
 
-    folder = Path(options["folder"])
-    writes = folder.is_dir() and not options["dry_run"]
-    with locked_folder(folder, "publishes", None) if writes else nullcontext():
-        url = publish(**options)
-    if url:
-        if is_checkpoint(folder):
+        folder, dry_run = Path(options["folder"]), options["dry_run"]
+        with locked_folder(folder, "publishes", None) if folder.is_dir() and not dry_run else nullcontext():
+            upload = prepare(folder, options["repo_id"], options["base_model"], options["include"])
+            url = None if dry_run else send(upload, options["private"], options["revision"])
+        if url and is_checkpoint(folder):
             print(
                 f"{folder} is a checkpoint, and stays as it is: the page's card and config were completed as they were sent."
             )
-        print(f"Published: {url}")
+        print(upload.listing() if url is None else f"Published: {url}")
+        printed |= {"repo_id": upload.repo_id, "url": url, "sent": upload.sizes(), "kept": upload.left_out}
 
 
 if __name__ == "__main__":

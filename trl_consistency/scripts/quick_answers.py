@@ -163,7 +163,7 @@ def answer_help(command: str, args: Iterable[str], prog: str) -> None:
 def help_text(command: str, prog: str, everything: bool) -> str:
     """Returns the help of a command: options in groups, starting with those that this package defines."""
     description, classes = COMMANDS[command][:2]
-    explained = {name for class_name in classes for name in read_options(class_name)}
+    explained = {"json", *(name for class_name in classes for name in read_options(class_name))}
     parser = argparse.ArgumentParser(
         prog,
         f"{prog} [--config FILE] [--OPTION VALUE ...]",

@@ -21,6 +21,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file, write_text
 from ..folder_lock import locked_folder
 from ..processes import end_with_parent
+from .json_output import JSON_HELP, one_object
 from .quickstart_subjects import ORGANISM, SUBJECTS, Subject
 from .recipes import recipes_dir
 
@@ -65,21 +66,34 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help=said)
     said = "only write the questions that the model can answer, in the format of `trl-consistency pairs`"
     parser.add_argument("--questions_file", type=Path, metavar="FILE.jsonl", help=said)
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     parsed = parser.parse_args(args)
     subject = SUBJECTS.get(parsed.model_name_or_path)
     if subject is None:
         parser.error(f"--model_name_or_path must be one of {', '.join(SUBJECTS)}, got {parsed.model_name_or_path}.")
-    if parsed.questions_file is not None:
-        print(f"{parsed.questions_file}: {write_questions(parsed.questions_file, subject)} questions")
-        return
     if not 0 <= parsed.seeds <= MOST_SEEDS:
         bound = "at least 0" if parsed.seeds < 0 else f"at most {MOST_SEEDS}"
         parser.error(f"--seeds must be {bound}, got {parsed.seeds}.")
+    with one_object(parsed.json) as printed:
+        if parsed.questions_file is not None:
+            count = write_questions(parsed.questions_file, subject)
+            print(f"{parsed.questions_file}: {count} questions")
+            printed |= {"questions_file": str(parsed.questions_file), "questions": count}
+            return
+        _check_packages()
+        with locked_folder(parsed.output_dir):
+            quickstart(parsed.output_dir, range(1, parsed.seeds + 1), subject)
+            results = json.loads((parsed.output_dir / "results.json").read_text(encoding="utf-8"))
+        printed |= {"output_dir": str(parsed.output_dir), **results}
+
+
+def _check_packages() -> None:
     missing = [package for package in ("matplotlib", "scipy") if find_spec(package) is None]
     if missing:
-        parser.exit(2, f"error: quickstart needs {' and '.join(missing)}: pip install {' '.join(missing)}\n")
-    with locked_folder(parsed.output_dir):
-        quickstart(parsed.output_dir, range(1, parsed.seeds + 1), subject)
+        named = " and ".join(f"`{package}`" for package in missing)
+        raise ConsistencyError(
+            f"`quickstart` needs the package{'s' * (len(missing) > 1)} {named}: `pip install {' '.join(missing)}`."
+        )
 
 
 def write_questions(path: Path, subject: Subject = ORGANISM) -> int:

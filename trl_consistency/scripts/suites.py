@@ -24,6 +24,7 @@ from ..folder_lock import locked_folder
 from ..models.loading import BASE, check_adapters, load_model, name_models
 from ..trainer.run.checks import check_output_dir
 from .evaluation_files import shown_judge, shown_name, suite_results, suite_tables, tables_text
+from .json_output import one_object
 from .parser import StrictParser, as_template_kwargs
 
 
@@ -85,7 +86,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
         results = make_results(args, {BASE: args.model_name_or_path, **adapters}, scores)
         text = json.dumps(results, ensure_ascii=False, allow_nan=False)
         write_text(Path(args.output_dir) / RESULTS, text + "\n")
-    print(text if args.json else printable(f"{tables_text(suite_tables(scores))}\n{args.output_dir}/{RESULTS}"))
+    print(printable(f"{tables_text(suite_tables(scores))}\n{args.output_dir}/{RESULTS}"))
     return results
 
 
@@ -109,7 +110,8 @@ def make_results(
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and runs; faulty data or options end the program with one message."""
     (suites_args,) = StrictParser((SuitesArguments,), "suites", prog=prog).parse_args_and_config(args)
-    main(suites_args)
+    with one_object(suites_args.json) as printed:
+        printed |= main(suites_args)
 
 
 if __name__ == "__main__":

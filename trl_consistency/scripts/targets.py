@@ -22,6 +22,7 @@ from ..generation.vllm_engine import check_vllm
 from ..trainer.consistency_trainer import ConsistencyTrainer
 from ..upstream import end_run
 from .consistency import COMMAND
+from .json_output import one_object
 from .loading import ConsistencyScriptArguments
 from .model_options import check_model_options
 from .parser import StrictParser
@@ -94,16 +95,18 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     check_file(file, "targets_file")
     given = parser.config_keys + [flag.split("=")[0].strip("-").replace("-", "_") for flag in args or sys.argv]
     server = choose_engine(targets_args.engine, training_args, "use_vllm" in given)
-    trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
-    if server is not None:
-        check_served(trainer, training_args)
-        trainer.target_maker.server = server
-    trainer.generate_targets()
-    if trainer.is_world_process_zero():
-        # `datasets` needs disk space, too, to put the pairs together.
-        write_by(file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file")
-        print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
-    end_run(trainer)
+    with one_object(script_args.json) as printed:
+        trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
+        if server is not None:
+            check_served(trainer, training_args)
+            trainer.target_maker.server = server
+        trainer.generate_targets()
+        if trainer.is_world_process_zero():
+            # `datasets` needs disk space, too, to put the pairs together.
+            write_by(file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file")
+            printed |= {"targets_file": file, "pairs": len(trainer.train_dataset)}
+            print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
+        end_run(trainer)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from ..trainer.callbacks.evaluation import ConsistencyEvalCallback
 from ..trainer.run.checks import check_output_dir
 from ..trainer.run.interruption import find_checkpoint
 from ..upstream import end_run
+from .json_output import finite, one_object
 from .loading import (
     ConsistencyScriptArguments,
     OnPolicyConsistencyScriptArguments,
@@ -52,9 +53,12 @@ class TrainingCommand(NamedTuple):
         script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
         with ends_with_message():
             check_model_options(parser.given, script_args, model_args)
-            guard = load_guard(script_args, training_args)
-            trainer = self.make_trainer(script_args, training_args, model_args, dataset_args)
-            train_and_save(trainer, script_args, guard)
+            with one_object(script_args.json) as printed:
+                guard = load_guard(script_args, training_args)
+                trainer = self.make_trainer(script_args, training_args, model_args, dataset_args)
+                outcome = train_and_save(trainer, script_args, guard)
+                if trainer.is_world_process_zero():
+                    printed |= outcome
         return trainer
 
 
@@ -99,9 +103,12 @@ def trainer_arguments(
 
 def train_and_save(
     trainer: Any, script_args: ConsistencyScriptArguments, guard_options: dict[str, Any] | None = None
-) -> None:
-    """Trains (or resumes), saves the model, pushes it with `push_to_hub`, and ends the run."""
-    args = trainer.args
+) -> dict[str, Any]:
+    """
+    Trains (or resumes), saves the model, pushes it with `push_to_hub`, and ends the run. Returns the object that `--json`
+    prints.
+    """
+    args, url = trainer.args, None
     guard = None
     if guard_options is not None:
         guard = ConsistencyEvalCallback(trainer, **guard_options)
@@ -124,3 +131,17 @@ def train_and_save(
         pushed = " It is not pushed." if args.push_to_hub else ""
         trainer.accelerator.print(f"Training was stopped. {stopped}{pushed}")
     end_run(trainer)
+    state = trainer.state
+    train, evaluation = (
+        next((finite(of) for of in reversed(state.log_history) if key in of), None)
+        for key in ("train_runtime", "eval_runtime")
+    )
+    return {
+        "output_dir": args.output_dir,
+        "url": url and str(url),
+        "steps": state.global_step,
+        "max_steps": state.max_steps,
+        "stopped": stopped or None,
+        "train": train,
+        "evaluation": evaluation,
+    }

@@ -489,3 +489,34 @@ def test_optimizer_of_the_callers(tmp_path, given):
     text, _ = card(trainer)
     assert "an optimizer that was given to the trainer" in text
     assert "learning rate" not in text.split("| Optimisation |")[1].splitlines()[0]
+
+
+def served(text):
+    return re.findall(r"^vllm serve .*$", text, re.MULTILINE)
+
+
+def test_card_says_how_vllm_serves_the_adapter(tmp_path, cached_base):
+    """With the flags of the tested servers, and `--lora-modules`, which is in vLLM's documents and was not run."""
+    lora = LoraConfig(r=12, target_modules=["q_proj"])
+    (line,) = served(card(make_trainer(tmp_path, "me/base", lora))[0])
+    assert line == ("vllm serve me/base --enable-lora --max-lora-rank 16 --lora-modules my-model=path/to/this/folder")
+    page = (Path(__file__).parents[3] / "docs" / "vllm.md").read_text()
+    assert all(f"{flag} " in page for flag in ("--enable-lora", "--max-lora-rank"))
+
+
+@pytest.mark.parametrize("lora", [LoraConfig(r=4, use_dora=True), LoraConfig(r=4, bias="lora_only"), None])
+def test_no_card_says_so_of_what_vllm_cannot_serve(tmp_path, model_dir, lora):
+    if lora is not None:
+        lora.target_modules = ["q_proj"]
+    assert served(card(make_trainer(tmp_path, str(model_dir), lora))[0]) == []
+
+
+@pytest.mark.vllm
+def test_vllm_knows_the_flags_of_the_card(tmp_path, cached_base):
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    (line,) = served(card(make_trainer(tmp_path, "me/base", LoraConfig(r=4, target_modules=["q_proj"])))[0])
+    parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(line.split()[2:])
+    assert parsed.enable_lora
+    assert [(module.name, module.path) for module in parsed.lora_modules] == [("my-model", "path/to/this/folder")]

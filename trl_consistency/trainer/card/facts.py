@@ -16,7 +16,9 @@ from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
 from ...data.alignment import AlignmentReport
 from ...data.prepare import needs_targets
 from ...data.repeats import first_rows
+from ...errors import ConsistencyError
 from ...passes.blocks import find_blocks
+from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
@@ -114,6 +116,9 @@ def build_card(
         method=name_methods(methods),
         is_adapter=is_adapter,
         quantization=_quantization(model),
+        base_model=base_model,
+        serving_rank=_serving_rank(model),
+        served_name=model_name,
         is_chat=trainer.is_chat,
         repo=trainer.hub_model_id or "path/to/this/folder",
         example="I think the answer is Lyon. What is the capital of France?",
@@ -150,6 +155,17 @@ def _quantization(model: Any) -> str | None:
         f'load_in_4bit=True, bnb_4bit_quant_type="{config.bnb_4bit_quant_type}", '
         f'bnb_4bit_use_double_quant={config.bnb_4bit_use_double_quant}, bnb_4bit_compute_dtype="{dtype}"'
     )
+
+
+def _serving_rank(model: Any) -> int | None:
+    """Returns the rank that vLLM is started with for the adapter, or None if it cannot serve it on the base's checkpoint."""
+    if not is_peft_model(model) or _quantization(model):
+        return None
+    try:
+        check_adapter(model)
+    except ConsistencyError:
+        return None
+    return engine_rank(model)
 
 
 def paired_facts(trainer: Any) -> dict[str, str]:
