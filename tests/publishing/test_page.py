@@ -224,9 +224,11 @@ def test_example_loads_the_model_from_where_it_is_published(adapter_dir):
 def test_vllm_serves_the_model_from_where_it_is_published(adapter_dir):
     path = adapter_dir / "README.md"
     command = "vllm serve {} --enable-lora --max-lora-rank 16 --lora-modules bct={}"
-    path.write_text(path.read_text() + f"\n```bash\n{command.format('a/base', 'path/to/this/folder')}\n```\n")
+    path.write_text(
+        path.read_text() + f"\n```bash\n{command.format('Qwen/Qwen3-4B-Instruct-2507', 'path/to/this/folder')}\n```\n"
+    )
     path.write_bytes(prepare_page(adapter_dir, "me/bct")["README.md"])
-    assert command.format("a/base", "me/bct") in path.read_text()
+    assert command.format("Qwen/Qwen3-4B-Instruct-2507", "me/bct") in path.read_text()
     assert (
         command.format("me/base", "lab/bct") in prepare_page(adapter_dir, "lab/bct", "me/base")["README.md"].decode()
     )
