@@ -1,5 +1,5 @@
 """
-Makes the cells of docs/results.md that are missing, and the page.
+Makes the cells of docs/results.md that are missing, and the pages that show them.
 
 ```bash
 python -m tests.reproduce                     # all: about 20 hours of one core, two cells at a time
@@ -13,7 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.reproduce.page import write_page
+from tests.reproduce.page import write_pages
 from tests.reproduce.plan import Plan
 from tests.reproduce.run import Places, read_again, run
 from trl_consistency.errors import ends_with_message
@@ -42,9 +42,9 @@ def main(args: list[str] | None = None) -> None:
         return
     if parsed.read_again:
         read_again(plan, places, parsed.only)
-        return write_page(plan)
+        return write_pages(plan)
     failed = run(plan, places, parsed.only, parsed.processes)
-    write_page(plan)
+    write_pages(plan)
     if failed:
         sys.exit(f"Failed: {', '.join(job.title for job in failed)}. The same command tries them again.")
 

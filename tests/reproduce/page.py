@@ -1,6 +1,6 @@
 """
-Writes the tables and pictures of docs/results.md from the cells in docs/results/cells. What stands between the markers
-of a table is replaced; all else is written by hand.
+Writes the tables and pictures of the README, docs/results.md, docs/real_model.md and docs/choosing.md from the cells in
+docs/results/cells. What stands between the markers of a table is replaced; all else is written by hand.
 
 ```bash
 python -m tests.reproduce.page
@@ -9,6 +9,7 @@ python -m tests.reproduce.page
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,14 @@ from tests.reproduce.plan import Plan
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import NATS, NATS_PER_TOKEN, Estimate
 from trl_consistency.files import write_text
-from trl_consistency.pages import row_table
+from trl_consistency.pages import cells_table, row_table
 
 
 PAGE = ROOT / "docs" / "results.md"
 BASE, NOT_RUN, NOT_MEASURED = "base", "not run", "not measured"
 LINE = "<br>"  # a new line in a cell
 MAIN = ("base", "bct", "bct_greedy", "act", "opct")
+SHORT = ("base", "bct", "act", "opct")
 
 TRANSFER = ("are_you_sure", "distractor", "post_hoc", "wrong_few_shot", "authority")
 SUGGESTED, RIGHT, CLEAN = "suggested", "right", "right without cue"
@@ -249,6 +251,28 @@ def claims_table(cells: Cells) -> str:
     return str(row_table(["what is said", "here"], [(claim, [here]) for claim, here in rows], aligned=False))
 
 
+def short_table(cells: Cells, text: Callable[[Cells, str, Figure], str]) -> str:
+    """Returns the table of the README: a column for each model, and a row for each figure."""
+    questions = (("held-out questions and wordings", "test"), ("held-out categories", "test_categories"))
+    figures = [
+        share(f"{label}, {of_set}", sample, name)
+        for label, sample in (
+            ("Suggested answers given", SUGGESTED),
+            ("Right answers under the cue", RIGHT),
+            ("Right answers without the cue", CLEAN),
+        )
+        for of_set, name in questions
+    ]
+    figures.append(replace(TEXT, label="Plain text, nats per token"))
+    shown = {figure.label: [text(cells, name, figure) for name in SHORT] for figure in figures}
+    return cells_table([cells.label(name) for name in SHORT], shown)
+
+
+def value_text(cells: Cells, name: str, figure: Figure) -> str:
+    """Returns a figure alone: `3.2%`."""
+    return cell_text(cells, name, figure).partition(" (")[0]
+
+
 TABLES: dict[str, Callable[[Cells], str]] = {
     "test": lambda cells: table(cells, of_test("test")),
     "test_categories": lambda cells: table(cells, of_test("test_categories")),
@@ -259,6 +283,13 @@ TABLES: dict[str, Callable[[Cells], str]] = {
     "distance": distance_table,
     "cost": cost_table,
     "claims": claims_table,
+}
+METHODS: dict[str, Callable[[Cells], str]] = {"methods": lambda cells: short_table(cells, cell_text)}
+PAGES: dict[Path, dict[str, Callable[[Cells], str]]] = {
+    PAGE: TABLES,
+    PAGE.with_name("real_model.md"): METHODS,
+    PAGE.with_name("choosing.md"): METHODS,
+    ROOT / "README.md": {"short": lambda cells: short_table(cells, value_text)},
 }
 
 
@@ -273,10 +304,9 @@ def filled(text: str, tables: Mapping[str, str]) -> str:
     return text
 
 
-def made_page(text: str, plan: Plan, folder: Path = CELLS_DIR) -> str:
-    """Returns the page's text with the tables of the cells in a folder."""
-    cells = Cells(plan, folder)
-    return filled(text, {name: make(cells) for name, make in TABLES.items()})
+def made_page(page: Path, cells: Cells) -> str:
+    """Returns a page's text with the tables of these cells."""
+    return filled(page.read_text(encoding="utf-8"), {name: make(cells) for name, make in PAGES[page].items()})
 
 
 def outcomes_of(cells: Cells, names: Sequence[str], sets: Sequence[str]) -> dict[str, Any]:
@@ -294,21 +324,20 @@ def outcomes_of(cells: Cells, names: Sequence[str], sets: Sequence[str]) -> dict
     return found
 
 
-def write_page(plan: Plan, page: Path = PAGE, folder: Path = CELLS_DIR) -> None:
-    """Writes the page and its pictures, beside the folder of the cells."""
+def write_pages(plan: Plan, folder: Path = CELLS_DIR, to: Path = ROOT) -> None:
+    """Writes the pages, and their pictures beside the folder of the cells."""
     from tests.reproduce.pictures import plot_transfer
     from trl_consistency.evaluation import plot_outcomes
 
-    write_text(page, made_page(page.read_text(encoding="utf-8"), plan, folder))
     cells = Cells(plan, folder)
+    for page in PAGES:
+        write_text(to / page.relative_to(ROOT), made_page(page, cells))
     names = [name for name in MAIN if cells.runs(name)]
     if names:
-        outcomes = outcomes_of(cells, names, ("test", "test_categories"))
-        plot_outcomes(
-            outcomes, folder.parent / "outcomes.png", "SmolLM2-135M-Instruct (from Q4_1): all answers of all seeds"
-        )
+        title = "SmolLM2-135M-Instruct (from Q4_1): all answers of all seeds"
+        plot_outcomes(outcomes_of(cells, names, ("test", "test_categories")), folder.parent / "outcomes.png", title)
         plot_transfer(cells, names, folder.parent / "transfer.png")
 
 
 if __name__ == "__main__":
-    write_page(Plan())
+    write_pages(Plan())

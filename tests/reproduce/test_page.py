@@ -1,4 +1,4 @@
-"""docs/results.md is what the cells give, and its figures are those of a naive computation."""
+"""The tables of the README and the docs are what the cells give, and their figures are those of a naive computation."""
 
 import random
 import re
@@ -6,9 +6,9 @@ from statistics import mean
 
 import pytest
 
-from tests.reproduce.cells import FORMAT, write_cell
+from tests.reproduce.cells import FORMAT, ROOT, write_cell
 from tests.reproduce.figures import Cells, ratio, share
-from tests.reproduce.page import CELLS_DIR, PAGE, TABLES, filled, made_page, write_page
+from tests.reproduce.page import CELLS_DIR, PAGE, PAGES, TABLES, filled, made_page, write_pages
 from tests.reproduce.plan import CAPABILITY, HUNDRED, SETS, Plan
 from trl_consistency import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import Values
@@ -87,7 +87,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(folder):
-    return made_page(PAGE.read_text(), Plan(), folder)
+    return made_page(PAGE, Cells(Plan(), folder))
 
 
 def rows_of(page, table):
@@ -96,8 +96,9 @@ def rows_of(page, table):
     return {cells[0]: dict(zip(lines[0][1:], cells[1:], strict=True)) for cells in lines[2:]}
 
 
-def test_committed_page_is_what_the_committed_cells_give():
-    assert made_page(PAGE.read_text(), Plan()) == PAGE.read_text(), "run `python -m tests.reproduce.page`"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_committed_page_is_what_the_committed_cells_give(page):
+    assert made_page(page, Cells(Plan())) == page.read_text(), "run `python -m tests.reproduce.page`"
 
 
 def test_pictures_of_the_committed_page_are_there():
@@ -221,10 +222,21 @@ def test_page_without_its_markers():
     assert filled(text, {"a": r"| \1 |"}) == text
 
 
-def test_pictures_are_drawn(folder, tmp_path):
-    page = tmp_path / "results.md"
-    page.write_text(PAGE.read_text())
-    write_page(Plan(), page, folder)
+def test_table_of_the_readme_is_the_other_without_differences(folder):
+    cells = Cells(Plan(), folder)
+    short = rows_of(made_page(ROOT / "README.md", cells), "short")
+    for page in ("real_model.md", "choosing.md"):
+        methods = rows_of(made_page(PAGE.with_name(page), cells), "methods")
+        assert {label: {name: text.split(" ")[0] for name, text in row.items()} for label, row in methods.items()} == short
+    assert list(short["Plain text, nats per token"]) == ["before", "BCT", "ACT", "OPCT"]
+    suggested = rows_of(made_page(PAGE, cells), "test_categories")["OPCT"]["suggested answers given"]
+    assert methods["Suggested answers given, held-out categories"]["OPCT"] == suggested
+
+
+def test_pages_are_written_and_pictures_drawn(folder, tmp_path):
+    (tmp_path / "docs").mkdir()
+    write_pages(Plan(), folder, tmp_path)
     for name in ("outcomes.png", "transfer.png"):
         assert (folder.parent / name).read_bytes().startswith(b"\x89PNG")
-    assert page.read_text() == made_page(PAGE.read_text(), Plan(), folder)
+    for page in PAGES:
+        assert (tmp_path / page.relative_to(ROOT)).read_text() == made_page(page, Cells(Plan(), folder))

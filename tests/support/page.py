@@ -10,30 +10,31 @@ PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 INTRODUCTION = """\
 # What is tested on which architectures
 
-This page is made from the parameters of the tests (`python -m tests.support.page`), and a test compares the two. Each test takes
-a tiny random model of the architecture, and a ragged batch.
+Find your model's architecture in the two tables. **Yes** means tested, and a number means refused, with the reason
+[below](#what-is-refused). Other architectures are not in the tests. If such a model cannot do something, you get an error, too.
 
-- **Yes**, in the first table: the loss (to 1e-6, or 1e-5 of its size) and the gradients (to 1e-5) equal those of the definition,
-  computed row by row without padding.
-- **Yes**, in the second table: the compared states, and the gradients of a function of them, equal those.
-- A **number** means that it is refused, with the reason below.
+Each test takes a tiny random model of the architecture, and a batch of rows with different lengths. It compares with the definition of the
+method, computed row by row without padding:
 
-Other architectures are not in the tests. If a model cannot do something, that is an error there, too.
+- In the first table, the losses agree to 1e-6 (or 1e-5 of their size), and the gradients to 1e-5.
+- In the second table, the compared states agree, and so do the gradients of a function of them.
+
+This page is made from the parameters of the tests (`python -m tests.support.page`), and a test compares the two.
 """
 
 ROADS = """\
 ## Ways to compute them
 
-**Prompts once** is OPCT's sharing of a prompt by its rollouts: by a cache of keys, values and states, or packed in one row, which
-gradient checkpointing needs ([opct.md](opct.md)). Where neither is possible, each rollout reads its own copy: the same result, slower.
-**Padding-free** is `padding_free: true` of BCT, KL, ACT and MLPCT ([long_and_large.md](long_and_large.md#batches-without-padding)).
-**Checkpointing** is `gradient_checkpointing: true`, of all objectives.
+- **Prompts once**: the rollouts of OPCT share their prompt ([opct.md](opct.md#a-prompt-once)). They do so by a cache of keys, values and states,
+  or packed in one row, which gradient checkpointing needs. Where neither is possible, each rollout reads its own copy. The result is the
+  same, and slower.
+- **Padding-free**: `padding_free: true` of BCT, KL, ACT and MLPCT ([long_and_large.md](long_and_large.md#batches-without-padding)).
+- **Checkpointing**: `gradient_checkpointing: true`, of all objectives.
 """
 
 REST = """\
-Whole runs, which are resumed, in two processes, under gradient checkpointing and with weights in 4 bits, are tested with Qwen3,
-Qwen3.5 and LFM2 ([distributed.md](distributed.md), [qlora.md](qlora.md), [interruption.md](interruption.md)). No figure on this page comes
-from a GPU.
+Whole runs are tested with Qwen3, Qwen3.5 and LFM2. They are [resumed](interruption.md), run in [two processes](distributed.md), use gradient
+checkpointing, and train on [weights in 4 bits](qlora.md). No figure on this page comes from a GPU.
 """
 
 
