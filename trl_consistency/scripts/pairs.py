@@ -21,7 +21,7 @@ from typing import Any, Literal
 from huggingface_hub import HfApi, constants
 from tqdm.auto import tqdm
 
-from ..config.options import TWO_TEXTS, CommandArguments, at_least, check_ranges, option, with_help
+from ..config.options import TWO_TEXTS, at_least, check_ranges, option, with_help
 from ..errors import ConsistencyError, ends_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
@@ -33,12 +33,13 @@ from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.source import find_columns
 from ..publishing import check_repo_id, explain
+from .engine_arguments import EngineArguments
 from .quick_answers import check_perturbations_file
 
 
 @dataclass
 @with_help
-class PairsArguments(CommandArguments):
+class PairsArguments(EngineArguments):
     """Arguments of the `pairs` command, explained by its `--help`."""
 
     # Parameters that control the data
@@ -84,7 +85,7 @@ class PairsArguments(CommandArguments):
     faulty_rows: Literal["error", "drop"] = option(
         "error", help="`error` stops at faulty rows, `drop` leaves them out and counts them."
     )
-    # Parameters that control the choice of vulnerable pairs
+    # Parameters that control the choice of vulnerable pairs, besides those of [`EngineArguments`]
     keep_vulnerable: bool = option(
         False,
         help="Keep only training pairs that the model answers well on the clean prompt and badly on the perturbed "
@@ -106,6 +107,7 @@ class PairsArguments(CommandArguments):
 
 VERDICTS = "verdicts.jsonl"
 
+_OF_THE_ENGINE = tuple(option.name for option in fields(EngineArguments))
 # Options that do not affect the pairs' content.
 _NOT_IN_CARD = (
     "dataset_name",
@@ -115,6 +117,7 @@ _NOT_IN_CARD = (
     "hub_private",
     "perturbations_file",
     "batch_size",
+    *_OF_THE_ENGINE,
 )
 _OF_THE_MODEL = (
     "keep_vulnerable",
@@ -137,6 +140,7 @@ def main(args: PairsArguments) -> BuildReport:
             if args.keep_vulnerable
             else "`model_name_or_path` is given, but nothing is asked of the model: set `keep_vulnerable`."
         )
+    _check_engine(args)
     _check_output_dir(args.output_dir)
     rows = iter(read_rows(args.dataset_name, args.dataset_config, args.dataset_split))
     first = next(rows, None)
@@ -201,6 +205,17 @@ def _write(
     )
     if args.push_to_hub:
         _push(args.push_to_hub, output_dir)
+
+
+def _check_engine(args: PairsArguments) -> None:
+    """Raises [`ConsistencyError`] for an engine that cannot answer, or that nothing is asked."""
+    if args.engine == EngineArguments.engine:
+        return
+    if not args.keep_vulnerable:
+        raise ConsistencyError(f"`engine` is {args.engine}, but nothing is asked of it: set `keep_vulnerable`.")
+    from .engines import check_engine  # imports torch
+
+    check_engine(args.engine, args.model_name_or_path or "")
 
 
 def _check_output_dir(folder: str) -> None:
@@ -283,6 +298,7 @@ def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> N
         output_dir,
         output_dir / VERDICTS,
         args.thinking_markers,
+        args,
     )
     kept = [row for row, verdict in zip(rows, judged, strict=True) if verdict["kept"]]
     report.filtered.update(verdict["outcome"] for verdict in judged if not verdict["kept"])
