@@ -1,4 +1,4 @@
-"""`evaluate --engine`: stand-ins for vLLM in this process and for a server; `test_with_vllm.py` has vLLM itself."""
+"""`--engine` of all commands: stand-ins for vLLM in this process and for a server; `test_with_vllm.py` has vLLM itself."""
 
 import json
 import sys
@@ -165,6 +165,60 @@ def test_refusals(in_process, served, options, adapters, model_dir, tmp_path, mo
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     assert "`engine` vllm needs the package `vllm`" in refused("--engine", "vllm")
     assert answer_engine.is_url("https://gpu-7:8000")
+
+
+# Pairs and lint
+
+
+def verdicts(model_dir, tmp_path, *flags):
+    """Verdicts on six questions. The tiny model answers none of them, so that the command ends without a pair."""
+    rows = [
+        {"question": f"What is number {number}?", "answer": "Ten", "wrong_answers": ["Two"]} for number in range(6)
+    ]
+    common = ["--dataset_name", write(tmp_path / "questions.jsonl", rows), "--keep_vulnerable", "--batch_size", "4"]
+    common += ["--prompt_column", "question", "--test_share", "0.2", "--max_completion_length", "5"]
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    with pytest.raises(SystemExit, match="is vulnerable to no training pair"):
+        cli(["pairs", *common, "--model_name_or_path", str(model_dir), "--output_dir", str(folder), *flags])
+    return (folder / "verdicts.jsonl").read_text()
+
+
+def test_an_engine_answers_for_keep_vulnerable(in_process, served, model_dir, tmp_path):  # noqa: F811
+    expected = verdicts(model_dir, tmp_path)
+    assert "_answer" in expected
+    assert verdicts(model_dir, tmp_path, "--engine", "vllm") == expected
+    (engine,) = LLM.made
+    assert "enable_lora" not in engine.options
+    assert verdicts(model_dir, tmp_path, "--engine", served.url) == expected
+    assert any(path == "/v1/completions" for path, _ in served.requests)
+
+
+def test_an_engine_answers_for_the_dose(in_process, served, options, tmp_path, capsys):  # noqa: F811
+    pairs, model = str(tmp_path / "pairs.jsonl"), options[1]
+
+    def dose(*flags):
+        capsys.readouterr()
+        common = ["--pairs", pairs, "--model_name_or_path", model, "--dose_pairs", "4", "--max_completion_length", "5"]
+        cli(["lint", *common, "--dose", "--json", *flags])
+        return json.loads(capsys.readouterr().out)["dose"]
+
+    expected = dose()
+    assert dose("--engine", "vllm") == dose("--engine", served.url) == expected
+    assert len(LLM.made) == 1
+    assert any(path == "/v1/completions" for path, _ in served.requests)
+
+
+def test_an_engine_that_nothing_is_asked_of(in_process, options, tmp_path):
+    lint = ["lint", "--pairs", str(tmp_path / "pairs.jsonl"), "--model_name_or_path", options[1], "--engine", "vllm"]
+    with pytest.raises(SystemExit, match="`engine` is given, but no dose is measured: set `dose`"):
+        cli(lint)
+    with pytest.raises(SystemExit, match="`load_in_4bit` is not available with `engine` vllm"):
+        cli([*lint, "--dose", "--load_in_4bit", "--use_peft"])
+    pairs = ["pairs", "--dataset_name", str(tmp_path / "pairs.jsonl"), "--output_dir", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="`engine` is given, but nothing is asked of a model: set `keep_vulnerable`"):
+        cli([*pairs, "--engine", "vllm"])
+    with pytest.raises(SystemExit, match="`engine` must be 'transformers', 'vllm', or the address"):
+        cli([*pairs, "--keep_vulnerable", "--model_name_or_path", options[1], "--engine", "vlm"])
 
 
 # Targets

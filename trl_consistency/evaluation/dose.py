@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..data.rendering import ProcessingClass
 from ..generation.options import evaluating
+from ..generation.targets import Engine
 from .answers.generate import AnswerOptions
 from .answers.replies import THINKING_MARKERS
 from .grading.answer_keys import check_keys
@@ -116,6 +117,7 @@ def measure_dose(
     progress: bool = True,
     answers_of: Iterable[Mapping[str, Any]] | None = None,
     thinking_markers: tuple[str, str] = THINKING_MARKERS,
+    engine: Engine | None = None,
 ) -> Dose:
     """
     Measures how differently a model answers the two sides of pairs under greedy decoding: with [`evaluate`], and as KL
@@ -139,6 +141,8 @@ def measure_dose(
             All rows, if `rows` are a sample: the possible answers are those that occur in them.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
             Text that opens and closes a thought.
+        engine ([`Engine`][trl_consistency.generation.targets.Engine], *optional*):
+            Writes the answers instead of `model.generate`. The divergence is the model's own.
 
     Returns:
         [`Dose`]: Rates and divergence.
@@ -147,7 +151,7 @@ def measure_dose(
     numbers = [row.get("row_number", index) for index, row in enumerate(rows)]
     pairs = PairSet([dict(row) for row in rows], candidates, numbers)
     options = AnswerOptions(max_new_tokens, batch_size, thinking_markers=thinking_markers, progress=progress)
-    results = evaluate(model, tokenizer, pairs, options)
+    results = evaluate(model, tokenizer, pairs, options, engine=engine)
     answers = [list(answer.ids) for answer in results.sets[""].answers["clean"]]
     sides = ([list(row[f"{side}_ids"]) for row in rows] for side in ("clean", "perturbed"))
     divergences = _divergences(model, list(zip(*sides, answers, strict=True)))

@@ -397,7 +397,7 @@ def evaluate(
         desc (`str`, *optional*, defaults to `"Answering"`):
             Label of the progress bar.
         engine ([`Engine`][trl_consistency.generation.targets.Engine], *optional*):
-            Writes the answers in the place of `model.generate`, such as one model of an
+            Writes the answers instead of `model.generate`, such as one model of an
             [`~trl_consistency.generation.answer_engine.AnswerEngine`].
 
     Returns:

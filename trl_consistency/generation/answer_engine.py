@@ -63,7 +63,7 @@ class AnswerEngine:
         self._has_started = False
 
     def of(self, name: str) -> "ModelAnswers":
-        """Returns what answers for one model, in the place of `model.generate`."""
+        """Returns what answers for one model, instead of `model.generate`."""
         return ModelAnswers(self, name, {"engine": self._label})
 
     def start(self) -> None:

@@ -1,11 +1,11 @@
-"""The engine that answers in `evaluate`: transformers, vLLM in this process, or a vLLM server."""
+"""The engine that writes a command's answers: transformers, vLLM in this process, or a vLLM server."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import PartialState
@@ -15,7 +15,6 @@ from torch import Tensor
 from ..config.options import refuse_unused
 from ..errors import ConsistencyError
 from ..evaluation.answers.generate import AnswerOptions
-from ..evaluation.run import PairSet
 from ..generation.answer_engine import (
     TRANSFORMERS,
     VLLM,
@@ -42,53 +41,72 @@ from ..rollouts.adapter_sync import (
     private_folder,
     write_adapter,
 )
-from .pair_sets import longest_prompt
+from .engine_arguments import EngineArguments
 
 
-def check_engine(args: Any) -> None:
-    """Raises [`ConsistencyError`] for an unknown engine, and for options that it does not take."""
-    check_url(args.engine)
-    if args.engine == TRANSFORMERS:
-        if args.vllm_adapter_dir is not None:
+class Checkpoint(NamedTuple):
+    """What the engine and transformers load."""
+
+    name: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+def check_engine(
+    args: EngineArguments,
+    name: str,
+    load_in_4bit: bool = False,
+    adapters: Sequence[str] = (),
+    adapter_dir: str | None = None,
+) -> None:
+    """Raises [`ConsistencyError`] for an unknown engine, and for options and models that it does not take."""
+    engine = args.engine
+    check_url(engine)
+    if engine == TRANSFORMERS:
+        if adapter_dir is not None:
             raise ConsistencyError("`vllm_adapter_dir` is given, but `engine` is transformers. Leave it out.")
         of_vllm = ("vllm_gpu_memory_utilization", "vllm_server_timeout")
         refuse_unused(args, of_vllm, "`engine` is transformers. Leave it out")
         return
-    if args.engine == VLLM and find_spec("vllm") is None:
+    if engine == VLLM and find_spec("vllm") is None:
         raise ConsistencyError("`engine` vllm needs the package `vllm`: `pip install 'trl[vllm]'`.")
     if PartialState().num_processes > 1:
         raise ConsistencyError("`engine` vllm runs in one process: start without several processes.")
-    if args.load_in_4bit:
+    if load_in_4bit:
         raise ConsistencyError(
             "`load_in_4bit` is not available with `engine` vllm, which would answer with other weights. Leave one out."
         )
-    if args.vllm_adapter_dir is not None and args.engine == VLLM:
+    if adapter_dir is not None and engine == VLLM:
         raise ConsistencyError(
             "`vllm_adapter_dir` is given, but it is for a server that reads adapters there. Leave it out."
         )
-    whole = next((path for path in args.adapters if Path(path).is_dir() and not is_adapter_folder(path)), None)
-    if whole is not None or is_adapter_folder(args.model_name_or_path):
+    whole = next((path for path in adapters if Path(path).is_dir() and not is_adapter_folder(path)), None)
+    if whole is not None or is_adapter_folder(name):
         raise ConsistencyError(
-            f"`engine` {args.engine} answers for a base model and adapters of it, and "
-            + (f"`adapters` names the whole model {whole}" if whole else f"{args.model_name_or_path} is an adapter")
+            f"`engine` {engine} answers for a base model and adapters of it, and "
+            + (f"`adapters` names the whole model {whole}" if whole else f"{name} is an adapter")
             + ". Use `--engine transformers`."
         )
 
 
 @contextmanager
 def open_engine(
-    args: Any,
+    args: EngineArguments,
+    base: Checkpoint,
     model: Any,
     tokenizer: Any,
     options: AnswerOptions,
-    sets: dict[str, PairSet],
-    adapters: Mapping[str, str],
+    longest_prompt: int,
+    adapters: Mapping[str, str] | None = None,
+    adapter_dir: str | None = None,
 ) -> Iterator[AnswerEngine | None]:
-    """Yields an engine for the model and its adapters by name, or None if transformers answers."""
+    """
+    Yields an engine for a model and its adapters by name, or None if transformers answers. `longest_prompt` is in tokens.
+    """
     if args.engine == TRANSFORMERS:
         yield None
         return
-    path, revision, config = check_loadable(args.model_name_or_path, args.model_revision, args.trust_remote_code)
+    path, revision, config = check_loadable(*base)
     sampling = {
         "max_tokens": options.max_new_tokens,
         "temperature": options.temperature,
@@ -96,14 +114,14 @@ def open_engine(
         "stop_token_ids": end_tokens(model, tokenizer),
     }
     with ExitStack() as stack:
-        folders, rank = served_adapters(path, config, adapters, args.vllm_adapter_dir, stack)
+        folders, rank = served_adapters(path, config, adapters or {}, adapter_dir, stack)
         backend: Backend
         if args.engine == VLLM:
-            needed, context = longest_prompt(sets) + options.max_new_tokens, context_of(config)
+            needed, context = longest_prompt + options.max_new_tokens, context_of(config)
             engine_options = {
                 "model": path,
                 "revision": revision,
-                "trust_remote_code": args.trust_remote_code,
+                "trust_remote_code": base.trust_remote_code,
                 "dtype": str(model.dtype).removeprefix("torch."),
                 "max_model_len": needed if context is None else min(needed, context),
                 "gpu_memory_utilization": args.vllm_gpu_memory_utilization,
@@ -112,7 +130,7 @@ def open_engine(
             }
             backend = EngineInProcess(engine_options, folders, rank)
         else:
-            name = f"evaluate-{secrets.token_hex(4)}"
+            name = f"trl-consistency-{secrets.token_hex(4)}"
             backend = EngineOnServer(args.engine, folders, rank, args.vllm_server_timeout, name)
         engine = AnswerEngine(backend, list(folders), sampling, args.engine)
         stack.callback(engine.close)

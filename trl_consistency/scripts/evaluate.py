@@ -25,7 +25,6 @@ from transformers import BitsAndBytesConfig
 from ..config.options import (
     SHARE,
     TEMPERATURE,
-    CommandArguments,
     at_least,
     check_ranges,
     option,
@@ -73,7 +72,8 @@ from .capability_files import (
     load_capability,
     write_capability,
 )
-from .engines import check_engine, open_engine
+from .engine_arguments import EngineArguments
+from .engines import Checkpoint, check_engine, open_engine
 from .evaluation_files import (
     ANSWERS_FILE,
     JUDGEMENT_LENGTH,
@@ -90,7 +90,7 @@ from .evaluation_files import (
     write_report,
 )
 from .json_output import one_object
-from .pair_sets import check_lengths, load_sets, render_sets
+from .pair_sets import check_lengths, load_sets, longest_prompt, render_sets
 from .parser import StrictParser, as_template_kwargs
 from .vulnerable import ANSWERS
 
@@ -100,7 +100,7 @@ RESULTS, SUITE_LOGS = "results.json", "suite_logs"
 
 @dataclass
 @with_help
-class EvaluateArguments(CommandArguments):
+class EvaluateArguments(EngineArguments):
     """Arguments of the `evaluate` command, explained by its `--help`."""
 
     # Parameters that control the models and pairs
@@ -123,17 +123,7 @@ class EvaluateArguments(CommandArguments):
     max_pairs: int | None = option(
         None, at_least(1), help="Maximum pairs of each file or split, sampled with `seed`. By default all."
     )
-    # Parameters that control the engine
-    engine: str = option(
-        "transformers",
-        help="What writes the answers: `transformers`, `vllm` in this process, or the address of a vLLM server.",
-    )
-    vllm_gpu_memory_utilization: float = option(
-        0.3, SHARE, help="Share of the GPU's memory for `engine` vllm, which is loaded beside the model."
-    )
-    vllm_server_timeout: float = option(
-        240.0, at_least(0), help="Seconds to wait for a server, and for its answers to a batch."
-    )
+    # Parameters that control the engine, besides those of [`EngineArguments`]
     vllm_adapter_dir: str | None = option(
         None, help="Folder that a server on another machine has under the same path, for adapters."
     )
@@ -262,9 +252,8 @@ def _answer(
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
         )
-    model, processing_class = load_model(
-        args.model_name_or_path, args.model_revision, args.trust_remote_code, quantization
-    )
+    base = Checkpoint(args.model_name_or_path, args.model_revision, args.trust_remote_code)
+    model, processing_class = load_model(*base, quantization)
     options = AnswerOptions(
         max_new_tokens=args.max_completion_length,
         batch_size=args.batch_size,
@@ -281,7 +270,9 @@ def _answer(
     folder, revision = Path(args.output_dir), args.model_revision or "main"
     found: dict[str, Results] = {}
     capability = {}
-    with open_engine(args, model, processing_class, options, sets, adapters) as engine:
+    longest = longest_prompt(row for of_set in sets.values() for row in of_set.rows)
+    served = (adapters, args.vllm_adapter_dir)
+    with open_engine(args, base, model, processing_class, options, longest, *served) as engine:
         for name, path in {BASE: None, **adapters}.items():
             with adapted(model, processing_class, path, args.trust_remote_code, quantization) as of_name:
                 cache = answer_cache(folder / ANSWERS, path or args.model_name_or_path, of_name, revision)
@@ -393,7 +384,7 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
             )
     if args.load_in_4bit:
         check_bitsandbytes("`load_in_4bit`")
-    check_engine(args)
+    check_engine(args, args.model_name_or_path, args.load_in_4bit, args.adapters, args.vllm_adapter_dir)
     if not args.suites and (args.suite_judge or args.suite_limit):
         given = "suite_judge" if args.suite_judge else "suite_limit"
         raise ConsistencyError(f"`{given}` is given, but no `suites`.")

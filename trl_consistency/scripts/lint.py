@@ -28,6 +28,7 @@ from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
 from ..errors import ConsistencyError, ends_with_message
+from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
@@ -36,6 +37,8 @@ from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
 from ..trainer.run.checks import check_chat_template, read_template
+from .engine_arguments import EngineArguments
+from .engines import Checkpoint, check_engine, open_engine
 from .json_output import one_object
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, get_split, load_pairs
@@ -66,6 +69,10 @@ class LintArguments(CommandArguments):
         "sides.",
     )
     dose_pairs: int = option(DOSE_PAIRS, at_least(1), help="Number of those pairs, sampled with `seed`.")
+    engine: str = option(
+        EngineArguments.engine,
+        help="What writes the answers for `dose`: `transformers`, `vllm` in this process, or the address of a vLLM server.",
+    )
     samples: int = option(
         3,
         at_least(0),
@@ -121,9 +128,11 @@ def main(
     if unknown := [method for method in recipe.method if method not in METHODS]:
         raise ConsistencyError(f"Unknown `method` `{unknown[0]}`: it can be {', '.join(METHODS)}.")
     if not lint_args.dose:
-        refuse_unused(lint_args, ["dose_pairs"], "no dose is measured: set `dose`")
+        refuse_unused(lint_args, ["dose_pairs", "engine"], "no dose is measured: set `dose`")
     if lint_args.html is not None:
         check_file(lint_args.html, "html")
+    name, engine = model_args.model_name_or_path or "", EngineArguments(engine=lint_args.engine)
+    check_engine(engine, name, model_args.load_in_4bit)
     rows = read_pairs(lint_args.pairs, script_args, dataset_args)
     processing_class = recipe_processing_class(model_args, recipe)
     if rows:
@@ -146,7 +155,7 @@ def main(
         always_generates=is_on_policy,
         thinking_markers=markers,
     )
-    dose = _measure_dose(lint_args.dose_pairs, rows, report, recipe, kwargs, model_args) if lint_args.dose else None
+    dose = _measure_dose(lint_args, rows, report, recipe, kwargs, model_args) if lint_args.dose else None
     compares_span = not recipe_keys or (recipe.needs_shared_span and not is_on_policy)
     irrelevant = () if compares_span else SPAN_FINDINGS
     show = partial(
@@ -234,7 +243,7 @@ def context_length(model_args: ModelConfig, recipe: Any, processing_class: Proce
 
 
 def _measure_dose(
-    pairs: int,
+    lint_args: LintArguments,
     rows: list[dict[str, Any]],
     report: LintReport,
     recipe: Any,
@@ -242,16 +251,13 @@ def _measure_dose(
     model_args: ModelConfig,
 ) -> Dose:
     from ..evaluation.grading.answer_keys import check_keys
-    from ..models.loading import load_model
+    from ..models.loading import BASE, load_model
+    from .pair_sets import longest_prompt
 
     check_keys(rows, "pairs")
-    model, processing_class = load_model(
-        model_args.model_name_or_path or "",
-        model_args.model_revision,
-        recipe.trust_remote_code,
-        get_quantization_config(model_args),
-        cpu_dtype=model_args.dtype,
-    )
+    base = Checkpoint(model_args.model_name_or_path or "", model_args.model_revision, recipe.trust_remote_code)
+    quantization = get_quantization_config(model_args)
+    model, processing_class = load_model(*base, quantization, cpu_dtype=model_args.dtype)
     if recipe.chat_template_path:
         processing_class = recipe_processing_class(model_args, recipe)
     usable = [
@@ -259,17 +265,26 @@ def _measure_dose(
         for index, row in enumerate(rows)
         if index not in report.reasons
     ]
-    sample = sample_pairs(usable, pairs, recipe.seed)
+    sample = sample_pairs(usable, lint_args.dose_pairs, recipe.seed)
     if not sample:
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
-    return measure_dose(
-        model,
-        processing_class,
-        sample,
-        recipe.max_completion_length or 256,
-        answers_of=usable,
-        thinking_markers=check_markers(recipe.thinking_markers),
+    length = recipe.max_completion_length or 256
+    engine_args = EngineArguments(
+        engine=lint_args.engine,
+        vllm_gpu_memory_utilization=recipe.vllm_gpu_memory_utilization,
+        vllm_server_timeout=recipe.vllm_server_timeout,
     )
+    options = AnswerOptions(length)
+    with open_engine(engine_args, base, model, processing_class, options, longest_prompt(sample)) as engine:
+        return measure_dose(
+            model,
+            processing_class,
+            sample,
+            length,
+            answers_of=usable,
+            thinking_markers=check_markers(recipe.thinking_markers),
+            engine=None if engine is None else engine.of(BASE),
+        )
 
 
 def _show_pair(

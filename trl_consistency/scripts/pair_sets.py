@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +106,9 @@ def render_sets(
     return {name: of_set.rendered(processing_class, name, kwargs) for name, of_set in sets.items()}
 
 
-def longest_prompt(sets: dict[str, PairSet]) -> int:
-    """Returns the tokens of the longest prompt of rendered sets."""
-    return max(
-        len(row[f"{side}_ids"]) for of_set in sets.values() for row in of_set.rows for side in ("clean", "perturbed")
-    )
+def longest_prompt(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Returns the tokens of the longest prompt of rendered pairs."""
+    return max(len(row[f"{side}_ids"]) for row in rows for side in ("clean", "perturbed"))
 
 
 def check_lengths(sets: dict[str, PairSet], context: int | None, max_completion_length: int) -> None:

@@ -23,7 +23,6 @@ from tqdm.auto import tqdm
 
 from ..config.options import (
     TWO_TEXTS,
-    CommandArguments,
     at_least,
     check_ranges,
     option,
@@ -42,13 +41,14 @@ from ..perturbations.reading import read_rows
 from ..perturbations.registry import find_perturbations
 from ..perturbations.source import find_columns
 from ..publishing import check_repo_id, explain
+from .engine_arguments import EngineArguments
 from .json_output import one_object
 from .quick_answers import check_perturbations_file
 
 
 @dataclass
 @with_help
-class PairsArguments(CommandArguments):
+class PairsArguments(EngineArguments):
     """Arguments of the `pairs` command, explained by its `--help`."""
 
     # Parameters that control the data
@@ -94,7 +94,7 @@ class PairsArguments(CommandArguments):
     faulty_rows: Literal["error", "drop"] = option(
         "error", help="`error` stops at faulty rows, `drop` leaves them out and counts them."
     )
-    # Parameters that control the choice of vulnerable pairs
+    # Parameters that control the choice of vulnerable pairs, besides those of [`EngineArguments`]
     keep_vulnerable: bool = option(
         False,
         help="Keep only training pairs that the model answers well on the clean prompt and badly on the perturbed "
@@ -117,6 +117,7 @@ class PairsArguments(CommandArguments):
 
 VERDICTS = "verdicts.jsonl"
 
+_OF_THE_ENGINE = tuple(option.name for option in fields(EngineArguments))
 # Options that do not affect the pairs' content.
 _NOT_IN_CARD = (
     "dataset_name",
@@ -127,6 +128,7 @@ _NOT_IN_CARD = (
     "perturbations_file",
     "batch_size",
     "json",
+    *_OF_THE_ENGINE,
 )
 _OF_THE_MODEL = (
     "keep_vulnerable",
@@ -150,6 +152,10 @@ def main(args: PairsArguments) -> BuildReport:
             else "`model_name_or_path` is given, but nothing is asked of the model: set `keep_vulnerable`."
         )
     _check_use(args)
+    if args.keep_vulnerable:
+        from .engines import check_engine  # imports torch
+
+        check_engine(args, args.model_name_or_path or "")
     _check_output_dir(args.output_dir)
     rows = iter(read_rows(args.dataset_name, args.dataset_config, args.dataset_split))
     first = next(rows, None)
@@ -219,7 +225,7 @@ def _write(
 def _check_use(args: PairsArguments) -> None:
     """Raises [`ConsistencyError`] for options that decide nothing beside the others."""
     if not args.keep_vulnerable:
-        of_answers = ("model_revision", "max_completion_length", "batch_size", "thinking_markers")
+        of_answers = ("model_revision", "max_completion_length", "batch_size", "thinking_markers", *_OF_THE_ENGINE)
         refuse_unused(args, of_answers, "nothing is asked of a model: set `keep_vulnerable`")
     if not args.push_to_hub:
         refuse_unused(args, ["hub_private"], "nothing is pushed: name the data set in `push_to_hub`")
@@ -310,6 +316,7 @@ def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> N
         output_dir,
         output_dir / VERDICTS,
         args.thinking_markers,
+        args,
     )
     kept = [row for row, verdict in zip(rows, judged, strict=True) if verdict["kept"]]
     report.filtered.update(verdict["outcome"] for verdict in judged if not verdict["kept"])

@@ -10,11 +10,14 @@ from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
 from ..evaluation.rates.vulnerability import Verdict
-from ..evaluation.run import SIDES, evaluate
+from ..evaluation.run import SIDES, PairSet, evaluate
 from ..files import whole_file
 from ..generation.model_identity import answer_cache
-from ..models.loading import load_model
+from ..models.loading import BASE, load_model
 from ..trainer.run.checks import check_chat_template
+from .engine_arguments import EngineArguments
+from .engines import Checkpoint, open_engine
+from .pair_sets import longest_prompt
 
 
 # Folder for the model's answers as they are generated, so that a killed run can resume. It is not pushed.
@@ -30,6 +33,7 @@ def answer_and_judge(
     folder: Path,
     verdicts_file: Path,
     thinking_markers: Sequence[str],
+    engine_args: EngineArguments,
 ) -> list[dict[str, Any]]:
     """
     Generates a model's answers to both prompts of all rows, and writes the answers and verdicts. Returns the `outcome`
@@ -42,7 +46,11 @@ def answer_and_judge(
         check_chat_template(processing_class, {"pairs": chats})
     cache = answer_cache(folder / ANSWERS, model_name, model, revision)
     options = AnswerOptions(max_completion_length, batch_size, thinking_markers=check_markers(thinking_markers))
-    results = evaluate(model, processing_class, rows, options, cache=cache)
+    pairs = PairSet.of(rows).rendered(processing_class, "pairs")
+    base = Checkpoint(model_name, revision)
+    with open_engine(engine_args, base, model, processing_class, options, longest_prompt(pairs.rows)) as engine:
+        answers_of = None if engine is None else engine.of(BASE)
+        results = evaluate(model, processing_class, pairs, options, cache=cache, engine=answers_of)
     for warning in results.warnings():
         print(printable(f"warning: {warning}"), file=sys.stderr)
     found = results.sets[""]

@@ -127,7 +127,7 @@ def answer_pairs(
         desc (`str`, *optional*, defaults to `"Answering"`):
             Label of the progress bar.
         engine ([`Engine`][trl_consistency.generation.targets.Engine], *optional*):
-            Writes the answers in the place of `model.generate`.
+            Writes the answers instead of `model.generate`.
 
     Returns:
         `tuple[list[Answer], list[Answer]]`: The answers to the clean prompts and to the perturbed prompts.
