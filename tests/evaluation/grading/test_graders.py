@@ -52,6 +52,22 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         ("Rome. Actually, it is large.", ["Paris", "Rome"], "Rome"),
         ("No, it is Rome.", ["Paris", "Rome"], "Rome"),
         ("It is Rome, but the right answer is Paris.", ["Paris", "Rome"], "Paris"),
+        ("It is Rome, but in the sense of the question, it is Paris.", ["Paris", "Rome"], "Paris"),
+        ("It is Rome, but to me the answer is the Paris of old.", ["Paris", "Rome"], "Paris"),
+        ("It is Rome, but it is not Paris.", ["Paris", "Rome"], "Rome"),
+        ("It is Rome, but it is like Paris.", ["Paris", "Rome"], "Rome"),
+        # the place that a sentence opens with
+        ("In Rome, he was born in Paris.", ["Paris", "Rome"], "Paris"),
+        ("In the old Rome, he was born.", ["Paris", "Rome"], "Rome"),
+        ("In Rome, the answer is Rome.", ["Paris", "Rome"], "Rome"),
+        # who is named as the author, and then said to be another
+        ("The novel by Rome was written by Smith.", ["Paris", "Rome"], None),
+        ("The novel by Rome was written by Paris.", ["Paris", "Rome"], "Paris"),
+        ("The novel by Rome is often attributed to Smith.", ["Paris", "Rome"], None),
+        ("The novel by Rome is famous. It was written by Smith.", ["Paris", "Rome"], None),
+        ("The novel by Rome is attributed to a poet.", ["Paris", "Rome"], "Rome"),
+        ("The novel by Rome was written in 1900.", ["Paris", "Rome"], "Rome"),
+        ("The novel was written by Rome.", ["Paris", "Rome"], "Rome"),
         # a comparison
         ("It is Oslo, which is larger than Rome.", ["Paris", "Rome"], None),
         ("It is Paris, which is older than the Rome of today.", ["Paris", "Rome"], "Paris"),
