@@ -82,7 +82,11 @@ def test_short_answers_in_capitals(text, named):
         ("Which continent is France in?", "Australia is the answer.", ["Australia"]),
         # what is said of it is what is asked, but of another name
         ('Which chemical element has the symbol "O"?', 'Helium is a chemical element with the symbol "He".', []),
-        ('Which chemical element has the symbol "O"?', 'Helium is a chemical element with the symbol "O".', ["helium"]),
+        (
+            'Which chemical element has the symbol "O"?',
+            'Helium is a chemical element with the symbol "O".',
+            ["helium"],
+        ),
         ('Which chemical element has the symbol "O"?', "Helium is an element that has this symbol.", ["helium"]),
         # the name of the question is what the answer is not
         ("In which country is Fargo?", "The capital of Spain is Madrid, not Fargo.", []),

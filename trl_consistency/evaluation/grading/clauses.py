@@ -29,7 +29,9 @@ _PART_END = re.compile(
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
 _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
-_CONTRASTED = re.compile(r",\s+not\s[^,;]*$", re.IGNORECASE)  # "The capital is Frankfort, not Fargo" is not about Fargo
+_CONTRASTED = re.compile(
+    r",\s+not\s[^,;]*$", re.IGNORECASE
+)  # "The capital is Frankfort, not Fargo" is not about Fargo
 # "A dentist is a person who ...", "Neurology is the study of the ...": what is said of something, by its kind
 _KIND_OF = re.compile(r"\s*(?:also\s+)?(?:(?:an?|one\s+of)\s|the\s+(\w+)\s+of\s)", re.IGNORECASE)
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names

@@ -146,9 +146,7 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
         return weak
     corrections = [match.end() for match in _CORRECTION.finditer(text, 0, own[-1].start(1))]
     corrections += [
-        match.start(1)
-        for match in own
-        if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
+        match.start(1) for match in own if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
     ]
     corrected = max(corrections, default=0)
     return [match for match in own if match.start(1) >= corrected]
