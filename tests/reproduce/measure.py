@@ -85,7 +85,7 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
         sets[name] = about | found[name]
 
     hundred = next(of for of in loaded if of.plan.source == "hundred" and not of.plan.perturbations)
-    distance = parts.get("distance", hundred.digest, lambda: _distance(plan, models, hundred, system))
+    distance = parts.get("distance", hundred.digest_of_prompts, lambda: _distance(plan, models, hundred, system))
     capability = {}
     if system:
         left_out.append("capability: the model is the one before training, and the system message is not part of it")
@@ -99,19 +99,30 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
         "left_out": left_out,
         "sets": sets,
         "side_effects": parts.get("side_effects", "", lambda: _side_effects(plan, models, system)),
-        "distance": {"digest": hundred.digest, "sources": numbers[hundred.plan.name], **distance},
+        "distance": {"digest": hundred.digest_of_prompts, "sources": numbers[hundred.plan.name], **distance},
         "capability": capability,
         "measuring": parts.seconds,
     }
 
 
-def read_words_again(
-    plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path | None = None
-) -> dict[str, dict[str, str]]:
-    """Returns the outcomes of the sets that are answered in words, by the rules as they are now."""
-    loaded = [of for of in load(plan, data_dir)[0] if of.plan.reading == "words"]
-    models = _load_models(plan, work, adapter)
-    return _words(plan, models, loaded, job.cell.system)
+def read_again_sets(
+    plan: Plan, job: Job, work: Path, data_dir: Path, sets: dict[str, dict[str, Any]], adapter: Path | None = None
+) -> dict[str, dict[str, Any]]:
+    """
+    Returns the sets of a finished cell by the rules and keys as they are now. Answers in words are read again; what is
+    measured by log-probabilities is measured again if its rows have changed.
+    """
+    models, system = _load_models(plan, work, adapter), job.cell.system
+    loaded = [of for of in load(plan, data_dir)[0] if of.plan.name in sets]
+    found = _words(plan, models, [of for of in loaded if of.plan.reading == "words"], system)
+    for of_set in loaded:
+        name, reading = of_set.plan.name, of_set.plan.reading
+        if reading != "words":
+            if of_set.digest == sets[name]["digest"]:
+                continue
+            found[name] = (_letters if reading == "letters" else _preference)(plan, models, of_set, system)
+        found[name]["digest"] = of_set.digest
+    return {name: of_set | found.get(name, {}) for name, of_set in sets.items()}
 
 
 class _Parts:

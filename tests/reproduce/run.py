@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.reproduce.cells import CELLS_DIR, FORMAT, read_cell, write_cell
-from tests.reproduce.measure import measure_cell, read_words_again
+from tests.reproduce.measure import measure_cell, read_again_sets
 from tests.reproduce.plan import Job, Plan
 from tests.reproduce.train import train, training_of
 from trl_consistency.folder_lock import locked_folder
@@ -71,8 +71,8 @@ def run(plan: Plan, places: Places, only: Sequence[str] = (), processes: int | N
 
 def read_again(plan: Plan, places: Places, only: Sequence[str] = ()) -> None:
     """
-    Reads the answers of finished cells again, after the rules that read them have changed. Answers that are still in the work folder
-    are not generated again.
+    Reads the answers of finished cells again, after the rules that read them or the keys have changed. Answers that are still in
+    the work folder are not generated again.
     """
     with locked_folder(places.work):
         for job in plan.jobs(only):
@@ -80,8 +80,7 @@ def read_again(plan: Plan, places: Places, only: Sequence[str] = ()) -> None:
                 continue
             cell = read_cell(places.cell(job))
             adapter = training_of(plan, job, places.work).folder if job.cell.recipe else None
-            for name, letters in read_words_again(plan, job, places.work, places.data_dir, adapter).items():
-                cell["sets"][name] |= letters
+            cell["sets"] = read_again_sets(plan, job, places.work, places.data_dir, cell["sets"], adapter)
             write_cell(places.cell(job), cell)
             print(f"{job.title}: {places.cell(job)}", flush=True)
 

@@ -53,6 +53,11 @@ class Loaded:
         rows = [[row.get(column) for column in columns] for row in self.pairs.rows]
         return digest([rows, self.contrasts, self.plan.reading])
 
+    @property
+    def digest_of_prompts(self) -> str:
+        """A digest of the prompts alone, for figures that no key decides."""
+        return digest([[row["clean_prompt"], row["perturbed_prompt"]] for row in self.pairs.rows])
+
 
 def load(plan: Plan, data_dir: Path) -> tuple[list[Loaded], list[str]]:
     """Returns the plan's sets, and one line for each that is left out because its file is not there."""
