@@ -10,7 +10,7 @@ WIDTH = 119
 LABEL = 15
 GLUE = "\0"  # in place of spaces at which no line may end
 
-_PAIRS = "`pairs.jsonl`: one JSON object a line with `clean_prompt` and `perturbed_prompt` (text or chat messages)"
+_PAIRS = "`pairs.jsonl`: one JSON object a line with `clean_prompt` and `perturbed_prompt` (text or chat messages)."
 _BASELINE = (
     "Hyper-parameters: the BCT baseline of Han et al. (2026, arXiv 2605.21834): batch 64, learning rate {rate}, {rank}one "
     "epoch, greedy targets, Adam beta 0.9/0.95, constant rate."
@@ -87,20 +87,23 @@ def _what_opct(recipe: Recipe) -> str:
 
 
 def _data(recipe: Recipe) -> str:
-    text = _PAIRS
+    cue = {"sycophancy": "cue stands before the question", "jailbreak": "wrapper stands before the request"}[
+        recipe.threat
+    ]
+    sentences = [_PAIRS]
     if recipe.threat == "jailbreak":
-        text += (
-            ", with benign requests in the same wrappers beside the harmful ones: else the model learns to refuse wrappers. "
-            "The untrained model must refuse the bare harmful requests"
-        )
+        sentences += [
+            "Beside harmful requests it has benign ones in the same wrappers: else the model learns to refuse wrappers.",
+            "The untrained model must refuse the bare harmful requests.",
+        ]
     if "act" in recipe.method:
-        cue = "wrapper before the request" if recipe.threat == "jailbreak" else "cue before the question"
-        text += f"{';' if recipe.threat == 'jailbreak' else ','} the {cue}: ACT compares what comes after it"
-        text += ". The model card says how much the pairs share"
-    text += ". docs/threats.md says how to make them."
+        sentences.append(
+            f"The {cue}, since ACT compares what comes after it. The model card says how much the pairs share."
+        )
+    sentences.append("docs/threats.md says how to make them.")
     if recipe.method == "opct":
-        text += " The pairs' own clean prompts serve as anchors; name others with `anchor_dataset_name`."
-    return text
+        sentences.append("The pairs' own clean prompts serve as anchors; name others with `anchor_dataset_name`.")
+    return " ".join(sentences)
 
 
 def _hardware(recipe: Recipe) -> str:

@@ -1,5 +1,8 @@
 """docs/recipes.md, made of the table."""
 
+import math
+from itertools import product
+
 from tests.recipes.files import ROOT, as_yaml
 from tests.recipes.table import LEFT_OUT, METHODS, MODELS, OF_FOLDER, RECIPES, THREATS, WEIGHTS, Model, Recipe
 
@@ -57,11 +60,12 @@ installed package, and takes a recipe's name below `recipes` as well as a file o
 
 ```text
 uv run recipes/train.py qwen3-8b/bct/sycophancy_lora --dataset_name pairs.jsonl
-hf jobs uv run --flavor a100-large --secrets HF_TOKEN recipes/train.py qwen3-8b/bct/sycophancy_lora \\
+hf jobs uv run --flavor a100-large --timeout 12h --secrets HF_TOKEN recipes/train.py qwen3-8b/bct/sycophancy_lora \\
     --dataset_name YOU/pairs --push_to_hub --hub_model_id YOU/qwen3-8b-bct
 ```
 
-The package is not on PyPI yet. Until it is, `uv run --find-links dist` takes the wheel that `pip wheel --no-deps -w dist .` makes.
+The package is not on PyPI yet. Until it is, `uv run --find-links dist` takes the wheel that `pip wheel --no-deps -w dist .` makes, and
+hosted jobs have to wait. No hosted job has been run by the authors.
 """
 
 
@@ -92,36 +96,27 @@ def models() -> str:
     return _table(header, rows) + notes + "".join(left_out) + "\n"
 
 
-def settings() -> str:
-    """Returns the table of settings, read off the recipes of one model."""
-    model = OF_FOLDER["smollm2-135m-instruct"]
-    rows = []
-    for method in ("bct", "act", "opct"):
-        for threat in THREATS:
-            for name in ("lora", "full"):
-                options = Recipe(model, method, threat, name).options()
-                batch = options["per_device_train_batch_size"] * options["gradient_accumulation_steps"]
-                per_prompt = options.get("num_generations", 1)
-                rows.append(
-                    [
-                        METHODS[method],
-                        threat,
-                        "adapter" if name == "lora" else WEIGHTS[name],
-                        as_yaml(options["learning_rate"]),
-                        str(options.get("lora_r", "none")),
-                        str(batch) if per_prompt == 1 else f"{batch // per_prompt} with {per_prompt}",
-                        str(options.get("max_completion_length", "none")),
-                    ]
-                )
-    header = [
-        "method",
-        "threat",
-        "trains",
-        "learning rate",
-        "rank",
-        "prompts a step (with answers each)",
-        "tokens an answer",
+def _settings(recipe: Recipe) -> list[str]:
+    options = recipe.options()
+    batch, answers = math.prod(recipe.batch()), options.get("num_generations")
+    return [
+        METHODS[recipe.method],
+        WEIGHTS[recipe.weights] if recipe.weights == "full" else "an adapter",
+        as_yaml(options["learning_rate"]),
+        str(options.get("lora_r", "none")),
+        f"{batch // answers}, {answers} answers each" if answers else str(batch),
+        str(options.get("max_completion_length", "none")),
     ]
+
+
+def settings() -> str:
+    """Returns the table of settings, read off the recipes of one model. Threats with the same settings share a row."""
+    model = OF_FOLDER["smollm2-135m-instruct"]
+    threats: dict[tuple[str, ...], list[str]] = {}
+    for method, weights, threat in product(("bct", "act", "opct"), ("lora", "full"), THREATS):
+        threats.setdefault(tuple(_settings(Recipe(model, method, threat, weights))), []).append(threat)
+    rows = [[method, ", ".join(of_row), *others] for (method, *others), of_row in threats.items()]
+    header = ["method", "threats", "trains", "learning rate", "rank", "prompts a step", "tokens an answer"]
     return _table(header, rows) + "\n"
 
 

