@@ -150,7 +150,7 @@ MODELS = [
         "google/gemma-2-2b-it",
         "Gemma-2-2B-it",
         "gemma2",
-        None,
+        "gemma",
         options={"attn_implementation": "eager"},
         note=f"{GATED} Its template takes no system turn.",
     ),

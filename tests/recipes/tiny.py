@@ -18,6 +18,7 @@ from tests.recipes.table import Model
 # In ChatML unless named here: what the model writes at the end of its turn, and what its template writes at the beginning
 ENDS = {
     "llama3_1": ("<|eot_id|>", "<|begin_of_text|>"),
+    "gemma": ("<end_of_turn>", "<bos>"),
     "gemma3": ("<end_of_turn>", "<bos>"),
     "gptoss": ("<|return|>", None),
 }
