@@ -31,6 +31,7 @@ COMMANDS = {
         "trl_consistency.scripts.quickstart",
         "train the embedded model organism and show before and after",
     ),
+    "estimate": ("trl_consistency.scripts.estimate", "compute what a step costs: memory, largest batch, seconds"),
     "doctor": ("trl_consistency.scripts.doctor", "show what will work on this machine, and what is missing"),
 }
 # Commands that can run on several processes.

@@ -1,18 +1,23 @@
 import json
 import random
+import re
 import statistics
 from pathlib import Path
 
 import pytest
 import trl
-from datasets import concatenate_datasets
+from datasets import Dataset, concatenate_datasets
 
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
-from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
-from trl_consistency.data.lint import FINDINGS, lint_pairs
+from tests.helpers.small_vocabulary import small_tokenizer
+from trl_consistency import ConsistencyTrainer, InvalidPairsError, OnPolicyConsistencyTrainer
+from trl_consistency.data.lint import FINDINGS, lint_pairs, warn_of_findings
+from trl_consistency.data.pairs import check_pairs
+from trl_consistency.data.prepare import prepare_pairs
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.data.repeats import repeated_rows
+from trl_consistency.evaluation.grading.answer_keys import check_keys
 from trl_consistency.perturbations.registry import WORDING_SPLITS
 from trl_consistency.scripts.lint_view import counts_text
 
@@ -117,6 +122,11 @@ FAULTS = {
     ),
     "completion": ("leaked_target", pair(user("Where?"), user("It is Oslo. Where?"), completion="It is\nOslo."), {}),
     "answer": ("leaked_target", cued(answer="Lyon"), {}),
+    "words beyond the vocabulary": (
+        "unknown_words",
+        pair("What is it", "Lyon What is it"),
+        {"processing_class": small_tokenizer()},
+    ),
     "held out": ("held_out_wordings", cued(perturbation="typos/train-02+authority/held-out-03"), {}),
 }
 
@@ -148,6 +158,37 @@ def test_reasons_of_faulty_rows():
     assert list(report.reasons) == [4, 5]
     assert "humn" in report.reasons[4]
     assert "JSON" in report.reasons[5]
+
+
+def test_a_misspelt_key_is_named_as_training_names_it():
+    """Without its content, the message is empty, too."""
+    row = pair([{"role": "user", "contnet": QUESTION}], completion="x")
+    reason = lint_pairs([*GOOD, row], make_tokenizer()).reasons[4]
+    assert "message 0 has the key `contnet`, which would be ignored: did you mean `content`?" in reason
+    with pytest.raises(InvalidPairsError, match=re.escape(reason)):
+        check_pairs(Dataset.from_list([row]))
+
+
+@pytest.mark.parametrize("column", ["anwser", "biased_answers", "catgory", "alias"])
+def test_a_misspelt_column_of_a_key_is_named_as_the_guard_names_it(column):
+    (fault,) = lint_pairs([pair(**{column: "Paris"})], make_tokenizer()).columns
+    assert f"the column `{column}`, which would be ignored" in fault
+    with pytest.raises(InvalidPairsError, match=re.escape(fault)):
+        check_keys([pair(**{column: "Paris"})], "eval_dataset")
+
+
+def test_unknown_words_are_told_in_the_same_words(caplog):
+    rows = [pair("What is it", f"{cue} What is it") for cue in ("it", "Lyon", "Is Lyon")]
+    assert lint_pairs(rows, small_tokenizer()).findings["unknown_words"] == [1, 2]
+    told = (
+        "word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads one and the same token"
+    )
+    assert told in FINDINGS["unknown_words"]
+    prepared = prepare_pairs(Dataset.from_list(rows), small_tokenizer(), "train_dataset")
+    assert told in caplog.text
+    caplog.clear()
+    warn_of_findings(prepared, small_tokenizer(), "train_dataset", None, ("<think>", "</think>"))
+    assert told not in caplog.text, "said twice"
 
 
 @pytest.mark.parametrize(

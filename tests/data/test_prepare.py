@@ -1,9 +1,8 @@
 import pytest
 from datasets import Dataset, IterableDataset
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from tests.helpers.models import CHATML, make_pairs, make_tokenizer
+from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import InvalidPairsError
 from trl_consistency.data.lint import lint_pairs
 from trl_consistency.data.prepare import align_row, prepare_pairs
@@ -235,18 +234,6 @@ def test_variables_that_arrow_added_are_not_the_rows(tmp_path):
     header = len(tokenizer("<|im_end|>\n<|im_start|>assistant\n<think></think>")["input_ids"])
     assert align_row(prepared[0], tokenizer, {"no_think": True}, ("suffix",), {})["header_length"] == header
     assert not lint_pairs(list(pairs), tokenizer, {"no_think": True}).reasons
-
-
-def small_tokenizer(unk_token: str | None = "<unk>") -> PreTrainedTokenizerFast:
-    """Knows a few words; without `unk_token`, it leaves out what it does not know."""
-    words = ["<unk>", "</s>", "What", "is", "it", "Paris"]
-    backend = Tokenizer(
-        models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>")
-        if unk_token
-        else models.BPE({letter: number for number, letter in enumerate(["</s>", *"Whatisperd "])}, [])
-    )
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token=unk_token)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -223,6 +223,13 @@ def test_text_goes_on_with_the_space_that_an_answer_alone_would_lose():
         ([row("1?", "2?")], "dpo", "`to` must be 'preference' or 'sft', got 'dpo'."),
         ([row("1?", "2?")], "sft", "`model` and `tokenizer` are needed: there are answers to generate."),
         ([row("1?", "2?", completion="x")], "preference", "`model` and `tokenizer` are needed"),
+        ([row("1?", "2?", input_ids=[1])], "sft", "`pairs` has the column `input_ids`, which has a meaning in TRL's"),
+        (
+            [row("1?", "2?", ref_chosen_logps=1.0)],
+            "preference",
+            "`pairs` has the column `ref_chosen_logps`, which has",
+        ),
+        ([row("1?", "2?", chosen_outcome="x")], "preference", "`chosen_outcome`, which the preferences have: rename"),
         ([row("1?", "2?", chosen="x")], "sft", "`pairs` has the column `chosen`, which has a meaning in TRL's format"),
         ([row("1?", "2?", completion_ids=[5])], "sft", "`pairs` has `completion_ids` without `completion`"),
         (

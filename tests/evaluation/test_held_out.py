@@ -127,7 +127,7 @@ def test_sample_has_each_kind_and_stays_the_same():
         (PAIRS, CONTROL.remove_columns(["answer"]), "`control_dataset` needs an `answer` in every row"),
         (PAIRS, Dataset.from_list([{"prompt": "1 + 1?", "answer": 2}]), "row 0: `answer` must be text, not 2"),
         (PAIRS, CONTROL.remove_columns(["prompt"]), "control_dataset"),
-        (PAIRS.rename_column("answer", "answr"), None, "the column `answr` would be ignored"),
+        (PAIRS.rename_column("answer", "answr"), None, "the column `answr`, which would be ignored"),
         (
             PAIRS.map(lambda row, n: {"category": "Harmful" if n == 3 else None}, with_indices=True),
             None,

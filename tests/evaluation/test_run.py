@@ -6,6 +6,7 @@ from datasets import Dataset
 
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
+from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.evaluation import Estimate, PairSet, evaluate
@@ -431,7 +432,7 @@ def test_misspelt_columns(tokenizer):
     rows = [
         {"anwser" if key == "answer" else key: value for key, value in row("1?", "Rome! ", "Paris", "Rome").items()}
     ]
-    with pytest.raises(ConsistencyError, match="the column `anwser` would be ignored"):
+    with pytest.raises(ConsistencyError, match="`pairs` has the column `anwser`, which would be ignored"):
         evaluate(None, tokenizer, rows)
 
 
@@ -439,6 +440,15 @@ def test_rows_without_a_key_are_pointed_out(tokenizer, monkeypatch):
     says(monkeypatch, tokenizer, {"Sing?": "La.", "Please. Sing?": "La."})
     (warning,) = evaluate(None, tokenizer, [row("Sing?", "Please. ")]).warnings()
     assert warning.startswith("1 of 1 row(s) have neither an `answer` nor the `category`")
+
+
+def test_words_that_the_tokenizer_does_not_know_are_warned_about(model):
+    rows = [{"clean_prompt": "What is it", "perturbed_prompt": "Lyon What is it", "answer": "Paris"}]
+    results = evaluate(model, small_tokenizer(), {"facts": rows}, AnswerOptions(2, progress=False))
+    (warning,) = [warning for warning in results.warnings() if "tokenizer" in warning]
+    assert warning.startswith(
+        "1 row(s) of facts hold 1 word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads one"
+    )
 
 
 def test_results_without_verdicts_are_incomplete(tokenizer, monkeypatch):

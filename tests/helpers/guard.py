@@ -11,7 +11,7 @@ from trl_consistency.evaluation.rates.measures import harmonic_mean
 from trl_consistency.trainer.callbacks import evaluation as eval_callback
 
 
-def make_trainer(tmp_path, kind="bct", lora=False, eval_dataset=None, callbacks=(), **options):
+def make_trainer(tmp_path, kind="bct", lora=False, eval_dataset=None, callbacks=(), anchor_dataset=None, **options):
     make = make_on_policy_config if kind == "opct" else make_config
     options = {"max_steps": 3, "logging_steps": 1} | options
     if kind != "opct":
@@ -21,6 +21,7 @@ def make_trainer(tmp_path, kind="bct", lora=False, eval_dataset=None, callbacks=
         args=make(tmp_path, **options),
         train_dataset=make_pairs(8, completion=kind != "opct"),
         eval_dataset=eval_dataset,
+        anchor_dataset=anchor_dataset,
         processing_class=make_tokenizer(),
         callbacks=list(callbacks),
         peft_config=LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1) if lora else None,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from trl_consistency import ConsistencyConfig
@@ -46,6 +46,17 @@ def make_tokenizer(chat_template: str | None = CHATML, vocab_size: int = 384) ->
     )
     tokenizer.chat_template = chat_template
     return tokenizer
+
+
+def make_sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of characters that, as those of Llama 2 and Mistral do, puts a space in front of every text."""
+    tokens = ["<unk>", "</s>", "▁", *map(chr, range(33, 127))]
+    merges = [("▁", letter) for letter in "ABCDT("]
+    vocab = {token: number for number, token in enumerate([*tokens, *map("".join, merges)])}
+    backend = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="</s>", pad_token="</s>")
 
 
 def make_model(

@@ -74,6 +74,12 @@ CASES: list[Case] = [
         partial(convert, rows=[{**CHAT, "chosen": "Paris"}]),
     ),
     Case(
+        "convert of prepared rows",
+        "`convert`: token ids, which `SFTTrainer` would train on in the place of prompt and answer",
+        "`…pairs.jsonl` has the column `input_ids`, which has a meaning in TRL's format: rename it.",
+        lambda room: convert(room, [{**CHAT, "completion": "Paris", "input_ids": [1]}], "--to", "sft", model=None),
+    ),
+    Case(
         "conversion of token ids",
         "`convert`: targets as token ids alone",
         "`…pairs.jsonl` has `completion_ids` without `completion`, and TRL's format holds text. `trl-consistency targets` "

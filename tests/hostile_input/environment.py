@@ -27,7 +27,19 @@ def full_disk(room: Room) -> None:
     room.monkeypatch.setattr("trl_consistency.trainer.run.checks.tempfile.TemporaryFile", refuse)
 
 
+def compiled(room: Room) -> None:
+    """As `accelerate launch` does with a `dynamo_config` in its config."""
+    room.monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
+
+
 CASES: list[Case] = [
+    Case(
+        "compiled by the launcher",
+        "An accelerate config that compiles the model, which the reference runs in, too",
+        "The accelerate config compiles the model (`dynamo_config`), which is not available where the reference runs in its "
+        "modules, too. Leave it out.",
+        lambda room: (compiled(room), room.trainer(options={"method": ["kl"]})),
+    ),
     Case(
         "output folder",
         "An output folder that cannot be written to",

@@ -80,7 +80,16 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "vllm_adapter_dir",
             "shared",
         ): "`vllm_adapter_dir` is given, but `engine` is transformers. Leave it out.",
+        (
+            "vllm_server_timeout",
+            "9",
+        ): "`vllm_server_timeout` is given, but `engine` is transformers. Leave it out.",
         ("judge_workers", "0"): "`judge_workers` must be at least 1, got 0.",
+        ("judge_workers", "2"): "`judge_workers` is given, but no `judge_base_url`, of whose endpoint it is.",
+        (
+            "judge_max_completion_length",
+            "9",
+        ): "`judge_max_completion_length` is given, but no judge: name the model in `judge_model`.",
         ("judge_questions", "true"): "`judge_questions` is given, but no judge: name the model in `judge_model`.",
         (
             "judge_questions",
@@ -111,6 +120,7 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
     },
     "lint": {
         ("dose_pairs", "0"): "`dose_pairs` must be at least 1, got 0.",
+        ("dose_pairs", "9"): "`dose_pairs` is given, but no dose is measured: set `dose`.",
         ("html", ""): "`html` `` cannot be written (Is a directory). …",
         ("html", "."): "`html` `.` cannot be written (Is a directory). …",
         ("max_length", "0"): "`max_length` must be at least 1, got 0.",
@@ -126,6 +136,14 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("pairs", "gone.jsonl"): "There is no file gone.jsonl.",
     },
     "pairs": {
+        (
+            "max_completion_length",
+            "9",
+        ): "`max_completion_length` is given, but nothing is asked of a model: set `keep_vulnerable`.",
+        (
+            "hub_private",
+            "true",
+        ): "`hub_private` is given, but nothing is pushed: name the data set in `push_to_hub`.",
         ("test_share", "nan"): "`test_share` must be at least 0 and less than 1, got nan.",
         ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
         ("max_sources", "0"): "`max_sources` must be at least 1, got 0.",
@@ -154,6 +172,11 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("limit", "0"): "`limit` must be at least 1, got 0.",
         ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
         ("max_completion_length", "-1"): "`max_completion_length` must be at least 1, got -1.",
+        ("max_completion_length", "9"): "`max_completion_length` is given, but it is of suites under Inspect, and …",
+        (
+            "judge",
+            "me/judge",
+        ): "`judge` (of `evaluate`, `suite_judge`) is given, but none of the suites takes one: ifeval. Leave it out.",
         ("suites", "nope"): "Unknown suite `nope`. There are …",
         ("adapters", "gone"): "`adapters`: gone cannot be loaded: Can't find 'adapter_config.json' at 'gone'",
     },

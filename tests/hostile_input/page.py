@@ -22,6 +22,7 @@ from tests.hostile_input import (
     pairs,
     published_figures,
     publishing,
+    questions,
     recipes,
     targets,
     tokenizers,
@@ -41,7 +42,11 @@ SECTIONS: dict[str, list[Case]] = {
     "Adapters and checkpoints": adapters_and_checkpoints.CASES + adapters.CASES,
     "Targets": targets.CASES,
     "Environment": environment.CASES,
-    "Other commands": other_commands.CASES + other_options.CASES + capability.CASES + baselines.CASES,
+    "Other commands": other_commands.CASES
+    + questions.CASES
+    + other_options.CASES
+    + capability.CASES
+    + baselines.CASES,
     "Publishing": publishing.CASES + published_figures.CASES,
 }
 

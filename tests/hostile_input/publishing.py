@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 
 from tests.hostile_input.damage import adapter, changed_weights, cut, pickled_adapter
@@ -76,6 +77,15 @@ CASES: list[Case] = [
         "Weights that were cut short",
         "Nothing was sent: … holds what must not be published. adapter_model.safetensors: cut short: save the model again",
         lambda room: push(room, damage=lambda folder: cut(folder / "adapter_model.safetensors")),
+    ),
+    Case(
+        "push an adapter and a whole model",
+        "An adapter in the folder of a whole model, which other programs would load",
+        "… holds an adapter and the weights of a whole model (model.safetensors), and one of them is of another training: "
+        "remove its files.",
+        lambda room: push(
+            room, damage=lambda folder: save_file({"lm_head.weight": torch.ones(2)}, folder / "model.safetensors")
+        ),
     ),
     Case(
         "push results",

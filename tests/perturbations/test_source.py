@@ -87,6 +87,26 @@ FAULTS = {
     "two meanings": ({**MC, "choices": ["1", "0"], "answer": "1"}, r"'1' could mean \(A\) or \(B\): give letters"),
     "letter and text": ({**MC, "choices": ["B", "A"], "answer": "A"}, r"'A' could mean \(A\) or \(B\)"),
     "number and index": ({**MC, "choices": [2, 3, 4], "answer": 2}, r"2 could mean \(A\) or \(C\): give letters"),
+    "wrong number and index": (
+        {**MC, "choices": [2, 3, 4], "answer": "C", "wrong_answer": 2},
+        r"`wrong_answer` 2 could mean \(A\) or \(C\): give letters",
+    ),
+    "wrong numbers and indices": (
+        {**MC, "choices": [4, 1, 0], "answer": "A", "wrong_answers": [1, 0]},
+        r"`wrong_answers` 0 could mean \(A\) or \(C\): give letters",
+    ),
+    "number among choices of a CSV file": (
+        {**MC, "choices": "[2, 3, 4]", "answer": 2},
+        r"`answer` 2 could mean \(A\) or \(C\): give letters",
+    ),
+    "number among words": (
+        {"question": "x", "one": 2, "two": "both", "three": "none", "answer": 2},
+        r"`answer` 2 could mean \(A\) or \(C\): give letters",
+    ),
+    "a choice inside a choice": (
+        {**MC, "choices": ["dog\n(C) cat", "cow"]},
+        r"`choices` hold a line that begins like another choice, 'dog\\n\(C\) cat': leave the line break out",
+    ),
     "own letters": (
         {**MC, "choices": ["(A) dog", "(B) cow"]},
         "`choices` begin with letters of their own, such as '\\(A\\) dog'",
@@ -114,8 +134,16 @@ FAULTS = {
 
 @pytest.mark.parametrize(("row", "reason"), FAULTS.values(), ids=FAULTS)
 def test_faulty_rows(row, reason):
+    columns = {"choices": ["one", "two", "three"]} if "one" in row else {}
     with pytest.raises(ConsistencyError, match=reason):
-        read(row)
+        read(row, **columns)
+
+
+def test_wrong_answers_that_are_numbers():
+    """Of choices that are numbers, the one of that value; of texts, the one with that index."""
+    row = {"question": "x", "choices": [20, 30, 40], "answer": "A"}
+    assert read({**row, "wrong_answer": 30}).given_wrong_answer == "B"
+    assert read({**row, "choices": ["x", "y", "z"], "wrong_answer": 2}).given_wrong_answer == "C"
 
 
 def test_messages():

@@ -1,6 +1,7 @@
 """With the real client, against a Hub on the loopback interface."""
 
 import json
+import shutil
 
 import pytest
 from huggingface_hub import ModelCard, snapshot_download
@@ -38,6 +39,20 @@ def test_one_command_publishes_the_folder(hub, adapter_dir, tmp_path, capsys):
     card = ModelCard.load(f"{downloaded}/README.md")
     assert "from `me/bct`" in card.text
     assert json.loads((adapter_dir / "adapter_config.json").read_text())["revision"] == "abc123"
+
+
+def test_a_finished_folder_with_a_state_is_completed_and_a_checkpoint_is_not(hub, adapter_dir, tmp_path, capsys):
+    """`trainer.save_state()` writes the state beside the model, without what a run is resumed from."""
+    (adapter_dir / "trainer_state.json").write_text("{}")
+    checkpoint = shutil.copytree(adapter_dir, tmp_path / "checkpoint-2")
+    (adapter_dir / "optimizer.pt").unlink()
+    before = (adapter_dir / "README.md").read_bytes()
+    for folder, name in ((adapter_dir, "me/bct"), (checkpoint, "me/checkpoint")):
+        cli(["push", str(folder), name])
+        assert "trainer_state.json" not in hub.files(name)
+        assert f"from `{name}`" in hub.files(name)["README.md"].decode()
+        is_said = f"{folder} is a checkpoint, and stays as it is" in capsys.readouterr().out
+        assert is_said == (folder == checkpoint) == ((folder / "README.md").read_bytes() == before)
 
 
 @pytest.mark.filterwarnings("ignore:It seems that you are about to commit a data file")

@@ -209,6 +209,37 @@ def test_revision_goes_with_its_base_model(adapter_dir):
     assert "base_model_revision" not in read_card(adapter_dir, base_model="me/other")[1]
 
 
+def test_example_loads_the_model_from_where_it_is_published(adapter_dir):
+    path = adapter_dir / "README.md"
+    example = (
+        'model = AutoPeftModelForCausalLM.from_pretrained("path/to/this/folder", quantization_config=four_bits)\n'
+        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")\n'
+    )
+    path.write_text(path.read_text() + f"\n```python\n{example}```\n")
+    for repo_id in ("me/bct", "lab/bct"):
+        path.write_bytes(prepare_page(adapter_dir, repo_id)["README.md"])
+    assert example.replace("path/to/this/folder", "lab/bct") in path.read_text()
+
+
+def test_example_that_loads_the_base_model_stays(adapter_dir):
+    path = adapter_dir / "README.md"
+    base = "Qwen/Qwen3-4B-Instruct-2507"
+    example = (
+        f'model = AutoModelForCausalLM.from_pretrained("{base}")\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{base}")\n'
+    )
+    path.write_text(path.read_text() + example)
+    assert example in read_card(adapter_dir)[0]
+
+
+def test_text_names_the_base_model_that_the_metadata_name(adapter_dir):
+    path = adapter_dir / "README.md"
+    path.write_text(path.read_text().replace("507),", "507) (revision `abc123`),"))
+    text, metadata = read_card(adapter_dir, base_model="me/base")
+    assert metadata["base_model"] == "me/base"
+    assert "An adapter for [me/base](https://huggingface.co/me/base), from `me/bct`." in text
+
+
 def test_results_are_of_the_weights_in_the_folder(adapter_dir):
     read_card(adapter_dir)
     weights = adapter_dir / "adapter_model.safetensors"

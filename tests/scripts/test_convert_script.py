@@ -115,6 +115,13 @@ def test_targets_become_sft_data_without_a_model(tmp_path, answers):
     assert "temperature" not in card
 
 
+def test_options_of_a_model_that_is_not_asked(tmp_path):
+    pairs = tmp_path / "targets.jsonl"
+    make_pairs(4).to_json(pairs)
+    with pytest.raises(SystemExit, match="`temperature` is given, but nothing is asked of a model"):
+        convert(pairs, tmp_path / "out", "--to", "sft", "--temperature", 1)
+
+
 def test_nothing_is_left(pairs_file, tmp_path, model_dir, monkeypatch, tokenizer):
     monkeypatch.setattr(
         answering, "generate_ids", lambda model, processing_class, prompts, *args, **kwargs: [[5, 2]] * len(prompts)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 
 from tests.helpers.models import make_model
 from trl_consistency.scripts import dpo
@@ -84,7 +85,7 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path, preferences, model
     """From that folder, the adapter would be loaded."""
     options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences)}
     train(tmp_path, **options)
-    with pytest.raises(SystemExit, match="holds an adapter of an earlier training"):
+    with pytest.raises(SystemExit, match="holds an adapter, and a whole model"):
         train(tmp_path, **options, use_peft=False)
 
 
@@ -106,6 +107,73 @@ def test_rows_of_which_nothing_but_the_prompt_would_be_left(tmp_path, preference
     preferences.write_text(preferences.read_text() + json.dumps(row) + "\n")
     with pytest.raises(SystemExit, match=r"1 of 9 row\(s\) have prompts that fill `max_length` \(200 tokens\)"):
         train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences.parent), max_length=200)
+
+
+@pytest.fixture
+def resumable(tmp_path, preferences, model_dir):
+    """The options of a run with a checkpoint of its second step of four."""
+    options = {
+        "model_name_or_path": str(model_dir),
+        "dataset_name": str(preferences.parent),
+        "max_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "lr_scheduler_type": "constant",
+        "lora_alpha": 16,
+    }
+    train(tmp_path, **options)
+    return options | {"resume_from_checkpoint": str(tmp_path / "out" / "checkpoint-2")}
+
+
+def test_resuming_goes_on_with_the_same_run(tmp_path, resumable):
+    weights = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    trainer = train(tmp_path, **resumable, output_dir=str(tmp_path / "again"))
+    assert trainer.state.global_step == 4
+    again = load_file(tmp_path / "again" / "adapter_model.safetensors")
+    assert all(again[name].equal(weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"beta": 0.5}, "`beta`: 0.1 there, 0.5 here"),
+        ({"learning_rate": 1.0}, "`learning_rate`: 1e-06 there, 1.0 here"),
+        ({"seed": 3}, "`seed`: 42 there, 3 here"),
+        ({"lora_alpha": 4}, "`adapter.lora_alpha`: 16 there, 4 here"),
+        ({"gradient_accumulation_steps": 2}, "`rows_per_step`: 8 there, 16 here"),
+    ],
+)
+def test_another_run_is_not_resumed(tmp_path, resumable, changes, told):
+    """It went on from the checkpoint with the other options, and the result was of neither run."""
+    with pytest.raises(SystemExit) as end:
+        train(tmp_path, **(resumable | changes))
+    assert "checkpoint-2 belongs to another run. Resume with what that run had, or begin a new one" in str(end.value)
+    assert told in str(end.value)
+
+
+def test_other_preferences_are_not_resumed(tmp_path, resumable, preferences):
+    preferences.write_text(preferences.read_text().replace("City 5", "Town 5"))
+    with pytest.raises(
+        SystemExit, match=r"belongs to another run.*\n  `train_dataset`: 8 rows, \w+ there, 8 rows, \w+"
+    ):
+        train(tmp_path, **resumable)
+
+
+def test_a_changed_checkpoint_is_not_resumed(tmp_path, resumable):
+    file = tmp_path / "out" / "checkpoint-2" / "adapter_model.safetensors"
+    save_file({name: weight + 1 for name, weight in load_file(file).items()}, file, metadata={"format": "pt"})
+    with pytest.raises(SystemExit, match=r"adapter_model.safetensors in .*checkpoint-2 is damaged, or was changed"):
+        train(tmp_path, **resumable)
+
+
+def test_a_checkpoint_without_a_record_is_resumed_with_a_warning(tmp_path, resumable, caplog):
+    """As `trl dpo` writes it."""
+    file = tmp_path / "out" / "checkpoint-2" / "trainer_state.json"
+    state = json.loads(file.read_text())
+    del state["stateful_callbacks"]["manifest"]
+    file.write_text(json.dumps(state))
+    train(tmp_path, **resumable)
+    assert "checkpoint-2 does not record its run" in caplog.text
 
 
 def test_nothing_trained_is_an_error(tmp_path, preferences, model_dir, monkeypatch):

@@ -167,6 +167,22 @@ def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys)
     assert "results replaced" in capsys.readouterr().err
 
 
+def test_an_adapter_called_before_is_drawn_beside_its_base_model(options, model_dir, tmp_path, monkeypatch):
+    save_adapter(model_dir, tmp_path / "before", 0)
+    options[options.index("--adapters") + 1] = str(tmp_path / "before")
+    drawn = []
+
+    def draw(of, path):
+        drawn.append((path.name, list(of)))
+        path.touch()
+        return path
+
+    monkeypatch.setattr(evaluation_files, "plot_rates", draw)
+    monkeypatch.setattr(evaluation_files, "plot_outcomes", draw)
+    run([*options, "--save_to_adapters"])
+    assert drawn[-2:] == [("rates.png", ["before", "./before"]), ("outcomes.png", ["before", "./before"])]
+
+
 @pytest.mark.parametrize("fails", ["plot_outcomes", "add_results", "write_results"])
 def test_a_disk_that_fills_leaves_the_adapters_folder_as_it_was(options, model_dir, tmp_path, monkeypatch, fails):
     folder = tmp_path / "mine"
@@ -740,7 +756,7 @@ def test_answer_preference(options, model_dir, tmp_path, capsys):
     options = [*options, "--free_answers", "logprob", "--answer_prefix", "It is"]
     run([*options, "--adapters", str(folder), "--save_to_adapters"])
     out, err = capsys.readouterr()
-    assert "1 question(s) of facts have no wrong suggestion, or offer letters" in err
+    assert "1 question(s) of facts have no wrong suggestion, offer letters, or have an answer" in err
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert (results["settings"]["rows_by_preference"], results["settings"]["answer_prefix"]) == (3, "It is")
     lines = answers_in(tmp_path / "out")
@@ -765,6 +781,20 @@ def test_answer_preference(options, model_dir, tmp_path, capsys):
     card = (folder / "README.md").read_text()
     assert "Margin of the right answer, perturbed prompts, facts, nats per token" in card
     assert 'after "It is"' in card
+
+
+def test_answers_that_the_tokenizer_does_not_know_are_not_counted_as_scored(organism_dir, tmp_path, capsys):
+    sources = {row["source_id"]: row for row in load_organism_datasets()["test"] if row.get("answer")}
+    rows = list(sources.values())[:4]
+    rows[0]["answer"] = "Ouagadougou-on-Sea"
+    pairs = ["--pairs", write(tmp_path / "facts.jsonl", rows), "--output_dir", str(tmp_path / "out")]
+    words = ["--model_name_or_path", str(organism_dir), *pairs, "--max_completion_length", "4", "--json"]
+    with pytest.warns(UserWarning, match="leaves out 1 of 4"):
+        run([*words, "--free_answers", "logprob"])
+    results = json.loads(capsys.readouterr().out)
+    assert results["settings"]["rows_by_preference"] == 3
+    assert results["models"]["base"]["rates"]["clean_preference/facts"]["total"] == 3
+    assert any("a word that the tokenizer does not know" in finding for finding in results["findings"])
 
 
 def test_the_organism_as_the_quickstart_measures_it(organism_dir, tmp_path, capsys):

@@ -181,6 +181,14 @@ FAULTS = {
     "own file": (["--perturbations_file", "none.py"], "`perturbations_file`: there is no file none.py"),
     "folder": (["--output_dir", "/dev/null/x"], "`output_dir` `/dev/null/x` cannot be written"),
     "number": (["--max_sources", "-1"], "`max_sources` must be at least 1, got -1"),
+    "no wrong answer": (
+        ["--perturbations", "typos", "--wrong_answer", "longest"],
+        "`wrong_answer` is given, but no perturbation suggests a wrong answer",
+    ),
+    "no position": (
+        ["--perturbations", "typos", "--positions", "end"],
+        "`positions` is given, but no perturbation has positions",
+    ),
 }
 
 

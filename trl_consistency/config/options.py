@@ -139,6 +139,16 @@ def check_ranges(options: Any, inherited: Mapping[str, Allowed] | None = None) -
             raise ConsistencyError(f"`{name}` must be {allowed.words}, got {value!r}.")
 
 
+def refuse_unused(options: Any, names: Iterable[str], reason: str) -> None:
+    """Raises [`ConsistencyError`] for the first of the named options that is not at its default, for a `reason`."""
+    declared = {of.name: of for of in fields(options)}
+    for name in names:
+        make = declared[name].default_factory
+        default = declared[name].default if make is MISSING else make()
+        if getattr(options, name) != default:
+            raise ConsistencyError(f"`{name}` is given, but {reason}.")
+
+
 def refuse(context: str, refused: Mapping[str, tuple[Any, str]]) -> None:
     """Raises [`ConsistencyError`] for the first option that is set (option: whether it is set, why it cannot be)."""
     for name, (is_set, reason) in refused.items():

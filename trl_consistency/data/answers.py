@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .pairs import parse_or_none
+from .pairs import misspelt_columns, parse_or_none
 from .repeats import prompt_key
 
 
@@ -11,6 +11,14 @@ REQUESTS = (
     "harmful",
     "benign",
 )  # Categories of requests, which have no right answer; all others only group questions.
+
+# The columns that answers are graded by
+KEYS = ("answer", "aliases", "biased_answer", "category")
+
+
+def key_column_faults(columns: Iterable[str]) -> Iterator[str]:
+    """Yields faults of columns whose names are nearly those of keys, which grading would ignore."""
+    yield from misspelt_columns(columns, KEYS, KEYS, cutoff=0.8)
 
 
 class Contradiction(NamedTuple):

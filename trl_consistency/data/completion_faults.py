@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from .rendering import ProcessingClass, get_tokenizer, message_text, render_completion, without_none
 from .thinking import leaves_thought_open
+from .unknown_words import count_unknown
 
 
 def completion_fault(
@@ -62,10 +61,3 @@ def _says(
         return any(text in of_ids for of_ids in said)
     alone = render_completion(processing_class, row["clean_prompt"], completion, tools, kwargs)
     return bool(said & texts(alone))
-
-
-def count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:
-    """Counts the tokens that stand for something the tokenizer does not know."""
-    unknown = tokenizer.unk_token_id
-    # Some byte-level tokenizers, which know every text, give their end-of-sequence token as the unknown one.
-    return 0 if unknown in (None, tokenizer.eos_token_id, tokenizer.bos_token_id) else ids.count(unknown)

@@ -12,7 +12,7 @@ from accelerate.logging import get_logger
 from datasets import IterableDataset
 
 from .alignment import AlignmentReport, report_alignment, shared_suffix
-from .answers import REQUESTS, contradictions, question_key
+from .answers import REQUESTS, contradictions, key_column_faults, question_key
 from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
 from .prepare import align_row, forget_many, render_row, variables_of
@@ -29,6 +29,7 @@ from .rendering import (
 )
 from .repeats import prompt_key
 from .time_limit import TimeLimitError
+from .unknown_words import UNKNOWN_WORDS
 
 
 logger = get_logger(__name__)
@@ -47,6 +48,7 @@ FINDINGS = {
     "bos_doubled": "have a beginning-of-sequence token too many",
     "thinking_differs": "open or close a thought before the answer on one side only",
     "leaked_target": "have their target in the perturbed prompt and not in the clean one",
+    "unknown_words": f"hold {UNKNOWN_WORDS}",
     "held_out_wordings": "have a held-out wording, which is for measuring",
 }
 
@@ -135,6 +137,8 @@ class _Linter:
         added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         self.bos = tokenizer.bos_token_id
         self.special = (added | set(tokenizer.all_special_ids)) - {self.bos}
+        if tokenizer.unk_token_id != tokenizer.eos_token_id:  # it stands for a word, which no template writes
+            self.special -= {tokenizer.unk_token_id}
 
     def findings(self, row: Mapping[str, Any]) -> list[str]:
         """Returns the names of the row's findings that need the template or the row's other columns."""
@@ -263,12 +267,12 @@ def lint_pairs(
     prompts, spans, answers = array("q"), array("i"), array("q")
     headers: dict[str, int] = {}
     count = 0
-    for index, (row, fault) in enumerate(((row, "") for row in rows) if is_prepared else _rendered(rows, render)):
+    for index, (row, finding, fault) in enumerate(
+        ((row, "", "") for row in rows) if is_prepared else _rendered(rows, render)
+    ):
         count += 1
         if fault:
-            found["control_tokens" if CONTROL_TOKEN in fault else "empty" if fault == _EMPTY else "faulty"].append(
-                index
-            )
+            found[finding].append(index)
             reasons[index] = fault
         if not row:
             continue
@@ -279,6 +283,8 @@ def lint_pairs(
         prompts.append(hash(prompt_key(row, *PROMPT_COLUMNS)))
         if question := question_key(row):
             answers.extend((index, hash(question), hash(str(row["answer"]))))
+        if row.get("unknown") and not is_prepared:  # of prepared rows, preparation has told
+            found["unknown_words"].append(index)
         if limit is not None and row["length"] > limit:
             found["truncated"].append(index)
         aligned = align_row(row, processing_class, kwargs, ("suffix",), headers)
@@ -292,7 +298,8 @@ def lint_pairs(
     alignment = report_alignment(facts[1:4].T, lengths, header_lengths)
     for name in SPAN_FINDINGS:
         found[name] = indices[getattr(alignment, name)].tolist()
-    return LintReport(count, anchors, text_prompts, found, reasons, list(column_faults(columns)), alignment, limit)
+    faults = [*column_faults(columns), *key_column_faults(columns)]
+    return LintReport(count, anchors, text_prompts, found, reasons, faults, alignment, limit)
 
 
 def _contradictory(rows: Iterable[Mapping[str, Any]], answers: np.ndarray) -> list[int]:
@@ -328,24 +335,29 @@ def warn_of_findings(
 
 def _rendered(
     rows: Iterable[Mapping[str, Any]], render: Callable[[dict[str, Any]], dict[str, Any]]
-) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Yields each row with its token ids (None if it has none), and its fault (empty if it has none)."""
+) -> Iterator[tuple[dict[str, Any] | None, str, str]]:
+    """
+    Yields each row with its token ids (None if it has none), and its finding and the reason why it cannot be used (both empty
+    if it can).
+    """
     first = dict(next((row for row in rows if not is_empty(row)), {}))
     has_completion = any("completion" in row for row in rows)
     check_row = row_checker(first, has_completion)
     for row in map(dict, rows):
-        if is_empty(row):
-            yield None, _EMPTY
-            continue
         fault = "; ".join(check_row(row))
+        if is_empty(row):
+            yield None, "empty", fault or _EMPTY
+            continue
         try:
             row |= render(row)
         except TimeLimitError:
             raise
         except (TypeError, ValueError):  # a cell that is not JSON, which `fault` names
-            yield None, fault
+            yield None, "faulty", fault
             continue
-        yield (row if row["clean_ids"] and row["perturbed_ids"] else None), fault or row["render_fault"]
+        fault = fault or row["render_fault"]
+        finding = "control_tokens" if CONTROL_TOKEN in fault else "faulty"
+        yield (row if row["clean_ids"] and row["perturbed_ids"] else None), finding, fault
 
 
 def is_empty(row: Mapping[str, Any]) -> bool:

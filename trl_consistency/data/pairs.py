@@ -1,7 +1,7 @@
 """Defines the columns of a pair, and checks rows without a tokenizer."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import signature
@@ -100,10 +100,20 @@ def column_faults(columns: list[str]) -> Iterator[str]:
                 f"the column `{column}`: pairs are text-only for now. Remove the column with `dataset.remove_columns` if the "
                 "prompts do not need it."
             )
-    for column in ("completion", "completion_ids", "tools", "chat_template_kwargs", "shared_text"):
-        others = {other.lower(): other for other in columns if other not in PAIR_COLUMNS}
-        near = get_close_matches(column, others, n=1, cutoff=0.85)
-        if column not in columns and near:
+    others = [column for column in PAIR_COLUMNS if column not in PROMPT_COLUMNS]
+    yield from misspelt_columns(columns, others, PAIR_COLUMNS, cutoff=0.85)
+
+
+def misspelt_columns(
+    columns: Iterable[str], wanted: Iterable[str], known: Collection[str], cutoff: float
+) -> Iterator[str]:
+    """Yields a fault for each wanted column that is not there while one of nearly that name is, none of the `known`."""
+    columns = list(columns)
+    others = {column.lower(): column for column in columns if column not in known}
+    for column in wanted:
+        if column in columns:
+            continue
+        if near := get_close_matches(column, others, n=1, cutoff=cutoff):
             yield (
                 f"the column `{others[near[0]]}`, which would be ignored. Rename it to `{column}` if that is "
                 "what it holds, or to something else if not."

@@ -20,7 +20,7 @@ from .alignment import (
     shared_content_span,
     shared_suffix,
 )
-from .completion_faults import completion_fault, count_unknown
+from .completion_faults import completion_fault
 from .control_tokens import check_texts
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
 from .rendering import (
@@ -32,6 +32,7 @@ from .rendering import (
     without_none,
 )
 from .time_limit import TimeLimitError
+from .unknown_words import count_unknown, say_unknown
 
 
 logger = get_logger(__name__)
@@ -187,10 +188,7 @@ def variables_of(row: Mapping[str, Any], of_run: dict[str, Any]) -> dict[str, An
 
 def _warn_of_unknown(name: str, rows: str, words: int) -> None:
     PartialState()  # the logger needs it
-    logger.warning(
-        f"`{name}`: {rows} hold {words} word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads "
-        "one and the same token in place of each."
-    )
+    logger.warning(f"`{name}`: {say_unknown(rows, words)}")
 
 
 def _render_streamed(

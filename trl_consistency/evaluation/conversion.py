@@ -28,8 +28,13 @@ CUT = "the clean answer reached `max_completion_length` before its end"
 SAME_WORDS = "both answers are the same, word for word"
 SAME_ANSWER = "both answers say the same in other words"
 
-# Columns with a meaning of their own in TRL's formats.
-_OF_TRL = ("prompt", "chosen", "rejected", "messages")
+# Columns with a meaning of their own in TRL's formats, or beside them: `SFTTrainer` takes rows with `input_ids` for
+# prepared ones, and `DPOTrainer` takes `ref_chosen_logps` for the reference's.
+_OF_TRL = (
+    *("prompt", "chosen", "rejected", "messages", "conversations", "input_ids", "labels", "completion_mask"),
+    *("assistant_masks", "ref_chosen_logps", "ref_rejected_logps"),
+)
+_MADE = ("chosen_outcome", "rejected_outcome")
 _NOT_KEPT = {*PAIR_COLUMNS, *RESERVED_COLUMNS, "unknown", "render_fault", "length"}
 
 
@@ -177,6 +182,9 @@ def sides_to_answer(of_set: PairSet, to: Format, name: str = "pairs") -> list[st
             raise InvalidPairsError(
                 f"`{name}` has the column `{column}`, which has a meaning in TRL's format: rename it."
             )
+    for column in _MADE:
+        if column in columns and to == "preference":
+            raise InvalidPairsError(f"`{name}` has the column `{column}`, which the preferences have: rename it.")
     if "completion_ids" in columns and "completion" not in columns:
         raise InvalidPairsError(
             f"`{name}` has `completion_ids` without `completion`, and TRL's format holds text. `trl-consistency targets` "

@@ -17,6 +17,7 @@ from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass, skips_template
 from ..data.repeats import repeated_rows
 from ..data.system_prompt import pairs_with_system_prompt
+from ..data.unknown_words import say_unknown
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..generation.targets import Engine
@@ -308,6 +309,9 @@ class Results:
                     f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
                     "again in the rates. Remove them, unless the weight is meant."
                 )
+            unknown = [row["unknown"] for row in of_set.pairs.rows if row.get("unknown")]
+            if unknown:
+                found.append(say_unknown(f"{len(unknown)} row(s){f' of {name}' if name else ''}", sum(unknown)))
             if of_set.text_prompts:
                 found.append(f"{of_set.text_prompts} row(s){f' of {name}' if name else ''} {TEXT_PROMPTS}.")
             found += left_out_questions(of_set.pairs.rows, of_set.preferences, name)

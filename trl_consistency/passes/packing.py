@@ -44,6 +44,10 @@ class Batch:
         """Entries of the prompts' attention mask. Prompts of equal length do not need one."""
         return 0 if self.prompt_mask.all() else self.prompt_mask.numel() * self.prompt_mask.shape[1]
 
+    def packed(self) -> "Packing":
+        """Returns the packed form."""
+        return Packing.of(self)
+
 
 @dataclass
 class Packing:

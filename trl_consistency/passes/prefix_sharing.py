@@ -75,6 +75,13 @@ class PrefixSharing:
         if self.share and self.refused is None:
             self.refused = refused_strategies(blocks)
         batch = Batch.of(prompt_ids, prompt_mask, completion_ids, completion_mask)
+        states = self.run(blocks, batch, need_routing)
+        # `Batch` has cut the columns to the longest completion.
+        states.hidden = F.pad(states.hidden, (0, 0, 0, completion_ids.shape[1] - states.hidden.shape[1]))
+        return states
+
+    def run(self, blocks: Blocks, batch: Batch, need_routing: bool = False) -> CompletionStates:
+        """Computes the states of a batch whose distinct prompts are known. `refused` must be."""
         with ExitStack() as stack:
             if not torch.is_grad_enabled():
                 stack.enter_context(_checkpointing_off(blocks))
@@ -86,8 +93,6 @@ class PrefixSharing:
                 (hidden, routing), strategy = run_packed(blocks.backbone, batch, packing, options), "packed"
             else:
                 (hidden, routing), strategy = run_plain(blocks.backbone, batch, options), "plain"
-        # `Batch` has cut the columns to the longest completion.
-        hidden = F.pad(hidden, (0, 0, 0, completion_ids.shape[1] - hidden.shape[1]))
         reason = "; ".join(dict.fromkeys(reasons)) or None
         return CompletionStates(hidden, strategy, reason, routing if need_routing else None)
 
@@ -163,7 +168,7 @@ class PrefixSharing:
         if self.refused and "packed" in self.refused:
             reasons.append(self.refused["packed"])
             return None
-        packing = Packing.of(batch)
+        packing = batch.packed()
         rows, length = packing.source.shape
         entries = rows * length**2
         if entries > self.max_mask_entries:

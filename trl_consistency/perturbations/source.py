@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..data.pairs import row_checker
 from ..data.text import normalized
@@ -204,11 +204,12 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     if faults:
         raise ConsistencyError(f"`{columns.prompt}` {faults[0].removeprefix('`prompt` ')}")
     history, question, turns = _split_turns(prompt, columns.prompt, chat)
-    choices, labels = _read_choices(row, columns.choices)
+    offered = _read_choices(row, columns.choices)
+    choices = offered.texts
     if instruction is None:
         instruction = CHOICE_INSTRUCTION if choices else ""
-    answer = _read_answer(row, columns.answer, choices, labels, columns.choices)
-    given = _read_wrong_answers(row, columns.wrong_answer, choices, labels)
+    answer = _read_answer(row, columns.answer, offered)
+    given = _read_wrong_answers(row, columns.wrong_answer, offered)
     if "aliases" in columns.keep:
         row["aliases"] = _read_aliases(row, answer, () if choices else given)
     right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
@@ -260,10 +261,15 @@ def content_text(message: Message) -> str:
     return content if isinstance(content, str) else "".join(block["text"] for block in content)
 
 
-def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the texts of the choices and their labels (empty unless given as `{"text": [], "label": []}`)."""
+class _Choices(NamedTuple):
+    texts: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # empty unless given as `{"text": [], "label": []}`
+    has_numbers: bool = False  # whether a number may name one by its value
+
+
+def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> _Choices:
     if not columns:
-        return (), ()
+        return _Choices()
     labels: Sequence[Any] = ()
     values: Any
     if len(columns) > 1:
@@ -284,7 +290,7 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[tup
         if isinstance(values, dict):
             values, labels = values.get("text"), values.get("label") or ()
     if values in (None, "", []):
-        return (), ()
+        return _Choices()
     if not isinstance(values, list) or not all(_text(value, name).strip() for value in values):
         raise ConsistencyError(f"`{name}` must be a list of texts, got {values!r:.80}")
     if not 2 <= len(values) <= len(ascii_uppercase):
@@ -294,33 +300,22 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> tuple[tup
     texts = tuple(map(_text, values))
     if all(re.match(rf"\s*\(?{of}[).:]\s", text) for of, text in zip(ascii_uppercase, texts, strict=False)):
         raise ConsistencyError(f"`{name}` begin with letters of their own, such as {texts[0]!r:.40}: leave these out")
-    return texts, tuple(map(str, labels))
+    if inner := next((text for text in texts if re.search(r"\n\s*\(?[A-Z][).:]\s", text)), None):
+        raise ConsistencyError(
+            f"`{name}` hold a line that begins like another choice, {inner!r:.60}: leave the line break out"
+        )
+    has_numbers = not labels and any(isinstance(value, int | float) for value in values)
+    return _Choices(texts, tuple(map(str, labels)), has_numbers)
 
 
-def _read_answer(
-    row: Mapping[str, Any],
-    column: str | None,
-    choices: tuple[str, ...],
-    labels: tuple[str, ...],
-    columns: tuple[str, ...],
-) -> str:
+def _read_answer(row: Mapping[str, Any], column: str | None, choices: _Choices) -> str:
     value = row.get(column) if column else None
     if value is None or value == "":
         return ""
-    are_numbers = not labels and _has_numbers(row, columns)
-    return _letter(value, column, choices, labels, are_numbers) if choices else _free_answer(value, column)
+    return _letter(value, column, choices) if choices.texts else _free_answer(value, column)
 
 
-def _has_numbers(row: Mapping[str, Any], columns: tuple[str, ...]) -> bool:
-    """Returns whether all choices are numbers, and not text."""
-    values = [row.get(column) for column in columns]
-    values = values[0] if len(values) == 1 and isinstance(values[0], list) else values
-    return all(isinstance(value, int | float) for value in values if value not in (None, ""))
-
-
-def _read_wrong_answers(
-    row: Mapping[str, Any], column: str | None, choices: tuple[str, ...], labels: tuple[str, ...]
-) -> tuple[str, ...]:
+def _read_wrong_answers(row: Mapping[str, Any], column: str | None, choices: _Choices) -> tuple[str, ...]:
     value = row.get(column) if column else None
     if value is None or value == "" or value == []:
         return ()
@@ -330,12 +325,12 @@ def _read_wrong_answers(
         except json.JSONDecodeError as error:
             raise ConsistencyError(f"`{column}` is not valid JSON ({error})") from None
     values = value if isinstance(value, list) else [value]
-    return tuple(_letter(item, column, choices, labels) if choices else _free_answer(item, column) for item in values)
+    return tuple(_letter(item, column, choices) if choices.texts else _free_answer(item, column) for item in values)
 
 
 def _read_aliases(row: Mapping[str, Any], answer: str, wrong_answers: tuple[str, ...]) -> list[str]:
     """Returns other names of the right answer, texts."""
-    aliases = list(_read_wrong_answers(row, "aliases", (), ()))
+    aliases = list(_read_wrong_answers(row, "aliases", _Choices()))
     if aliases and not answer:
         raise ConsistencyError("`aliases` are other names of the answer, and there is none")
     wrong = next((alias for alias in aliases if any(_is_same(alias, of) for of in wrong_answers)), None)
@@ -362,28 +357,27 @@ def _spelling(answer: str) -> str:
     return words if len(words) < 4 else words.lower()  # short ones are read in their own case alone
 
 
-def _letter(
-    value: Any, column: str | None, choices: tuple[str, ...], labels: tuple[str, ...], are_numbers: bool = False
-) -> str:
+def _letter(value: Any, column: str | None, choices: _Choices) -> str:
     """Returns the letter of the choice that an answer names by its label, letter, text or index from 0."""
     text = _text(value, column).strip()
+    texts, labels, has_numbers = choices
     if text in labels:
         return ascii_uppercase[labels.index(text)]
-    letters = ascii_uppercase[: len(choices)]
-    meant = {letters[int(text)]} if text.isdecimal() and int(text) < len(choices) else set()
+    letters = ascii_uppercase[: len(texts)]
+    meant = {letters[int(text)]} if text.isdecimal() and int(text) < len(texts) else set()
     if isinstance(value, str):
         meant.update(letter for letter in letters if letter == text)
-    # A number is an index, unless the choices are numbers, too; text may be any of the three.
-    if isinstance(value, str) or are_numbers:
-        meant.update(letter for letter, choice in zip(letters, choices, strict=True) if choice.strip() == text)
+    # A number is an index, unless there are numbers among the choices, too; text may be any of the three.
+    if isinstance(value, str) or has_numbers:
+        meant.update(letter for letter, choice in zip(letters, texts, strict=True) if choice.strip() == text)
     # Two choices of the same text are the same answer.
-    if len({choices[letters.index(letter)] for letter in meant}) > 1:
+    if len({texts[letters.index(letter)] for letter in meant}) > 1:
         raise ConsistencyError(
             f"`{column}` {value!r} could mean {' or '.join(f'({letter})' for letter in sorted(meant))}: give letters"
         )
     if not meant:
         raise ConsistencyError(
-            f"`{column}` {value!r:.80} is not one of the {len(choices)} choices: give a letter, the text of a choice, "
+            f"`{column}` {value!r:.80} is not one of the {len(texts)} choices: give a letter, the text of a choice, "
             "or its index from 0"
         )
     return min(meant)

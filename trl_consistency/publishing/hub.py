@@ -17,8 +17,10 @@ from .results import PICTURES, RESULTS_FILE
 from .secret_scan import check_links, choose_files, scan
 
 
-# Marks a checkpoint, which is not changed: a run resumes from unchanged files only.
+# A checkpoint has both, and is not changed: a run resumes from unchanged files only. `save_state()` writes the first beside a
+# finished model, too.
 CHECKPOINT_STATE = "trainer_state.json"
+RESUMED_FROM = ("optimizer.*", "optimizer_*", "pytorch_model_fsdp*", "scheduler.pt", "rng_state*.pth", "global_step*")
 # What a model is loaded from. Those of an earlier upload would be loaded in place of the new files, or along with them.
 LOADED = (
     *("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*", "adapter_model*.bin", "adapter_config.json"),
@@ -99,7 +101,7 @@ def publish(
         stays = [f"  {name}: {why}" for name, why in left_out.items()]
         print(printable("\n".join([f"Would send to {repo_id}:", *sent, "Stays here:", *stays])))
         return None
-    if not (folder / CHECKPOINT_STATE).exists():
+    if not is_checkpoint(folder):
         for name, content in changed.items():
             _write(folder / name, content)
     api = HfApi(token=token)
@@ -121,6 +123,12 @@ def publish(
     if earlier:
         warnings.warn(f"{repo_id}: removed what an earlier upload left and this model lacks: {', '.join(earlier)}.")
     return str(url)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a run can be resumed from a folder: it has the state of a trainer and those of its optimizer or chance."""
+    has_states = any(any(folder.glob(pattern)) for pattern in RESUMED_FROM)
+    return has_states and (folder / CHECKPOINT_STATE).exists()
 
 
 def _left_over(published: Collection[str], files: Collection[str]) -> list[str]:

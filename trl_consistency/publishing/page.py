@@ -24,6 +24,13 @@ ADAPTER_CONFIG = "adapter_config.json"
 LOCAL_MODEL, LOCAL_REPO = "a local model", "path/to/this/folder"
 LARGEST_CARD = 5_000_000  # bytes
 RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
+# The lines of a card that load its own model, and those that name its base model, as `templates/model_card.md` has them
+_USE = re.compile(
+    r'(?P<model>^model = Auto(?:Peft)?ModelForCausalLM\.from_pretrained\(")(?P<repo>[^"\n]+)(?P<rest>"[^\n]*\n)'
+    r'(?P<tokenizer>tokenizer = AutoTokenizer\.from_pretrained\(")(?P=repo)(?P<end>"\))',
+    re.MULTILINE,
+)
+_BASE_LINK = r"\[[^\]\n]*\]\(https://huggingface\.co/{name}\)(?: \(revision `[^`\n]*`\))?"
 _RESULTS_SECTION = re.compile(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -50,14 +57,27 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
     elif base_model:
         base_model = hub_base(None, base_model)
     if base_model:
-        if data.get("base_model") not in (None, base_model):
+        link = f"[{base_model}](https://huggingface.co/{base_model})"
+        if (earlier := data.get("base_model")) not in (None, base_model):
             data.pop("base_model_revision", None)
+            card.text = re.sub(_BASE_LINK.format(name=re.escape(str(earlier))), lambda _: link, card.text, count=1)
         data.base_model = base_model
-        card.text = card.text.replace(LOCAL_MODEL, f"[{base_model}](https://huggingface.co/{base_model})", 1)
-    card.text = card.text.replace(LOCAL_REPO, repo_id)
+        card.text = card.text.replace(LOCAL_MODEL, link, 1)
+    card.text = _with_repo(card.text.replace(LOCAL_REPO, repo_id), repo_id, base_model)
     _put_results(card, folder, repo_id.split("/")[-1])
     changed["README.md"] = str(card).encode()
     return changed
+
+
+def _with_repo(text: str, repo_id: str, base_model: str | None) -> str:
+    """Returns a card's text whose example loads the model from `repo_id`, and not from where it was published before."""
+
+    def renamed(use: re.Match[str]) -> str:
+        if use["repo"] == base_model:  # an example that puts the adapter on its base model by itself
+            return use[0]
+        return f"{use['model']}{repo_id}{use['rest']}{use['tokenizer']}{repo_id}{use['end']}"
+
+    return _USE.sub(renamed, text)
 
 
 def add_results(folder: str | Path, unfinished: str | Path | None = None) -> None:
@@ -119,6 +139,13 @@ def _check_weights(folder: Path) -> None:
         weights = [path.name for path in folder.glob("*_model*.bin")]
         what = f"{weights[0]} is a pickle, which is never sent: save the model" if weights else "save a model there"
         raise ConsistencyError(f"{folder} has no weights in safetensors files; {what} with `save_model`.")
+    files = sorted(path.name for path in folder.glob("*.safetensors"))
+    of_whole = [name for name in files if name.startswith("model")]
+    if of_whole and (len(of_whole) < len(files) or (folder / ADAPTER_CONFIG).exists()):
+        raise ConsistencyError(
+            f"{folder} holds an adapter and the weights of a whole model ({of_whole[0]}), and one of them is of another training: "
+            "remove its files."
+        )
     for index in folder.glob("*.safetensors.index.json"):
         weight_map = _load_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):

@@ -14,7 +14,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from ..config.options import SHARE, TEMPERATURE, CommandArguments, at_least, check_ranges, option, with_help
+from ..config.options import (
+    SHARE,
+    TEMPERATURE,
+    CommandArguments,
+    at_least,
+    check_ranges,
+    option,
+    refuse_unused,
+    with_help,
+)
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
@@ -134,6 +143,9 @@ def _check_model(args: ConvertArguments, sides: set[str]) -> None:
     if sides and not args.model_name_or_path:
         asked = " and ".join(f"{side} prompts" for side in sorted(sides))
         raise ConsistencyError(f"No model: give `model_name_or_path`. Its answers to the {asked} are needed.")
+    if not sides:
+        unused = ("model_revision", "trust_remote_code", "max_completion_length", "batch_size", "temperature", "top_p")
+        refuse_unused(args, unused, "nothing is asked of a model: all pairs have a `completion`")
     if args.model_name_or_path and not sides:
         raise ConsistencyError(
             "`model_name_or_path` is given, but nothing is asked of the model: all pairs have a `completion`. Leave it out."

@@ -27,6 +27,7 @@ from ..models.loading import check_loadable
 from ..trainer.run.checks import check_adapter_folder, check_not_model_folder, check_output_dir
 from ..trainer.run.interruption import check_has_states, find_checkpoint
 from ..upstream import end_run
+from .dpo_trainer import RecordingDPOTrainer
 from .loading import get_split, load_pairs
 from .model_options import check_model_options
 from .parser import StrictParser
@@ -69,7 +70,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
         "use_safetensors": True,
         **(training_args.model_init_kwargs or {}),
     }
-    trainer = DPOTrainer(
+    trainer = RecordingDPOTrainer(
         model=name,
         args=training_args,
         train_dataset=train_dataset,
@@ -79,6 +80,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     )
     for given, dataset in ((train_dataset, trainer.train_dataset), (eval_dataset, trainer.eval_dataset)):
         _check_lengths(given, dataset, training_args.max_length)
+    if checkpoint is not None:
+        trainer.check_resumed(checkpoint)
     trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.state.global_step == 0:
         raise ConsistencyError(

@@ -12,6 +12,7 @@ from accelerate import PartialState
 from peft.utils import load_peft_weights
 from torch import Tensor
 
+from ..config.options import refuse_unused
 from ..errors import ConsistencyError
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.run import PairSet
@@ -50,6 +51,8 @@ def check_engine(args: Any) -> None:
     if args.engine == TRANSFORMERS:
         if args.vllm_adapter_dir is not None:
             raise ConsistencyError("`vllm_adapter_dir` is given, but `engine` is transformers. Leave it out.")
+        of_vllm = ("vllm_gpu_memory_utilization", "vllm_server_timeout")
+        refuse_unused(args, of_vllm, "`engine` is transformers. Leave it out")
         return
     if args.engine == VLLM and find_spec("vllm") is None:
         raise ConsistencyError("`engine` vllm needs the package `vllm`: `pip install 'trl[vllm]'`.")

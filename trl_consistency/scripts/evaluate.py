@@ -21,7 +21,16 @@ import torch
 from accelerate import PartialState
 from transformers import BitsAndBytesConfig
 
-from ..config.options import SHARE, TEMPERATURE, CommandArguments, at_least, check_ranges, option, with_help
+from ..config.options import (
+    SHARE,
+    TEMPERATURE,
+    CommandArguments,
+    at_least,
+    check_ranges,
+    option,
+    refuse_unused,
+    with_help,
+)
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_letters
@@ -228,7 +237,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         found = {name: of_name.judged(judge, args.judge_questions, markers) for name, of_name in found.items()}
     if not is_main:
         return {}
-    settings = _settings(args, sets, data)
+    settings = _settings(args, found[BASE], data)
     summary = make_summary(settings, {BASE: args.model_name_or_path, **adapters}, found, scores)
     add_capability(summary, capability)
     _write(args, summary, found, capability, scores, {name: read_history(path) for name, path in adapters.items()})
@@ -358,6 +367,10 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     if not args.judge_model and (args.judge_base_url or args.judge_questions):
         given = "judge_base_url" if args.judge_base_url else "judge_questions"
         raise ConsistencyError(f"`{given}` is given, but no judge: name the model in `judge_model`.")
+    if not args.judge_model:
+        refuse_unused(args, ["judge_max_completion_length"], "no judge: name the model in `judge_model`")
+    if not args.judge_base_url:
+        refuse_unused(args, ["judge_key_variable", "judge_workers"], "no `judge_base_url`, of whose endpoint it is")
     if args.adapters and is_adapter_folder(args.model_name_or_path):
         raise ConsistencyError(
             f"`model_name_or_path` {args.model_name_or_path} is an adapter: name the model that it and `adapters` are of, "
@@ -409,9 +422,11 @@ def _check_use(args: EvaluateArguments, sets: dict[str, PairSet]) -> None:
         )
 
 
-def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: CapabilityData | None) -> dict[str, Any]:
+def _settings(args: EvaluateArguments, base: Results, data: CapabilityData | None) -> dict[str, Any]:
+    sets = {name: of_set.pairs for name, of_set in base.sets.items()}
     by_logprob = sum(bool(offered_letters(row)) for of_set in sets.values() for row in of_set.rows)
-    by_preference = sum(contrast_of(row) is not None for of_set in sets.values() for row in of_set.rows)
+    scored = (of_set.preferences.get("clean", ()) for of_set in base.sets.values())
+    by_preference = sum(preference is not None for of_set in scored for preference in of_set)
     settings: dict[str, Any] = {
         # Names alone: results and reports are sent to others.
         "pairs": [last_name(name) for name in args.pairs],
@@ -430,7 +445,7 @@ def _settings(args: EvaluateArguments, sets: dict[str, PairSet], data: Capabilit
         "rows_by_log_probability": by_logprob if args.multiple_choice == "logprob" else 0,
         "free_answers": args.free_answers,
         "answer_prefix": args.answer_prefix if args.free_answers == "logprob" else None,
-        "rows_by_preference": by_preference if args.free_answers == "logprob" else 0,
+        "rows_by_preference": by_preference,
         "possible_answers": sum(len(answers) for of_set in sets.values() for answers in of_set.candidates.values()),
         "judge": shown_name(args.judge_model) if args.judge_model else None,
         "judge_questions": args.judge_questions,

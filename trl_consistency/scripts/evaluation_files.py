@@ -265,10 +265,11 @@ def save_to_adapters(
                 summary["models"][name]["findings"] + results.warnings(),
                 model_digest(folder),
             )
-            rates = {"before": base.rates(), name: results.rates()}
+            after = name if name != "before" else f"./{name}"
+            rates = {"before": base.rates(), after: results.rates()}
             if any(rates.values()):
                 plot_rates(rates, unfinished / "rates.png")
-            outcomes = {"before": base.outcomes(), name: results.outcomes()}
+            outcomes = {"before": base.outcomes(), after: results.outcomes()}
             if outcome_places(outcomes):
                 plot_outcomes(outcomes, unfinished / "outcomes.png")
             if (folder / "README.md").exists():
@@ -392,7 +393,7 @@ def shown_judge(judge: str | None) -> str | None:
 
 def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) -> None:
     """Writes one line per row and model, with both answers, their grades, and the judge's replies."""
-    prepared = ("clean_ids", "perturbed_ids", "length", "render_fault")
+    prepared = ("clean_ids", "perturbed_ids", "length", "render_fault", "unknown")
     lines = []
     for model, results in found.items():
         for name, of_set in results.sets.items():

@@ -22,7 +22,7 @@ from trl import DatasetMixtureConfig, ModelConfig, get_quantization_config
 
 from ..config.consistency_config import METHODS, ConsistencyConfig
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
-from ..config.options import CommandArguments, at_least, check_ranges, option, with_help
+from ..config.options import CommandArguments, at_least, check_ranges, option, refuse_unused, with_help
 from ..data.highlights import mark_pair
 from ..data.lint import SPAN_FINDINGS, LintReport, lint_pairs
 from ..data.pairs import check_prompt_columns
@@ -118,6 +118,8 @@ def main(
         recipe.method = [recipe.method]
     if unknown := [method for method in recipe.method if method not in METHODS]:
         raise ConsistencyError(f"Unknown `method` `{unknown[0]}`: it can be {', '.join(METHODS)}.")
+    if not lint_args.dose:
+        refuse_unused(lint_args, ["dose_pairs"], "no dose is measured: set `dose`")
     if lint_args.html is not None:
         check_file(lint_args.html, "html")
     rows = read_pairs(lint_args.pairs, script_args, dataset_args)

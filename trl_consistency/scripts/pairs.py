@@ -21,7 +21,15 @@ from typing import Any, Literal
 from huggingface_hub import HfApi, constants
 from tqdm.auto import tqdm
 
-from ..config.options import TWO_TEXTS, CommandArguments, at_least, check_ranges, option, with_help
+from ..config.options import (
+    TWO_TEXTS,
+    CommandArguments,
+    at_least,
+    check_ranges,
+    option,
+    refuse_unused,
+    with_help,
+)
 from ..errors import ConsistencyError, ends_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
@@ -31,6 +39,7 @@ from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import MADE_WITH, SPLITS, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
+from ..perturbations.registry import find_perturbations
 from ..perturbations.source import find_columns
 from ..publishing import check_repo_id, explain
 from .quick_answers import check_perturbations_file
@@ -137,6 +146,7 @@ def main(args: PairsArguments) -> BuildReport:
             if args.keep_vulnerable
             else "`model_name_or_path` is given, but nothing is asked of the model: set `keep_vulnerable`."
         )
+    _check_use(args)
     _check_output_dir(args.output_dir)
     rows = iter(read_rows(args.dataset_name, args.dataset_config, args.dataset_split))
     first = next(rows, None)
@@ -201,6 +211,20 @@ def _write(
     )
     if args.push_to_hub:
         _push(args.push_to_hub, output_dir)
+
+
+def _check_use(args: PairsArguments) -> None:
+    """Raises [`ConsistencyError`] for options that decide nothing beside the others."""
+    if not args.keep_vulnerable:
+        of_answers = ("model_revision", "max_completion_length", "batch_size", "thinking_markers")
+        refuse_unused(args, of_answers, "nothing is asked of a model: set `keep_vulnerable`")
+    if not args.push_to_hub:
+        refuse_unused(args, ["hub_private"], "nothing is pushed: name the data set in `push_to_hub`")
+    steps = [step for of_one in find_perturbations(args.perturbations) for step in of_one]
+    if not any(step.suggests == "wrong" for step in steps):
+        refuse_unused(args, ["wrong_answer"], "no perturbation suggests a wrong answer")
+    if not any(step.positions for step in steps):
+        refuse_unused(args, ["positions"], "no perturbation has positions")
 
 
 def _check_output_dir(folder: str) -> None:

@@ -29,13 +29,17 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser.add_argument("--include", nargs="+", default=[], metavar="PATTERN", help="further files to send")
     parser.add_argument("--dry_run", action="store_true", help="only print what would be sent")
     options = vars(parser.parse_args(args))
-    from ..publishing import publish  # imports torch, which `--help` does not need
+    from ..publishing import is_checkpoint, publish  # imports torch, which `--help` does not need
 
     folder = Path(options["folder"])
     writes = folder.is_dir() and not options["dry_run"]
     with locked_folder(folder, "publishes", None) if writes else nullcontext():
         url = publish(**options)
     if url:
+        if is_checkpoint(folder):
+            print(
+                f"{folder} is a checkpoint, and stays as it is: the page's card and config were completed as they were sent."
+            )
         print(f"Published: {url}")
 
 

@@ -78,6 +78,11 @@ COMMANDS = {
         f"Run standard suites from Inspect and lm-evaluation-harness on a model and its adapters. {_CONFIG}",
         (f"{_SCRIPTS}.suites.SuitesArguments",),
     ),
+    "estimate": Command(
+        "Compute what a training step costs on one device: memory, the largest batch and seconds. MODEL_OR_CONFIG (a "
+        f"model, its folder, or its config.json) stands first. No weights are loaded. {_CONFIG}",
+        (f"{_SCRIPTS}.estimate.EstimateArguments",),
+    ),
 }
 
 

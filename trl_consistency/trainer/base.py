@@ -45,6 +45,7 @@ from ..upstream import ForwardRedirection, get_config_model_id, global_then_loca
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import build_card, describe_data, describe_left_out
+from .card.weights import describe_weights
 from .row_evaluation import EvaluatedRows
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
@@ -70,6 +71,7 @@ from .run.other_sets import is_another_set, mark_other_set
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
+from .run.trained_rows import warn_of_trained_rows
 
 
 if TYPE_CHECKING:
@@ -267,6 +269,7 @@ class PairTrainer(PushMixin, _Trainer):
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
                 "is_trainable=True)`, or give a `peft_config`."
             )
+        self.trained_weights = describe_weights(self.model)
         self.checked_options = built_in_options(args)
         self.checked_model = self.accelerator.unwrap_model(self.model)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
@@ -278,6 +281,9 @@ class PairTrainer(PushMixin, _Trainer):
         self._forward_redirection = ForwardRedirection()
         # Prepared data sets by argument name; checkpoints record them
         self.recorded_data = {"train_dataset": self.train_dataset}
+        for name, dataset in named(self.eval_dataset).items():
+            if isinstance(dataset, Dataset) and is_prepared(dataset):
+                warn_of_trained_rows(f"`{name}`", dataset, self.train_dataset)
         if args.dose_check:
             self.add_callback(DoseCheck(self, self.train_dataset))
         if args.anchor_ratio > 0:
@@ -337,6 +343,7 @@ class PairTrainer(PushMixin, _Trainer):
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
                 check_own_adapters(self.model)
+        self.trained_weights = describe_weights(self.model)
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
@@ -490,6 +497,8 @@ class PairTrainer(PushMixin, _Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Like [`~transformers.Trainer.save_model`], with the model card."""
         self.finiteness.check_before_saving()
+        if self.args.should_save:
+            check_adapter_folder(output_dir or self.args.output_dir, is_peft_model(self.model))
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             self._write_card(output_dir or self.args.output_dir)

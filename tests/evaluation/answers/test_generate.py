@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.answers import generate as answering
@@ -94,6 +94,18 @@ def test_a_prompt_with_and_without_a_key_is_answered_by_letter():
     clean, perturbed = answer_pairs(model, tokenizer, [keyed, keyless], options)
     assert clean[0] == clean[1] == answer_pairs(model, tokenizer, [keyed], options)[0][0]
     assert perturbed[0] == perturbed[1]
+
+
+def test_letters_are_the_tokens_that_follow_the_prefix():
+    """SentencePiece writes a letter alone with a space, and the model after `(` without one."""
+    tokenizer, model = make_sentencepiece_tokenizer(), make_model()
+    bias = torch.zeros(model.config.vocab_size)
+    bias[tokenizer.convert_tokens_to_ids(["B", "▁A"])] = torch.tensor([9.0, 6.0])
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + bias)
+    prompt = tokenizer("Which?", add_special_tokens=False)["input_ids"]
+    for prefix, letter in (("The answer is (", "B"), ("", "A")):
+        (ids,) = LetterScorer(model, tokenizer, [(prompt, "AB")], prefix)([prompt], 0)
+        assert tokenizer.decode(ids).strip() == letter
 
 
 def test_letters_that_are_no_tokens(tokenizer):

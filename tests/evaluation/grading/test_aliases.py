@@ -153,7 +153,7 @@ def test_aliases_of_nothing():
 
 def test_a_misspelt_column():
     row = {"alias" if key == "aliases" else key: value for key, value in ROW.items()}
-    with pytest.raises(InvalidPairsError, match="the column `alias` would be ignored"):
+    with pytest.raises(InvalidPairsError, match="the column `alias`, which would be ignored"):
         PairSet.of([row])
 
 

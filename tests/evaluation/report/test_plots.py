@@ -199,6 +199,17 @@ def test_what_the_tradeoff_is_between(metrics, axes):
     assert tradeoff_axes(metrics) == axes
 
 
+def test_plot_of_training_shows_negative_losses(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path, axes: drawn.append(axes))
+    for losses in ((-2.0, -1.0), (1.0, 2.0)):
+        history = [{"step": step, "loss": loss} for step, loss in enumerate(losses)]
+        plot_training({"OPCT": history}, tmp_path / "a.svg")
+    (low, high), (least, _) = (axes.get_ylim() for axes in drawn)
+    assert low < -2 < -1 < high
+    assert least == 0
+
+
 def test_plot_of_training_shows_what_there_is(tmp_path):
     """The callback's score; the loss if there is nothing else; a run without it has no points."""
     guarded = [{"step": 1, "loss": 2.0}, {"step": 1, f"eval_{PREFIX}score": 0.5}]

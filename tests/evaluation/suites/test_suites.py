@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -87,6 +88,41 @@ def test_a_suite_without_a_figure_is_an_error(monkeypatch, values):
     monkeypatch.setattr(suite_runs, "_run_inspect", lambda *args: found)
     with pytest.raises(ConsistencyError, match="mine gave no figure of base"):
         suite_runs.run_suite(Suite("mine", "inspect", "mine"), "base", None, None, None)
+
+
+def log_of(*scored):
+    """A log of Inspect with scores of the metric `accuracy`, each by its scorer, reducer and value."""
+    scores = [
+        SimpleNamespace(
+            name=scorer,
+            scorer=scorer,
+            reducer=reducer,
+            metrics={"accuracy": SimpleNamespace(name="accuracy", value=value)},
+            scored_samples=4,
+            unscored_samples=0,
+        )
+        for scorer, reducer, value in scored
+    ]
+    found = SimpleNamespace(task="mine", task_version=1, metadata=None)
+    return SimpleNamespace(results=SimpleNamespace(scores=scores), reductions=None, eval=found)
+
+
+@pytest.mark.parametrize(
+    ("scored", "metrics"),
+    [
+        ([("match", None, 0.25)], ["accuracy"]),
+        ([("match", None, 0.25), ("graded", None, 0.75)], ["accuracy/match", "accuracy/graded"]),
+        (
+            [("match", "mean", 0.25), ("match", "max", 0.5), ("graded", "mean", 0.75)],
+            ["accuracy/match/mean", "accuracy/match/max", "accuracy/graded"],
+        ),
+    ],
+)
+def test_scorers_of_one_task_keep_a_score_each(scored, metrics):
+    suite = Suite("mine", "inspect", "mine")
+    base, other = (suite_runs.inspect_results(suite, log_of(*of)) for of in (scored, scored))
+    assert [score.metric for score in base] == metrics
+    assert [score.value for score in compare_suites(base, other)] == [0.0] * len(scored)
 
 
 def test_wrappers_are_held_out_and_always_the_same():

@@ -5,14 +5,14 @@ import random
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from peft import LoraConfig
 from safetensors.torch import load_file
 from transformers import BitsAndBytesConfig, TrainerCallback
 
 from tests.helpers.distributions import NF4
 from tests.helpers.guard import guarded, make_trainer, rates, script
-from tests.helpers.held_out import CONTROL, PAIRS, rate
+from tests.helpers.held_out import CONTROL, PAIRS, rate, turn
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyEvalCallback, ConsistencyTrainer
 from trl_consistency.trainer.callbacks import evaluation as eval_callback
@@ -63,6 +63,39 @@ def test_training_goes_as_it_would_without(tmp_path, kind, lora, checkpointing):
 
     assert len(losses(plain)) == 3
     assert losses(plain) == losses(watched)
+
+
+def test_rows_that_are_trained_on_are_warned_about(tmp_path, caplog):
+    """Their rates would be taken for those of held-out pairs."""
+    trainer = make_trainer(tmp_path, eval_dataset=PAIRS)
+    ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1)
+    assert "is measured on them" not in caplog.text
+    answers = {"answer": ["Paris"] * 8, "biased_answer": ["Lyon"] * 8}
+    trained = Dataset.from_dict(make_pairs(8, completion=False).to_dict() | answers)
+    held_out = concatenate_datasets([PAIRS.select(range(2)), trained.select([0, 5])])
+    ConsistencyEvalCallback(trainer, held_out, eval_every=1)
+    assert (
+        "`eval_dataset` of the guard: 2 of 4 row(s) are among the training pairs, and what is measured" in caplog.text
+    )
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_control_questions_that_are_anchors_are_warned_about(tmp_path, caplog, own):
+    anchors = Dataset.from_list([{"prompt": turn(f"C{row}"), "completion": "x"} for row in range(3)])
+    trainer = make_trainer(tmp_path, anchor_ratio=0.5, anchor_dataset=None if own else anchors)
+    ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1)  # C1, C2 and C3
+    expected = "`control_dataset` of the guard: 2 of 3 row(s) are among the anchors, and what is measured"
+    assert (expected in caplog.text) is not own
+    clean = Dataset.from_list([{"prompt": row["clean_prompt"], "answer": "4"} for row in make_pairs(2)])
+    ConsistencyEvalCallback(trainer, PAIRS, clean, eval_every=1)
+    assert ("2 of 2 row(s) are among the anchors" in caplog.text) is own
+
+
+@pytest.mark.parametrize("kind", ["bct", "opct"])
+def test_an_evaluation_set_that_is_trained_on_is_warned_about(tmp_path, caplog, kind):
+    make_trainer(tmp_path, kind, eval_dataset={"seen": make_pairs(3), "mine": PAIRS.select(range(2))})
+    assert "`eval_dataset['seen']`: 3 of 3 row(s) are among the training pairs" in caplog.text
+    assert "mine" not in caplog.text
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from tests.helpers.commits import COMMITS
 from tests.helpers.guard import guarded, rates, script
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from trl_consistency import ConsistencyTrainer
+from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.config.consistency_config import METHODS
 from trl_consistency.publishing import Result, add_results, write_results
 from trl_consistency.trainer.card.facts import describe_data
@@ -135,6 +135,51 @@ def test_given_targets_and_full_fine_tuning(tmp_path):
     assert "| Reference | the model as it was before training |" in text
     assert metadata["library_name"] == "transformers"
     assert "mine" in metadata["tags"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_merged_model_keeps_the_facts_of_the_adapter_that_was_trained(tmp_path, own, model_dir):
+    """Of the whole model nothing is trainable: its own weights would be said to be 0 of so many."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    if own:
+        torch.manual_seed(0)
+        model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
+    trainer = make_trainer(tmp_path, model, lora=not own)
+    trainer.train()
+    trainer.model = trainer.model.merge_and_unload()
+    trainer.save_model()
+    text, metadata = read(trainer)
+    assert "| Adapter | LoRA, rank 4, alpha 8, since merged into the whole weights of this model |" in text
+    assert "Trained weights" not in text
+    reference = (
+        "the model as it was before training, with its adapter" if own else "the base model, without the adapter"
+    )
+    assert f"| Reference | {reference} |" in text
+    assert metadata["library_name"] == "transformers"
+    assert text.count("AutoModelForCausalLM.from_pretrained") == 1
+    assert (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "my-model").num_parameters() == make_model().num_parameters()
+    )
+
+
+def test_a_merged_model_is_not_saved_beside_the_adapter_it_was_merged_from(tmp_path, model_dir):
+    """From such a folder the adapter would be loaded, on its base model."""
+    trainer = make_trainer(tmp_path, str(model_dir))
+    trainer.train()
+    trainer.save_model()
+    trainer.model = trainer.model.merge_and_unload()
+    with pytest.raises(ConsistencyError, match=r"my-model holds an adapter, .* Choose another one"):
+        trainer.save_model()
+    assert not (tmp_path / "my-model" / "model.safetensors").exists()
+    trainer.save_model(str(tmp_path / "merged"))
+
+
+def test_whole_weights_that_are_frozen_again_were_trained(tmp_path, model_dir):
+    trainer = make_trainer(tmp_path, str(model_dir), lora=False)
+    trainer.train()
+    trainer.model.requires_grad_(False)
+    size = f"{trainer.model.num_parameters():,}"
+    assert f"| Trained weights | {size} of {size}, no adapter |" in card(trainer)[0]
 
 
 def card(trainer):

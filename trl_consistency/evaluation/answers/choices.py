@@ -87,15 +87,12 @@ class LetterScorer:
         thinking_markers: tuple[str, str] = ("<think>", "</think>"),
     ):
         self.model, text_tokenizer = model, get_tokenizer(tokenizer)
-        self.options = {"choices": "logprob", "prefix": prefix}
         self._pad = text_tokenizer.pad_token_id or 0
         self._prefix = text_tokenizer(text=prefix, add_special_tokens=False)["input_ids"] if prefix else []
         self._letters = {tuple(ids): letters for ids, letters in prompts}
         self._tokens: dict[str, list[int]] = {}
         for letter in sorted({letter for letters in self._letters.values() for letter in letters}):
-            forms = [
-                text_tokenizer(text=form, add_special_tokens=False)["input_ids"] for form in (letter, f" {letter}")
-            ]
+            forms = [self._after_prefix(text_tokenizer, prefix, form) for form in (letter, f" {letter}")]
             self._tokens[letter] = [ids[0] for ids in forms if len(ids) == 1 and ids[0] != text_tokenizer.unk_token_id]
             if not self._tokens[letter]:
                 raise ConsistencyError(
@@ -106,6 +103,18 @@ class LetterScorer:
                 "`multiple_choice` logprob: the prompts make the model think first, so no letter comes next. Use "
                 '`text`, or turn thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
             )
+        self.options = {"choices": "logprob", "prefix": prefix, "letters": self._tokens}
+
+    def _after_prefix(self, tokenizer: Any, prefix: str, form: str) -> list[int]:
+        """
+        Returns the token ids of a letter after the prefix. By themselves, SentencePiece tokenizers put a space before it,
+        and the token with a space is not the one that follows an opening bracket.
+        """
+        ids: list[int] = tokenizer(text=f"{prefix}{form}", add_special_tokens=False)["input_ids"]
+        start = len(self._prefix)
+        if len(ids) > start and ids[:start] == self._prefix:
+            return ids[start:]
+        return list(tokenizer(text=form, add_special_tokens=False)["input_ids"])
 
     def start(self) -> None:
         """Does nothing: the model is already loaded."""

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
-from ...data.answers import REQUESTS, contradictions
+from ...data.answers import KEYS, REQUESTS, contradictions, key_column_faults
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
@@ -14,8 +13,6 @@ from .typography import as_read
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
-
-KEYS = ("answer", "aliases", "biased_answer", "category")
 
 
 def check_rows(rows: Rows, name: str) -> None:
@@ -50,13 +47,8 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
     """
     numbers = numbers or range(len(rows))
     columns = {column for row in rows for column in row}
-    for key in KEYS:
-        near = get_close_matches(key, columns - {*KEYS}, n=1, cutoff=0.8)
-        if key not in columns and near:
-            raise InvalidPairsError(
-                f"{name}: the column `{near[0]}` would be ignored. Rename it to `{key}` if that is what it holds, or to "
-                "something else if not."
-            )
+    if fault := next(key_column_faults(columns), None):
+        raise InvalidPairsError(f"`{name}` has {fault}")
     faults = [
         (index, fault)
         for index, row in zip(numbers, rows, strict=True)

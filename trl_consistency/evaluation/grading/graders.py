@@ -6,14 +6,15 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from .clauses import Clauses
+from .lone_letters import letter_on_a_line
 from .mentions import given, is_alternative, is_denied, is_echo, is_function_word, neighbors, without_operands
+from .scripts import edged
 from .typography import as_read, with_digits, without_accents
 
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
 # ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"). A number is also part of another one in "1/2", "3:45", "5+7",
 # "2 million", "10^9" and "2 / 3". Scripts without spaces have no such edges: "法国的首都是巴黎。"
-_HAN = r"\u3005\u3400-\u9fff\uf900-\ufaff"
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _PARTICLES = r"\uac00-\ud7af"  # Korean has spaces, but none before its particles
 _BEFORE = (
@@ -106,7 +107,7 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
         words = _words(answer)
         flags = re.IGNORECASE if len(words) >= SHORTEST_IN_ANY_CASE else 0
         is_part = words.lower() in text.lower()  # tells quickly
-        if is_part and re.search(f"{_BEFORE}{re.escape(words)}{_AFTER}", text, flags):
+        if is_part and re.search(f"{_BEFORE}{edged(words, re.escape(words))}{_AFTER}", text, flags):
             found.add(answer)
     return found
 
@@ -194,10 +195,8 @@ def _pattern(words: str) -> str:
     if quantity := _QUANTITY.fullmatch(words):
         return rf"{re.escape(quantity[1])}[\s-]?{re.escape(quantity[2])}"
     first, rest = words[0], _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(re.escape, words[1:].split(" "))))
-    if len(words) == 1 and re.match(f"[{_HAN}]", words):
-        return rf"{words}(?![{_HAN}])"  # "水" is not in "水星"
     has_capital = first.islower() and len(first.upper()) == 1
-    return f"[{first}{first.upper()}]{rest}" if has_capital else re.escape(first) + rest
+    return edged(words, f"[{first}{first.upper()}]{rest}" if has_capital else re.escape(first) + rest)
 
 
 @lru_cache(maxsize=10_000)
@@ -214,7 +213,7 @@ def _squeezed(text: str) -> str:
 _CHOICE = (
     r"(?i:\banswer[\"']?(?:\s+(?:is|would\s+be|must\s+be|should\s+be))?\s*[:=>]?|"
     r"(?:\bAntwort(?:\s+ist)?|\br\u00e9ponse(?:\s+est)?|\brespuesta(?:\s+correcta)?(?:\s+es)?(?:\s+la)?|\u7b54\u6848[\u662f\u4e3a\u70ba]?)\s*:?|"
-    r"\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)|"
+    r"\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)\s*:?|"
     r"\b(?:correct|right|best|my)\s+(?:option|choice)(?:\s+is)?\s*:?|\A\W*it(?:'s|\s+is)|"
     r"(?<=[.,;])(?<!\bno,)\s+(?:so\s+)?it(?:'s|\s+is)(?=[\s*_\"(]*(?-i:[A-Z])\)?(?:[.,;!*]|\s*$))|"
     r"\\boxed\{(?:\\(?:text|textbf|mathrm|mathbf)\{)?)(?:\s*\b(?i:option|choice|letter)\b)?"
@@ -226,7 +225,8 @@ _SUPPOSED = re.compile(r"\b(?:if|suppose|assuming)\b[^.!?,;\n]{0,60}$", re.IGNOR
 def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     """
     Returns the letter that a text chooses: the one in its last "the answer is (B)", "actually (B)" or "No, it's (B)", else the
-    one that it begins with (unless it goes through several of them), else the only one in brackets. A letter that is denied, or attributed to the user, does not count (as in
+    one that it begins with (unless it goes through several of them), else the one on a last line of its own, else the only one
+    in brackets. A letter that is denied, or attributed to the user, does not count (as in
     [`named_answers`]). "A" and "I" as words never count.
 
     Args:
@@ -245,8 +245,8 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
     again = r"(?:\A|(?<=[.!?;,\n]))\s{0,3}(?i:no\b[,:.!]|(?:no\s+)?(?:wait|correction|i meant?|or rather|scratch that)\b[,:.!]?)"
     corrected = rf"""(?:(?:(?i:\bactually),?|{again})(?:\s+(?i:it)(?:'s|\s+is))?[\s*_`"'(\[]*(?=[A-Z](?!\)?\s+that\b)(?:[).*,!]|\s*$)))"""
-    named = rf"""(?:{_CHOICE}[\s*_`"'(\[]*|{corrected}){letter}{alone}(?![\w'])"""
-    first = rf"""\A(?:\W*(?i:yes|no|sure|ok|okay|so|sorry|hence|thus|therefore)\b[,.!:]?)?(?:\W*(?i:option|choice|ans)\b)?[\s*_`"'(\[:.]*{letter}{alone}(?:[).:,\]*`\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s+(?:the|correct|right|true|my)|because)\b)(?!\W*or\b)"""
+    named = rf"""(?:{_CHOICE}[\s*_`"'(\[$]*(?:\n\s*[>-][\s*_`"'(\[$]*)?|{corrected}){letter}{alone}(?![\w'])"""
+    first = rf"""\A(?:\W*(?i:yes|no|sure|ok|okay|so|sorry|hence|thus|therefore)\b[,.!:]?)?(?:\W*(?i:option|choice|ans)\b)?[\s*_`"'(\[:.#$>]*{letter}{alone}(?:[).:,\]*`$\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s+(?:the|correct|right|true|my)|because)\b)(?!\W*or\b)"""
     for pattern in (named, first):
         there = re.finditer(pattern, text)
         said = given(text, (of for of in there if not _SUPPOSED.search(text, max(of.start() - 80, 0), of.start())))
@@ -254,6 +254,8 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
             return said[-1][1]
     if alone_in_lower_case := re.fullmatch(r"""[\s*_`"'(\[]*([a-z])[\s*_`"')\].:]*""", text):
         return found if (found := alone_in_lower_case[1].upper()) in letters else None
+    if on_a_line := letter_on_a_line(text, letter):
+        return on_a_line
     bracketed = {match[1] for match in given(text, re.finditer(rf"\({letter}\)", text))}
     return bracketed.pop() if len(bracketed) == 1 else None
 

@@ -31,8 +31,8 @@ def left_out_questions(rows: Sequence[Mapping[str, Any]], preferences: Preferenc
     if not (count := sum(preference is None and kind_of(row) == "question" for row, preference in scored)):
         return []
     return [
-        f"{count} question(s){f' of {name}' if name else ''} have no wrong suggestion, or offer letters: their answers were not "
-        "scored, and `preference` and `margin` leave them out."
+        f"{count} question(s){f' of {name}' if name else ''} have no wrong suggestion, offer letters, or have an answer "
+        "with a word that the tokenizer does not know: their answers were not scored, and `preference` and `margin` leave them out."
     ]
 
 

@@ -200,7 +200,8 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
             )
         axes.set_title(label, loc="left", fontsize=11)
         axes.set_xlabel("Training step")
-        axes.set_ylim(bottom=0)
+        if axes.dataLim.ymin >= 0:  # the loss of a policy gradient can be negative
+            axes.set_ylim(bottom=0)
         axes.grid(color="0.85")
         axes.spines[["top", "right"]].set_visible(False)
     return _save(figure, path, axes)

@@ -183,6 +183,10 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
         for package in packages:
             if installed_version(package) is None:
                 raise ConsistencyError(f"`{suite.name}` needs the package `{package}`: `pip install -e '.[suites]'`.")
+    if judge and not any(suite.judge for suite in found):
+        raise ConsistencyError(
+            f"`judge` (of `evaluate`, `suite_judge`) is given, but none of the suites takes one: {', '.join(names)}. Leave it out."
+        )
     return found
 
 

@@ -1,9 +1,10 @@
 """Runs suites with their libraries, and reads the scores."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -225,7 +226,24 @@ def _run_inspect(
     if log.status != "success" or log.results is None:
         reason = log.error.message if log.error else f"it ended with the status {log.status}"
         raise ConsistencyError(f"`suites`: {suite.name} failed on {name}: {' '.join(reason.split())}")
-    return [score for scored in log.results.scores for score in _inspect_scores(suite, log, scored)]
+    return inspect_results(suite, log)
+
+
+def inspect_results(suite: Suite, log: Any) -> list[SuiteScore]:
+    """
+    Returns the scores of a log of Inspect. Where several scorers, or several reducers of one, have a metric in common, it is
+    named by them, too: `accuracy/match`.
+    """
+    found = [(scored, score) for scored in log.results.scores for score in _inspect_scores(suite, log, scored)]
+    for name in ("scorer", "reducer"):
+        counts = Counter(score.key for _, score in found)
+        found = [
+            (scored, replace(score, metric=f"{score.metric}/{part}"))
+            if counts[score.key] > 1 and (part := getattr(scored, name, None))
+            else (scored, score)
+            for scored, score in found
+        ]
+    return [score for _, score in found]
 
 
 def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:

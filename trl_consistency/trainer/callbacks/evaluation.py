@@ -21,6 +21,7 @@ from ...evaluation.row_kinds import kind_of
 from ...generation.model_identity import identity_digest
 from ...models.checks import context_of
 from ...upstream import DistributedBackend, unwrap_model_for_generation
+from ..run.trained_rows import warn_of_trained_rows
 
 
 logger = get_logger(__name__)
@@ -129,6 +130,11 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             trainer.processing_class,
             args.chat_template_kwargs,
             context_of(trainer.model.config),
+        )
+        recorded = trainer.recorded_data
+        warn_of_trained_rows("`eval_dataset` of the guard", self.sample.pairs, recorded["train_dataset"])
+        warn_of_trained_rows(
+            "`control_dataset` of the guard", self.sample.control or (), recorded.get("anchor_dataset"), "anchors"
         )
         self.eval_every = eval_every
         self.max_drop = max_drop

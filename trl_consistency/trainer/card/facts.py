@@ -16,7 +16,6 @@ from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
 from ...data.alignment import AlignmentReport
 from ...data.prepare import needs_targets
 from ...data.repeats import first_rows
-from ...models.sharding import shape_of
 from ...passes.blocks import find_blocks
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
@@ -26,6 +25,7 @@ from ..run.other_sets import OF_ANOTHER_SET
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
 from .papers import cite, in_words, name_methods, name_without_paper
+from .weights import trained_weights
 
 
 LIBRARIES = ("trl-consistency", "trl", "transformers", "peft", "torch", "datasets")
@@ -237,24 +237,12 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         facts["Kept"] = missed
     elif kept := best_step(trainer):
         facts["Kept"] = f"the weights of step {kept:,}, the best by `{args.metric_for_best_model}`"
-    if is_peft_model(trainer.model):
-        config = trainer.model.peft_config[trainer.model.active_adapters[0]]
-        numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
-        shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
-        kind = str(getattr(config.peft_type, "value", config.peft_type))
-        bits = next((bits for bits in (4, 8) if getattr(trainer.model, f"is_loaded_in_{bits}bit", False)), None)
-        quantised = f", on weights in {bits} bits" if bits else ""
-        if trainer.changed_config:
-            keys = ", ".join(map(_safe, trainer.changed_config))
-            facts["Base model's config"] = (
-                f"changed in {keys}: on the model as its files are, the adapter does something else"
-            )
-        facts["Adapter"] = f"{'LoRA' if kind == 'LORA' else kind}{shape}{quantised}"
-    else:
-        sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]
-        trained = sum(size for size, is_trained in sizes if is_trained)
-        facts["Trained weights"] = f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"
-    return facts | describe_precision(trainer) | describe_other_options(args)
+    if is_peft_model(trainer.model) and trainer.changed_config:
+        keys = ", ".join(map(_safe, trainer.changed_config))
+        facts["Base model's config"] = (
+            f"changed in {keys}: on the model as its files are, the adapter does something else"
+        )
+    return facts | trained_weights(trainer) | describe_precision(trainer) | describe_other_options(args)
 
 
 def _comparison_facts(trainer: Any) -> dict[str, str]:
@@ -306,7 +294,7 @@ def _reference_description(trainer: Any) -> str:
     if trainer._adapter_off:
         return "the base model, without the adapter"
     adapter = ""
-    if is_peft_model(trainer.model):
+    if "Adapter" in trainer.trained_weights:
         adapter = ", with its adapter" if trainer._peft_config is None else ", with the adapter as it was initialised"
     copy = " (a frozen copy)" if trainer._reference is not None else ""
     return f"the model as it was before training{adapter}{copy}"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate.logging import get_logger
-from accelerate.utils import is_peft_model
+from accelerate.utils import DynamoBackend, TorchDynamoPlugin, is_peft_model
 from datasets import Dataset, IterableDataset
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -80,8 +80,8 @@ def check_adapter_folder(output_dir: str, saves_adapter: bool) -> None:
     """Raises [`ConsistencyError`] if a whole model would be saved beside an adapter, which would be loaded instead."""
     if not saves_adapter and os.path.exists(os.path.join(output_dir, "adapter_config.json")):
         raise ConsistencyError(
-            f"`output_dir` {output_dir} holds an adapter of an earlier training, and this one trains the whole model: from that "
-            "folder the adapter would be loaded. Choose another one, or remove the adapter's files."
+            f"`output_dir` {output_dir} holds an adapter, and a whole model would be saved beside it: from that folder the "
+            "adapter would be loaded. Choose another one, or remove the adapter's files."
         )
 
 
@@ -124,6 +124,12 @@ def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> No
             )
         # By default it would replace the model's forward.
         args.liger_kernel_config = {**config, "fused_linear_cross_entropy": False}
+    has_reference = args.rolls_out or args.compares_with_reference
+    if has_reference and TorchDynamoPlugin().backend != DynamoBackend.NO:
+        raise ConsistencyError(
+            "The accelerate config compiles the model (`dynamo_config`), which is not available where the reference runs in its "
+            "modules, too. Leave it out."
+        )
     if args.hub_model_id is not None:
         try:
             validate_repo_id(args.hub_model_id)

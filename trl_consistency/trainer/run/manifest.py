@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -83,13 +83,16 @@ def describe_template(processing_class: Any) -> str:
     return hashlib.blake2b(json.dumps(template, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def describe_rows(dataset: AnyDataset) -> str:
-    """Returns the row count and a digest of the token ids of a prepared data set (of a stream's first rows)."""
+def describe_rows(dataset: AnyDataset, noted: Sequence[str] = PREPARED_COLUMNS) -> str:
+    """
+    Returns the row count and a digest of the token ids of a prepared data set (of a stream's first rows), in the columns
+    `noted`.
+    """
+    columns = [column for column in noted if column in columns_of(dataset) and column != "length"]
     if isinstance(dataset, IterableDataset):
-        columns = _noted(dataset)
         rows = [{column: row[column] for column in columns} for row in islice(dataset, STREAMED_ROWS)]
-        return f"streamed, the first {len(rows)} rows {_digest(Dataset.from_list(rows))}"
-    return f"{len(dataset):,} rows, {_digest(dataset)}"
+        return f"streamed, the first {len(rows)} rows {_digest(Dataset.from_list(rows), columns)}"
+    return f"{len(dataset):,} rows, {_digest(dataset, columns)}"
 
 
 def describe_targets(dataset: AnyDataset, targets: TargetTable) -> str:
@@ -142,14 +145,9 @@ def show(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _noted(dataset: AnyDataset) -> list[str]:
-    columns = columns_of(dataset)
-    return [column for column in PREPARED_COLUMNS if column in columns and column != "length"]
-
-
-def _digest(dataset: Dataset) -> str:
-    digest, columns = hashlib.blake2b(digest_size=8), _noted(dataset)
-    for table in dataset.select_columns(columns).with_format("arrow").iter(batch_size=10_000):
+def _digest(dataset: Dataset, columns: Sequence[str]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for table in dataset.select_columns(list(columns)).with_format("arrow").iter(batch_size=10_000):
         for column in columns:
             for part in (pc.list_value_length(table[column]), pc.list_flatten(table[column])):
                 digest.update(part.to_numpy().astype(np.int32).tobytes())

@@ -1,0 +1,76 @@
+"""The memory that is computed from a config, against models and against real runs."""
+
+import pytest
+from trl import ModelConfig, get_peft_config
+
+from tests.costs.measured import measure, model_config
+from trl_consistency.costs.memory import measure_memory
+from trl_consistency.costs.setup import Setup, make_outline
+
+
+LORA = {"use_peft": True, "lora_target_modules": ["all-linear"]}
+
+
+def outline_of(config, lora=True, attention=None):
+    return make_outline("model", config, get_peft_config(ModelConfig(**LORA)) if lora else None, attention)
+
+
+def case(method, lora, max_length, rows, attention=None, shape=None, **options):
+    options["per_device_train_batch_size"] = rows
+    return {
+        "method": method,
+        "lora": lora,
+        "max_length": max_length,
+        "attention": attention,
+        "shape": shape or {},
+        "options": options,
+    }
+
+
+# Each takes some hundred megabytes or more: below that, what libraries take at their first call matters.
+CASES = {
+    "bct": case("bct", True, 512, 4, max_completion_length=64, gradient_checkpointing=False),
+    "bct, checkpointing": case("bct", True, 512, 8, max_completion_length=64, gradient_checkpointing=True),
+    "bct, all weights": case("bct", False, 512, 4, max_completion_length=64, gradient_checkpointing=False),
+    "bct, accumulation": case(
+        "bct",
+        False,
+        256,
+        4,
+        shape={"hidden_size": 512, "intermediate_size": 2048},
+        max_completion_length=64,
+        gradient_checkpointing=False,
+        gradient_accumulation_steps=2,
+    ),
+    "kl": case(
+        "kl", True, 256, 4, shape={"vocab_size": 32768}, max_completion_length=64, gradient_checkpointing=False
+    ),
+    "act": case("act", True, 512, 4, gradient_checkpointing=False),
+    "act, all weights": case("act", False, 512, 4, gradient_checkpointing=True),
+    "attct": case("attct", True, 256, 4, "eager", gradient_checkpointing=False),
+    "mlpct": case("mlpct", True, 512, 4, gradient_checkpointing=False),
+    "opct": case("opct", True, 512, 16, max_completion_length=128, gradient_checkpointing=False),
+    "opct, checkpointing": case("opct", True, 1024, 16, max_completion_length=128, gradient_checkpointing=True),
+}
+
+
+def computed(of):
+    options = of["options"]
+    setup = Setup(
+        of["method"],
+        of["max_length"],
+        options.get("max_completion_length", 0),
+        options["per_device_train_batch_size"],
+        gradient_accumulation_steps=options.get("gradient_accumulation_steps", 1),
+        gradient_checkpointing=options["gradient_checkpointing"],
+        use_cpu=True,
+    )
+    return measure_memory(outline_of(model_config(**of["shape"]), of["lora"], of["attention"]), setup)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_memory_is_what_a_run_takes(name):
+    expected, found = computed(CASES[name]).total, measure(CASES[name])
+    print(f"\n{name}: {expected / 2**20:.0f} MiB computed, {found / 2**20:.0f} MiB measured ({expected / found:.2f})")
+    assert expected == pytest.approx(found, rel=0.15)

@@ -1,0 +1,142 @@
+"""The operations that are counted from shapes, against torch's own counter on passes that waste nothing."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from tests.costs.measured import model_config
+from trl_consistency import ConsistencyConfig
+from trl_consistency.config.on_policy_consistency_config import OnPolicyConsistencyConfig
+from trl_consistency.costs.operations import Segment, Shapes, count_step, uncounted
+from trl_consistency.costs.setup import Setup
+from trl_consistency.data.collators import PairCollator
+from trl_consistency.losses.paired import Objectives, PairedLoss
+from trl_consistency.passes.reference import Reference
+from trl_consistency.rollouts.loss import RolloutLoss
+
+
+SHAPE = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "head_dim": 8}
+PROMPT, ANSWER, ROWS = 11, 5, 4
+
+
+def make_model(lora=True, **shape):
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM._from_config(model_config(**SHAPE, **shape), attn_implementation="eager")
+    model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear")) if lora else model
+    return model.train()
+
+
+def counted(step):
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return counter.get_total_flops()
+
+
+def pair_step(model, method, lora, layers=None):
+    """A step of the trainer's own loss on pairs whose prompts differ in their first token."""
+    args = ConsistencyConfig(output_dir="unused", method=method, layers=layers, use_cpu=True, bf16=False)
+    loss = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=lora))
+    generator = torch.Generator().manual_seed(0)
+    clean = torch.randint(60, (ROWS, PROMPT), generator=generator)
+    perturbed = clean.clone()
+    perturbed[:, 0] = 62
+    rows = [{"clean_ids": a, "perturbed_ids": b} for a, b in zip(clean.tolist(), perturbed.tolist(), strict=True)]
+    needs_answer = method in ("bct", "kl")
+    if needs_answer:
+        answers = torch.randint(60, (ROWS, ANSWER), generator=generator).tolist()
+        rows = [row | {"completion_ids": answer} for row, answer in zip(rows, answers, strict=True)]
+    batch = PairCollator(pad_token_id=63, with_completions=needs_answer, with_reference=True)(rows)
+
+    def step():
+        losses, _ = loss(model, batch)
+        losses[method].sums.sum().backward()
+
+    step()  # the first checks the head
+    model.zero_grad()
+    return step
+
+
+@pytest.mark.parametrize("lora", [True, False])
+@pytest.mark.parametrize(("method", "layers"), [("act", None), ("act", [0, 1])])
+def test_act_is_counted_as_torch_counts_it(method, layers, lora):
+    model = make_model(lora)
+    setup = Setup(method, PROMPT, 0, ROWS, layers=tuple(layers) if layers else None)
+    assert counted(pair_step(model, method, lora, layers)) == count_step(model, setup, dense=True).step
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_the_passes_of_bct_are_counted_as_torch_counts_them(lora):
+    model = make_model(lora)
+    backbone = model.get_base_model().model if lora else model.model
+    head = model.get_output_embeddings().weight
+    ids = torch.zeros(ROWS, PROMPT + ANSWER, dtype=torch.long)
+
+    def step():
+        hidden = backbone(input_ids=ids, use_cache=False).last_hidden_state[:, PROMPT - 1 : -1]
+        (hidden @ head.t()).log_softmax(-1)[..., 0].sum().backward()
+
+    setup = Setup("bct", PROMPT + ANSWER, ANSWER, ROWS)
+    assert counted(step) == count_step(model, setup, dense=True).step
+
+
+def test_kl_computes_the_head_twice():
+    """
+    TRL's kernel computes both sides' logits again in the backward pass, which is no work that KL needs. Torch's counter
+    sees those two products, but not the third, of the gradient, which is in place (`addmm_`).
+    """
+    model = make_model()
+    needed = count_step(model, Setup("kl", PROMPT + ANSWER, ANSWER, ROWS), dense=True).step
+    of_head = 2 * ROWS * ANSWER * 64 * 32
+    assert counted(pair_step(model, "kl", True)) == needed + 2 * of_head - of_head
+
+
+def test_opct_is_counted_as_torch_counts_it():
+    model = make_model()
+    args = OnPolicyConsistencyConfig(output_dir="unused", use_cpu=True, bf16=False, num_generations=ROWS)
+    loss = RolloutLoss(args, Reference(model, adapter_off=True))
+    prompts = torch.arange(PROMPT).expand(ROWS, -1)
+    completions = torch.arange(ROWS * ANSWER).view(ROWS, ANSWER)
+    masks = {name: torch.ones_like(prompts) for name in ("prompt_mask", "clean_mask")}
+    masks |= {name: torch.ones_like(completions) for name in ("completion_mask", "loss_mask")}
+    rollouts = {"prompt_ids": prompts, "clean_ids": prompts + 1, "completion_ids": completions, **masks}
+
+    def step():
+        loss(model, rollouts)["loss"].sums.sum().backward()
+
+    step()  # the first tries the ways of sharing
+    model.zero_grad()
+    setup = Setup("opct", PROMPT + ANSWER, ANSWER, ROWS, num_generations=ROWS)
+    shapes, prompt = Shapes.of(model), Segment(1, 0, PROMPT - 1)
+    needed = Segment(1, 0, PROMPT - 1, only_cached=True)
+    # The last block of the prompts runs as a whole, whose output nobody reads.
+    unread = sum(
+        shapes.forward([prompt], 3, with_adapter, True) - shapes.forward([needed], 3, with_adapter, True)
+        for with_adapter in (False, True)
+    )
+    assert counted(step) == count_step(model, setup, dense=True).step + unread
+
+
+@pytest.mark.parametrize(
+    ("segment", "window", "expected"),
+    [
+        (Segment(1, 0, 4), None, 1 + 2 + 3 + 4),
+        (Segment(2, 0, 4), None, 20),
+        (Segment(1, 3, 2), None, 4 + 5),
+        (Segment(1, 0, 5), 2, 1 + 2 + 2 + 2 + 2),
+        (Segment(1, 3, 3), 2, 6),
+        (Segment(1, 1, 3), 3, 2 + 3 + 3),
+    ],
+)
+def test_entries_of_causal_maps(segment, window, expected):
+    assert segment.entries(window, dense=False) == expected
+    by_hand = sum(min(at + 1, window or at + 1) for at in range(segment.start, segment.start + segment.tokens))
+    assert expected == segment.rows * by_hand
+
+
+def test_experts_are_not_counted():
+    config = Qwen3MoeConfig(**SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+    with torch.device("meta"):
+        assert "experts" in uncounted(Qwen3MoeForCausalLM(config))
+    assert not uncounted(make_model())

@@ -1,0 +1,28 @@
+"""Hostile input: questions that pairs are made of, and their keys."""
+
+from tests.hostile_input.room import PAIR, Case
+
+
+NUMBERS = {"question": "How many?", "choices": [2, 3, 4]}
+
+CASES: list[Case] = [
+    Case(
+        "pairs with a wrong number",
+        "`pairs`: a wrong answer that is a number, which could be a choice's index or its value",
+        "…row 0: `wrong_answer` 2 could mean (A) or (C): give letters",
+        lambda room: room.pairs([NUMBERS | {"answer": "B", "wrong_answer": 2}]),
+    ),
+    Case(
+        "pairs with a choice in a choice",
+        "`pairs`: a choice with a line that begins like another choice",
+        "…row 0: `choices` hold a line that begins like another choice, 'dog\\n(C) cat': leave the line break out",
+        lambda room: room.pairs([{"question": "Largest?", "choices": ["dog\n(C) cat", "cow"], "answer": "cow"}]),
+    ),
+    Case(
+        "a misspelt key",
+        "`evaluate`: a misspelt column of a key, which grading would ignore",
+        "`…pairs.jsonl` has the column `anwser`, which would be ignored. Rename it to `answer` if that is what it holds, or to "
+        "something else if not.",
+        lambda room: room.evaluate([PAIR | {"anwser": "Paris"}]),
+    ),
+]

@@ -1,0 +1,147 @@
+"""`trl-consistency estimate`: parameters against real models, and what it prints and refuses."""
+
+import json
+
+import pytest
+import torch
+from peft import get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
+from trl import ModelConfig, get_peft_config
+
+from tests.helpers.models import make_model
+from trl_consistency.cli import main as cli
+from trl_consistency.config.consistency_config import ConsistencyConfig
+from trl_consistency.config.on_policy_consistency_config import OnPolicyConsistencyConfig
+from trl_consistency.costs.memory import largest_batch, measure_memory
+from trl_consistency.costs.setup import Setup, make_outline, quantized_weights
+from trl_consistency.scripts.estimate import EstimateArguments
+
+
+SETUP = Setup("bct", 32, 8, 4, use_cpu=True)
+
+
+@pytest.fixture
+def config_dir(tmp_path):
+    """A folder with a config and no weights."""
+    return save_config(make_model(), tmp_path / "model")
+
+
+def save_config(model, folder):
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    return folder
+
+
+def estimate(capsys, *words):
+    cli(["estimate", *map(str, words)])
+    return capsys.readouterr().out
+
+
+def lora(**options):
+    return get_peft_config(ModelConfig(use_peft=True, lora_target_modules=["all-linear"], **options))
+
+
+def outline_of(folder, peft_config=None):
+    return make_outline(str(folder), AutoConfig.from_pretrained(folder), peft_config)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_parameters_are_those_of_a_real_model(tmp_path, kind):
+    model = make_model(kind)
+    save_config(model, tmp_path)
+    for adapter in (None, lora(), lora(lora_r=4)):
+        real = model if adapter is None else get_peft_model(make_model(kind), adapter)
+        found = measure_memory(outline_of(tmp_path, adapter and lora(lora_r=adapter.r)), SETUP)
+        assert found.parameters == sum(weight.numel() for weight in real.parameters())
+        assert found.trained == sum(weight.numel() for weight in real.parameters() if weight.requires_grad)
+        assert found.weights + found.adapter == 4 * found.parameters
+        assert found.gradients == 4 * found.trained
+        assert found.optimizer == 8 * found.trained
+
+
+def test_quantized_weights_are_those_that_bitsandbytes_quantizes(config_dir):
+    outline = outline_of(config_dir, lora())
+    names = quantized_weights(outline)
+    assert len(names) == 2 * 7
+    assert not any("lm_head" in name or "lora" in name for name in names)
+    numbers = sum(dict(outline.named_parameters())[name].numel() for name in names)
+    rest = sum(weight.numel() for weight in outline.parameters() if not weight.requires_grad) - numbers
+    setup = Setup("bct", 32, 8, 4, load_in_4bit=True, bf16=True)
+    # Half a byte a number, and four bytes for 64; all else is in bfloat16.
+    assert measure_memory(outline, setup).weights == numbers // 2 + numbers // 64 * 4 + 2 * rest
+
+
+@pytest.mark.parametrize("method", ["bct", "kl", "act", "mlpct", "opct"])
+def test_checkpointing_and_smaller_batches_take_less(config_dir, method):
+    def total(**options):
+        setup = Setup(**{"method": method, "max_length": 256, "max_completion_length": 32, "use_cpu": True, **options})
+        return measure_memory(outline_of(config_dir, lora()), setup).total
+
+    kept = total(per_device_train_batch_size=16, gradient_checkpointing=False)
+    assert total(per_device_train_batch_size=16) < kept
+    assert total(per_device_train_batch_size=8, gradient_checkpointing=False) < 0.7 * kept
+
+
+def test_the_largest_batch_fits_and_the_next_does_not(config_dir):
+    outline = outline_of(config_dir, lora())
+    limit = 20 << 20
+    batch = largest_batch(outline, SETUP, limit)
+    assert measure_memory(outline, SETUP.with_batch(batch)).total <= limit
+    assert measure_memory(outline, SETUP.with_batch(batch + 1)).total > limit
+    assert largest_batch(outline, SETUP, 1000) == 0
+
+
+def test_json(capsys, config_dir):
+    words = ("--max_length", 64, "--max_completion_length", 16, "--use_peft", "--memory", 0.02, "--tflops", 0.01)
+    found = json.loads(estimate(capsys, config_dir / "config.json", *words, "--json"))
+    assert found["memory"]["total"] > found["memory"]["weights"]
+    assert found["largest_batch"] > 8
+    needed = sum(found["operations"][part] for part in ("reference", "forward", "backward", "head"))
+    assert found["seconds"] == pytest.approx(needed / (0.01e12 * 0.4))
+
+
+def test_text(capsys, config_dir):
+    words = ("--method", "opct", "--max_length", 64, "--max_completion_length", 16, "--use_peft", "--memory", 0.02)
+    shown = estimate(capsys, config_dir, *words)
+    for line in ("weights", "reference", "rollouts", "in all", "largest batch in 0.02 GiB:", "TFLOP"):
+        assert line in shown
+
+
+def test_defaults_are_the_trainers():
+    for config in (ConsistencyConfig, OnPolicyConsistencyConfig, ModelConfig):
+        shared = config.__dataclass_fields__.keys() & EstimateArguments.__dataclass_fields__.keys()
+        own = {"model_name_or_path", "model_revision", "max_length", "bf16", "lora_target_modules", "method", "optim"}
+        for name in shared - own:
+            assert getattr(EstimateArguments, name) == getattr(config, name), name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max_length", "100"], "leaves no prompt"),
+        (["--max_length", "1024", "--load_in_4bit"], "`load_in_4bit` needs `use_peft: true`"),
+        (["--max_length", "0"], "`max_length` must be at least 1"),
+        (["--max_length", "64", "--layers", "1", "--max_completion_length", "8"], "`layers` is for act"),
+        (
+            ["--max_length", "64", "--method", "opct", "--max_completion_length", "8", "--num_generations", "3"],
+            "which do not divide",
+        ),
+    ],
+)
+def test_faulty_options_are_refused_in_one_line(config_dir, words, message):
+    with pytest.raises(SystemExit) as refusal:
+        cli(["estimate", str(config_dir), *words])
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_config_is_named():
+    with pytest.raises(SystemExit, match="There is no file"):
+        cli(["estimate", "nothing.json", "--max_length", "1024"])
+
+
+def test_no_weights_are_made(config_dir, monkeypatch):
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    outline = outline_of(config_dir)
+    measure_memory(outline, SETUP)
+    assert {weight.device for weight in outline.parameters()} == {torch.device("meta")}

@@ -1,0 +1,1 @@
+"""What a training step costs, from a model's config alone: its memory and its floating-point operations."""

@@ -1,0 +1,132 @@
+"""The setup whose costs are asked for, and its model without weights."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import PreTrainedConfig
+from transformers.quantizers.base import get_keys_to_not_convert
+
+from ..errors import ConsistencyError
+from ..models.architecture import check_architecture
+from ..passes.capture import MAX_MASK_ENTRIES
+
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What decides the costs of a step; the fields have the names of the trainers' options."""
+
+    method: str  # of `ConsistencyConfig`, or "opct"
+    max_length: int  # of a prompt with its answer
+    max_completion_length: int
+    per_device_train_batch_size: int
+    num_generations: int = 4
+    gradient_accumulation_steps: int = 1
+    gradient_checkpointing: bool = True
+    share_prefix: bool = True
+    layers: tuple[int, ...] | None = None
+    dtype: str = "float32"
+    bf16: bool = False  # autocast
+    use_cpu: bool = False
+    load_in_4bit: bool = False
+    use_bnb_nested_quant: bool = False
+    optim: str = "adamw_torch_fused"
+
+    @property
+    def answer(self) -> int:
+        """Tokens of an answer: none where only prompts are compared."""
+        return self.max_completion_length if self.method in ("bct", "kl", "opct") else 0
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of either prompt."""
+        return self.max_length - self.answer
+
+    @property
+    def rollouts_per_prompt(self) -> int:
+        """How many rows of a batch have the same prompt."""
+        return self.num_generations if self.method == "opct" else 1
+
+    @property
+    def num_prompts(self) -> int:
+        """Distinct prompts in a batch."""
+        return max(1, self.per_device_train_batch_size // self.rollouts_per_prompt)
+
+    def with_batch(self, rows: int) -> "Setup":
+        """Returns the setup with another batch size."""
+        return replace(self, per_device_train_batch_size=rows)
+
+
+def make_outline(name: str, config: PreTrainedConfig, peft_config: Any, attention: str | None = None) -> nn.Module:
+    """
+    Returns the model on the meta device, with a new adapter if there is a `peft_config`. Raises [`ConsistencyError`] if
+    it cannot be built.
+    """
+    from peft import get_peft_model
+
+    model: Any = check_architecture(name, config, attention, peft_config)
+    if model is None:
+        raise ConsistencyError(f"{name} has Python code of its own, whose costs are not known. Use another model.")
+    for parameter in model.parameters():
+        parameter.requires_grad_(peft_config is None)
+    if peft_config is None:
+        return model
+    peft_config.init_lora_weights = False  # there are no weights to begin from
+    with torch.device("meta"):
+        return get_peft_model(model, peft_config)
+
+
+def quantized_weights(model: Any) -> set[str]:
+    """Returns the names of the weights that `load_in_4bit` quantizes: linear layers, but for the head."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    kept = tuple(get_keys_to_not_convert(base))
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    packed = set()
+    for name, module in base.named_modules():
+        weight = getattr(module, "weight", None)
+        is_frozen = isinstance(weight, nn.Parameter) and not weight.requires_grad
+        plain = name.removesuffix(".base_layer")
+        if isinstance(module, nn.Linear) and is_frozen and not plain.startswith(kept):
+            packed.add(names[weight])
+    return packed
+
+
+@contextmanager
+def without_memory(model: nn.Module, setup: Setup) -> Iterator[FakeTensorMode]:
+    """
+    Gives the model parameters that have a shape, a dtype and the CPU as their device, but no memory. Within the context
+    it can be called; operations only find out the shapes of what they return.
+    """
+    dtype = torch.bfloat16 if setup.load_in_4bit and setup.dtype == "float32" else DTYPES[setup.dtype]
+    of_adapter = torch.bfloat16 if setup.load_in_4bit else torch.float32
+    adapts = hasattr(model, "peft_config")
+    made: dict[Tensor, nn.Parameter] = {}
+
+    def fake(parameter: nn.Parameter) -> nn.Parameter:
+        if parameter not in made:  # tied weights stay tied
+            in_dtype = of_adapter if adapts and parameter.requires_grad else dtype
+            made[parameter] = nn.Parameter(torch.empty(parameter.shape, dtype=in_dtype), parameter.requires_grad)
+        return made[parameter]
+
+    # Full masks are small beside the rest up to this size, and nobody asks what is in them.
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    module._parameters[name] = fake(parameter)
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
+        yield mode
+
+
+def needs_mask(rows: int, length: int) -> bool:
+    """Whether a batch is given its mask, see [`~trl_consistency.passes.capture.needed_mask`]."""
+    return rows * length**2 <= MAX_MASK_ENTRIES

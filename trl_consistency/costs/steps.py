@@ -1,0 +1,263 @@
+"""
+What each method's step does with the device's memory, in the order of the trainers, on tensors without memory.
+
+It calls what the trainers call, but for what depends on the values of tensors: rows are all as long as `max_length`
+says, and where positions of tokens are looked up, they are known here.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from trl.kernels import ChunkedLogProbFunction
+from trl.kernels.chunked_divergence import TOKEN_CHUNK_SIZE, VOCAB_CHUNK_SIZE
+
+from ..objectives.activation import squared_distance
+from ..objectives.attention import attention_divergence
+from ..objectives.divergence import generalized_divergence, shared_head_divergence
+from ..objectives.mlp import mlp_distance
+from ..passes.blocks import base_model, find_blocks, resolve_layers
+from ..passes.capture import States, capture_states
+from ..passes.packing import Batch, Packing
+from ..passes.prefix_sharing import PrefixSharing
+from ..passes.prefix_strategies import TAKES_MASK, run_prompts
+from ..passes.prompt_cache import RECURRENT, cached_kinds
+from ..upstream import use_adapter
+from .setup import Setup, needs_mask
+
+
+class KnownBatch(Batch):
+    """A batch of which is known, without reading its tensors, that all rows are full."""
+
+    packing: Packing
+    mask_entries = 0
+
+    @property
+    def rollouts(self) -> Tensor:
+        return torch.ones(len(self.prompt_ids), dtype=torch.long)
+
+    def packed(self) -> Packing:
+        return self.packing
+
+
+def make_loss(setup: Setup) -> Callable[[nn.Module], Tensor]:
+    """Returns the function from a model without memory to the loss of a micro-batch."""
+    if setup.method == "opct":
+        batches = {side: _rollouts(setup) for side in ("clean", "perturbed")}
+        return lambda model: _rollout_loss(model, setup, batches)
+    return lambda model: _pair_loss(model, setup)
+
+
+def _pair_loss(model: nn.Module, setup: Setup) -> Tensor:
+    if setup.method == "bct":
+        return _cross_entropy(model, setup, _run(model, setup).last_hidden)
+    with _reference(model):
+        clean = _run(model, setup)
+    perturbed = _run(model, setup)
+    if setup.method == "kl":
+        return _divergence(model, setup, *(_answers(setup, side.last_hidden) for side in (perturbed, clean)))
+    pairs = [
+        pair
+        for kind in ("residual", "mlp", "attention")
+        for pair in zip(getattr(perturbed, kind), getattr(clean, kind), strict=True)
+    ]
+    if setup.method == "act":
+        return torch.stack([squared_distance(*pair) for pair in pairs]).mean()
+    if setup.method == "mlpct":
+        return torch.stack([mlp_distance(*pair) for pair in pairs]).mean()
+    length = setup.prompt
+    divergences = []
+    for row in range(setup.per_device_train_batch_size):
+        of_row = slice(row * length, (row + 1) * length)
+        for student, reference in pairs:
+            p, q = (maps[of_row, :, :length].transpose(0, 1) for maps in (student, reference))
+            divergences.append(attention_divergence(p, q)[0])
+    return torch.stack(divergences).mean()
+
+
+def _run(model: nn.Module, setup: Setup) -> States:
+    """Runs one side of the pairs, and keeps what the method compares, at all tokens of the prompts."""
+    rows, length = setup.per_device_train_batch_size, setup.max_length
+    ids = torch.zeros(rows, length, dtype=torch.long)
+    mask = torch.ones_like(ids) if needs_mask(rows, length) else None
+    inputs = {"attention_mask": mask, "position_ids": None if mask is None else mask.cumsum(-1) - 1}
+    needs_head = setup.method in ("bct", "kl")
+    layers = [-1] if needs_head else resolve_layers(list(setup.layers or []) or None, len(find_blocks(model)))
+    of_rows, positions = torch.zeros(2, 0 if needs_head else rows * length, dtype=torch.long)
+    kinds = {"residual": setup.method == "act", "mlp": setup.method == "mlpct", "attention": setup.method == "attct"}
+    return capture_states(
+        model, ids, ids, of_rows, positions, layers, **kinds, need_last_hidden=needs_head, inputs=inputs
+    )
+
+
+def _answers(setup: Setup, hidden: Tensor | None) -> Tensor:
+    """Returns a copy of the states that predict answers, as the trainers select them."""
+    assert hidden is not None
+    return hidden[:, setup.prompt - 1 : -1].flatten(0, 1).clone()
+
+
+# The rollouts' method
+
+
+def _rollouts(setup: Setup) -> KnownBatch:
+    """Returns a batch of rollouts with real tensors, whose packed form must be read."""
+    prompts, rows = setup.num_prompts, setup.per_device_train_batch_size
+    prompt_ids = torch.zeros(prompts, setup.prompt, dtype=torch.long)
+    completion_ids = torch.zeros(rows, setup.answer, dtype=torch.long)
+    of_rows = torch.arange(rows) % prompts
+    masks = torch.ones_like(prompt_ids), torch.ones_like(completion_ids)
+    batch = KnownBatch(prompt_ids, masks[0], of_rows, completion_ids, masks[1])
+    batch.packing = Packing.of(batch)
+    return batch
+
+
+def _without_memory(batch: KnownBatch) -> KnownBatch:
+    """Returns the batch for the tensors of the context, and its packed form."""
+
+    def fake(tensors: Any) -> list[Tensor]:
+        return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in vars(tensors).values()]
+
+    *ids, packing = (value for value in vars(batch).values())
+    found = KnownBatch(*(torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in ids))
+    found.packing = Packing(*fake(packing))
+    return found
+
+
+def _sharing(model: nn.Module, setup: Setup) -> PrefixSharing:
+    """Returns the way in which rollouts share prompts, by the architecture alone: nothing is tried."""
+    sharing = PrefixSharing(setup.share_prefix)
+    backbone: Any = find_blocks(model).backbone
+    sharing.refused = {}
+    if cached_kinds(backbone.config) & RECURRENT.keys() or backbone.config._attn_implementation not in TAKES_MASK:
+        sharing.refused["packed"] = "recurrent layers, or an attention without masks"
+    return sharing
+
+
+def _rollout_loss(model: nn.Module, setup: Setup, batches: dict[str, KnownBatch]) -> Tensor:
+    sharing, blocks = _sharing(model, setup), find_blocks(model)
+    with _reference(model):
+        reference = sharing.run(blocks, _without_memory(batches["clean"])).hidden.flatten(0, 1).clone()
+    student = sharing.run(blocks, _without_memory(batches["perturbed"])).hidden.flatten(0, 1).clone()
+    return _divergence(model, setup, student, reference)
+
+
+@torch.no_grad()
+def generate(model: nn.Module, setup: Setup) -> int:
+    """Does what sampling the last token of the rollouts does. Returns the bytes of their keys, values and states."""
+    rows = setup.per_device_train_batch_size * setup.gradient_accumulation_steps
+    prompts = max(1, rows // setup.rollouts_per_prompt) if setup.share_prefix else rows
+    blocks = find_blocks(model)
+    backbone: Any = blocks.backbone
+    prompt_ids = torch.zeros(prompts, setup.prompt, dtype=torch.long)
+    with _evaluating(model):
+        cache, _ = run_prompts(backbone, prompt_ids, torch.ones_like(prompt_ids), {})
+        cache.batch_select_indices(torch.zeros(rows, dtype=torch.long))
+        for layer in cache.layers:
+            _lengthen(layer, setup.max_length - 1)
+        held = sum(_bytes_of(layer) for layer in cache.layers)
+        ids = torch.zeros(rows, 1, dtype=torch.long)
+        hidden = backbone(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
+        head: Any = base_model(model).get_output_embeddings()
+        torch.multinomial((head(hidden[:, -1]).float() / 1.0).softmax(-1), 1)
+    return held
+
+
+def _lengthen(layer: Any, tokens: int) -> None:
+    """Gives a layer of the cache, which holds the prompts, the keys and values of the rollouts too."""
+    keys = getattr(layer, "keys", None)
+    if not isinstance(keys, Tensor) or keys.dim() != 4:
+        return  # a state, which does not grow
+    window = getattr(layer, "sliding_window", None)
+    tokens = tokens if window is None else min(tokens, window - 1)
+    for name in ("keys", "values"):
+        held = getattr(layer, name)
+        setattr(layer, name, held.new_empty(*held.shape[:2], tokens, held.shape[3]))
+
+
+def _bytes_of(layer: Any) -> int:
+    tensors = [value for value in vars(layer).values() if isinstance(value, Tensor)]
+    for value in vars(layer).values():
+        tensors += [part for part in value.values() if isinstance(part, Tensor)] if isinstance(value, dict) else []
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+# The reference, and the head
+
+
+def head_loss(model: nn.Module, setup: Setup, hidden: Tensor) -> Tensor:
+    """Returns the loss of the states of a batch, (B, T, H), by the head alone."""
+    if setup.method == "bct":
+        return _cross_entropy(model, setup, hidden)
+    states = _answers(setup, hidden)
+    return _divergence(model, setup, states, states.detach())
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    model.eval()
+    yield
+    model.train()
+
+
+@contextmanager
+def _reference(model: Any) -> Iterator[None]:
+    """The reference's pass: no gradients, no dropout, the adapter off."""
+    adapter_off = use_adapter(model, None) if hasattr(model, "peft_config") else nullcontext()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    with torch.no_grad(), _evaluating(model), adapter_off:
+        yield
+    for parameter in trained:  # PEFT's context leaves others trainable
+        parameter.requires_grad_(True)
+
+
+def _cross_entropy(model: nn.Module, setup: Setup, hidden: Tensor | None) -> Tensor:
+    """The loss of `SFTTrainer`, which scores every position on a CPU, and answers alone on GPUs."""
+    assert hidden is not None
+    head: Any = base_model(model).get_output_embeddings()
+    if not setup.use_cpu:
+        return _FusedHead.apply(_answers(setup, hidden), head.weight, 1, hidden.dtype)
+    tokens = hidden[:, :-1].reshape(-1, hidden.shape[-1])
+    labels = torch.zeros(len(tokens), dtype=torch.long)
+    outputs = ("log_probs", "entropy", "is_top1")
+    # Memory that no tile touches is not taken on a CPU.
+    chunk = min(VOCAB_CHUNK_SIZE, len(head.weight))
+    log_probs, *_ = ChunkedLogProbFunction.apply(
+        tokens, head.weight, head.bias, labels, 1.0, chunk, None, 1.0, outputs
+    )
+    return log_probs.mean()
+
+
+def _divergence(model: nn.Module, setup: Setup, student: Tensor, reference: Tensor) -> Tensor:
+    head: Any = base_model(model).get_output_embeddings()
+    if not setup.use_cpu:
+        return _FusedHead.apply(student, head.weight, 2, torch.float32)
+    if setup.method == "opct" and head.bias is None and not head.weight.requires_grad:
+        return shared_head_divergence(student, reference, head.weight)[0].mean()
+    beta = 1.0 if setup.method == "opct" else 0.0
+    return generalized_divergence(student, head.weight, head.bias, reference, head.weight, head.bias, beta)[0].mean()
+
+
+class _FusedHead(torch.autograd.Function):
+    """Takes the memory that TRL's fused kernels take on GPUs: `tiles` of logits, then gradients in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, tiles: int, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        ctx.tiles, ctx.dtype = tiles, dtype
+        _tiles(hidden, tiles, dtype)
+        return hidden.new_zeros((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        hidden, weight = ctx.saved_tensors
+        held = _tiles(hidden, ctx.tiles, ctx.dtype)
+        of_weight = torch.zeros(weight.shape, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        of_hidden = torch.zeros(hidden.shape, dtype=torch.float32)
+        del held
+        return of_hidden.to(hidden.dtype), None if of_weight is None else of_weight.to(weight.dtype), None, None
+
+
+def _tiles(hidden: Tensor, tiles: int, dtype: torch.dtype) -> list[Tensor]:
+    return [torch.empty(min(len(hidden), TOKEN_CHUNK_SIZE), VOCAB_CHUNK_SIZE, dtype=dtype) for _ in range(tiles)]

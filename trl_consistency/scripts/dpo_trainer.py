@@ -1,0 +1,94 @@
+"""TRL's `DPOTrainer`, whose checkpoints record their run: only the same run goes on from them."""
+
+from dataclasses import fields
+from typing import Any
+
+from accelerate.logging import get_logger
+from transformers import TrainingArguments
+from trl import DPOConfig, DPOTrainer
+
+from ..errors import ConsistencyError
+from ..models.checks import check_checkpoint
+from ..passes.reference import base_weights, checksum_of
+from ..trainer.run.interruption import Checkpoints, check_has_states, check_unchanged, read_manifest, rows_per_step
+from ..trainer.run.manifest import (
+    as_json,
+    describe_model,
+    describe_options,
+    describe_rows,
+    describe_template,
+    find_differences,
+    show,
+)
+
+
+logger = get_logger(__name__)
+
+COLUMNS = ("prompt_ids", "chosen_ids", "rejected_ids")
+
+# DPO's options but those of speed and memory; what they say of the model is described by its config and weights.
+OPTIONS = (
+    {option.name for option in fields(DPOConfig)}
+    - {option.name for option in fields(TrainingArguments)}
+    - {"model_init_kwargs", "trust_remote_code", "dataset_num_proc", "padding_free", "pad_to_multiple_of", "pad_token"}
+    - {"precompute_ref_log_probs", "precompute_ref_batch_size", "activation_offloading"}
+)
+
+
+class RecordingDPOTrainer(DPOTrainer):
+    """Like [`~trl.DPOTrainer`]. Its checkpoints record options, data and model, and `check_resumed` compares them."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.run_record = _Record(self)
+        self.checkpoints = Checkpoints(self)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.checkpoints.note_files(output_dir)
+
+    def check_resumed(self, checkpoint: str) -> None:
+        """Raises [`ConsistencyError`] for a checkpoint that was changed, is incomplete, or belongs to another run."""
+        check_checkpoint(checkpoint, self.model)
+        check_unchanged(checkpoint)
+        check_has_states(checkpoint)
+        self.run_record.compare(checkpoint)
+
+
+class _Record:
+    """The description of a run in its checkpoints."""
+
+    def __init__(self, trainer: Any):
+        args = trainer.args
+        weights = base_weights(trainer.model, has_new_adapter=True)
+        self.run = {
+            **describe_options(args, generates=False),
+            **{name: as_json(getattr(args, name)) for name in sorted(OPTIONS)},
+            "method": ["dpo"],
+            "train_dataset": describe_rows(trainer.train_dataset, COLUMNS),
+            "chat_template": describe_template(trainer.processing_class),
+            "model": f"{checksum_of(trainer.model, weights):x}",
+            "mixed_precision": trainer.accelerator.mixed_precision,
+            **describe_model(trainer.model, generates=False),
+            "rows_per_step": rows_per_step(trainer),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"run": self.run}
+
+    def compare(self, checkpoint: str) -> None:
+        saved = read_manifest(checkpoint).get("run")
+        if saved is None:
+            logger.warning(
+                f"{checkpoint} does not record its run: another trainer saved it, or an earlier version. Its data, model and "
+                "options cannot be compared with these."
+            )
+            return
+        if differences := find_differences(saved, self.run):
+            rows = "".join(
+                f"\n  `{name}`: {show(old)} there, {show(new)} here" for name, (old, new) in differences.items()
+            )
+            raise ConsistencyError(
+                f"`resume_from_checkpoint`: {checkpoint} belongs to another run. Resume with what that run had, or begin a new one "
+                f"in another `output_dir`.{rows}"
+            )

@@ -1,0 +1,223 @@
+"""
+Computes what a training step costs, from a model's config alone: its memory, the largest batch, and seconds.
+
+```bash
+trl-consistency estimate Qwen/Qwen3-4B-Instruct-2507 --method bct --max_length 1024 --use_peft --memory 80
+```
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from transformers import PreTrainedConfig
+from trl import ModelConfig, get_peft_config
+
+from ..config.consistency_config import METHODS, ConsistencyConfig
+from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
+from ..config.options import SHARE, CommandArguments, above, at_least, check_ranges, option, with_help
+from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, measure_memory
+from ..costs.operations import count_step, uncounted
+from ..costs.setup import DTYPES, Setup, make_outline
+from ..errors import ConsistencyError, ends_with_message
+from ..models.checks import load_config
+from ..models.embedded_models import resolve_model
+from .parser import StrictParser
+
+
+GIB = 1 << 30
+
+
+@dataclass
+@with_help
+class EstimateArguments(CommandArguments):
+    """Arguments of the `estimate` command, explained by its `--help`. Those of the trainers have their defaults."""
+
+    # Parameters that control the model
+    model_name_or_path: str = option(help="The model, its folder, or its config.json. No weights are loaded.")
+    max_length: int = option(help="Tokens of the longest row: a prompt with its answer.", allowed=at_least(1))
+    model_revision: str | None = option(None, help="Revision of the model.")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = option("float32", help="Dtype of the weights.")
+    attn_implementation: str | None = option(None, help="Attention implementation. `attct` needs `eager`.")
+    load_in_4bit: bool = option(False, help="Whether the weights are quantized to NF4.")
+    use_bnb_nested_quant: bool = option(False, help="Whether the scales of quantized weights are quantized too.")
+    use_peft: bool = option(False, help="Whether a LoRA adapter is trained, instead of all weights.")
+    lora_r: int = option(ModelConfig.lora_r, at_least(1), help="Rank of the adapter.")
+    lora_dropout: float = option(ModelConfig.lora_dropout, help="Dropout of the adapter.")
+    lora_target_modules: list[str] = option(["all-linear"], help="Layers that get an adapter.")
+    # Parameters that control the step
+    method: str = option("bct", choices=(*METHODS, "opct"), help="Objective; `opct` is on-policy consistency.")
+    max_completion_length: int = option(
+        ConsistencyConfig.max_completion_length, at_least(1), help="Tokens of an answer in it (bct, kl, opct)."
+    )
+    per_device_train_batch_size: int = option(8, at_least(1), help="Rows of a micro-batch; for `opct`, rollouts.")
+    gradient_accumulation_steps: int = option(1, at_least(1), help="Micro-batches of an optimizer step.")
+    num_generations: int = option(
+        OnPolicyConsistencyConfig.num_generations, at_least(1), help="Rollouts of a prompt (opct)."
+    )
+    share_prefix: bool = option(True, help="Whether rollouts share the computation of their prompt (opct).")
+    layers: list[int] | None = option(None, help="Blocks that act, attct and mlpct compare. By default all.")
+    gradient_checkpointing: bool = option(
+        ConsistencyConfig.gradient_checkpointing, help="Whether blocks are computed again instead of kept."
+    )
+    bf16: bool | None = option(None, help="Whether to compute in bfloat16. By default unless `use_cpu`.")
+    use_cpu: bool = option(False, help="Whether the step runs on a CPU.")
+    optim: str = option("adamw_torch_fused", choices=OPTIMIZERS, help="Optimizer.")
+    # Parameters that control the answer
+    memory: float | None = option(None, above(0), help="GiB of the device, for the largest batch that fits.")
+    tflops: float | None = option(None, above(0), help="TFLOP/s of the device's matrix product, for seconds a step.")
+    utilisation: float = option(
+        0.4,
+        SHARE,
+        help="Share of `tflops` that a step reaches. The default is what large models reach in training on one node; "
+        "measure a few steps of yours, and give theirs.",
+    )
+    json: bool = option(False, help="Print JSON instead of text.")
+
+
+def main(args: EstimateArguments) -> dict[str, Any]:
+    """Returns the setup, the bytes, the largest batch and the seconds as one JSON object."""
+    check_ranges(args)
+    config = _read_config(args)
+    setup = _setup(args, config)
+    _check(args, setup)
+    peft_config = get_peft_config(_model_config(args))
+    attention = "eager" if args.method == "attct" else args.attn_implementation
+    name = resolve_model(args.model_name_or_path)
+    folder = os.path.dirname(os.path.abspath(name)) if name.endswith(".json") else name
+    outline = make_outline(folder, config, peft_config, attention)
+    memory = measure_memory(outline, setup)
+    found: dict[str, Any] = {"setup": vars(setup), "memory": {**vars(memory), "total": memory.total}}
+    if args.memory is not None:
+        found["largest_batch"] = largest_batch(outline, setup, int(args.memory * GIB))
+    reason = uncounted(outline)
+    found["operations"] = None if reason else vars(count_step(outline, setup))
+    found["not_counted"] = reason
+    if args.tflops is not None and not reason:
+        rate = args.tflops * 1e12 * args.utilisation
+        found["seconds"] = count_step(outline, setup).step * setup.gradient_accumulation_steps / rate
+    return found
+
+
+def _read_config(args: EstimateArguments) -> PreTrainedConfig:
+    name = resolve_model(args.model_name_or_path)
+    if name.endswith(".json") and not os.path.isfile(name):
+        raise ConsistencyError(f"There is no file {name}: give a model, its folder, or its config.json.")
+    config = load_config(name, args.model_revision)
+    if args.load_in_4bit and getattr(config, "quantization_config", None):
+        raise ConsistencyError(f"{name} is quantized already. Leave `load_in_4bit` out.")
+    return config
+
+
+def _model_config(args: EstimateArguments) -> ModelConfig:
+    names = ("use_peft", "lora_r", "lora_dropout", "lora_target_modules")
+    return ModelConfig(**{name: getattr(args, name) for name in names})
+
+
+def _setup(args: EstimateArguments, config: PreTrainedConfig) -> Setup:
+    dtype: str = args.dtype
+    if dtype == "auto":
+        dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise ConsistencyError(f"The model's dtype is {dtype}. Set `dtype` to {', '.join(DTYPES)}.")
+    same = (
+        *("method", "max_length", "max_completion_length", "per_device_train_batch_size", "num_generations"),
+        *("gradient_accumulation_steps", "gradient_checkpointing", "share_prefix", "use_cpu", "load_in_4bit"),
+        *("use_bnb_nested_quant", "optim"),
+    )
+    bf16 = not args.use_cpu if args.bf16 is None else args.bf16
+    layers = tuple(args.layers) if args.layers else None
+    return Setup(**{name: getattr(args, name) for name in same}, dtype=dtype, bf16=bf16, layers=layers)
+
+
+def _check(args: EstimateArguments, setup: Setup) -> None:
+    """Raises [`ConsistencyError`] for options that contradict each other."""
+    if setup.prompt < 1:
+        raise ConsistencyError(
+            f"`max_length` ({args.max_length}) leaves no prompt beside the answer of `max_completion_length` "
+            f"({args.max_completion_length}) tokens: raise the one, or lower the other."
+        )
+    if args.load_in_4bit and not args.use_peft:
+        raise ConsistencyError(
+            "`load_in_4bit` needs `use_peft: true`: quantized weights cannot be trained themselves."
+        )
+    rollouts = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    if args.method == "opct" and rollouts % args.num_generations:
+        raise ConsistencyError(
+            f"`per_device_train_batch_size` times `gradient_accumulation_steps` makes {rollouts} rollouts, which do not "
+            f"divide into groups of `num_generations` ({args.num_generations})."
+        )
+    if args.layers and args.method not in ("act", "attct", "mlpct"):
+        raise ConsistencyError(f"`layers` is for act, attct and mlpct, and `method` is {args.method}. Leave it out.")
+    if args.method == "attct" and args.attn_implementation not in (None, "eager"):
+        raise ConsistencyError("`attct` needs `attn_implementation: eager`, which forms attention maps.")
+
+
+def describe(args: EstimateArguments, found: dict[str, Any]) -> str:
+    """Returns the costs, for a terminal."""
+    memory = Memory(**{name: of for name, of in found["memory"].items() if name != "total"})
+    reference = "the same weights, the adapter off" if args.use_peft else "a copy of the trained weights"
+    if args.method == "bct":
+        reference = "its answers are made before"
+    dtype = "4 bits (NF4)" if args.load_in_4bit else found["setup"]["dtype"]
+    kept = "computed again in the backward pass" if args.gradient_checkpointing else "kept for the backward pass"
+    lines = [
+        ("weights", memory.weights, f"{memory.parameters:,} parameters with the adapter's, {dtype}"),
+        ("reference", memory.reference, reference),
+        ("adapter", memory.adapter, f"LoRA, r = {args.lora_r}" if args.use_peft else "none: all weights are trained"),
+        ("optimizer", memory.optimizer, f"{args.optim}, of {memory.trained:,} trained parameters"),
+        ("gradients", memory.gradients, ""),
+        ("activations", memory.activations, f"at their peak; blocks are {kept}"),
+        *([("  logits", memory.logits, "of these, where the head is at its peak")] if memory.logits else []),
+    ]
+    if args.method == "opct":
+        lines.append(("rollouts", memory.sampling, f"before the step, {memory.cache / GIB:.2f} of it keys and values"))
+    shown = [f"{name:12} {size / GIB:9.2f} GiB   {words}".rstrip() for name, size, words in lines]
+    rows = f"{args.per_device_train_batch_size} rows of {args.max_length} tokens"
+    shown.append(f"{'in all':12} {memory.total / GIB:9.2f} GiB   {args.method}, {rows}, one device")
+    if "largest_batch" in found:
+        batch = found["largest_batch"] or "none"
+        batch = f"{batch} or more" if batch == LARGEST_BATCH else batch
+        shown.append(f"largest batch in {args.memory:g} GiB: {batch}")
+    shown.append(_describe_operations(args, found))
+    shown.append("Not in it: what the libraries and the device's driver take, fragmentation, and unequal rows.")
+    return "\n".join(shown)
+
+
+def _describe_operations(args: EstimateArguments, found: dict[str, Any]) -> str:
+    if found["operations"] is None:
+        return f"Operations are not counted: {found['not_counted']}."
+    step = found["operations"]["step"] * args.gradient_accumulation_steps
+    words = f"A step needs {step / 1e12:.3g} TFLOP"
+    if args.method == "opct":
+        sampling = found["operations"]["sampling"] * args.gradient_accumulation_steps
+        words += (
+            f", its rollouts {sampling / 1e12:.3g} more (sampling waits for memory, so no seconds are given for it)"
+        )
+    if "seconds" in found:
+        words += f": {found['seconds']:.3g} s at {args.utilisation:g} of {args.tflops:g} TFLOP/s"
+    return f"{words}."
+
+
+def with_model_named(args: Sequence[str]) -> list[str]:
+    """Returns the arguments with the name of the option for a model that stands first."""
+    return ["--model_name_or_path", *args] if args and not args[0].startswith("-") else list(args)
+
+
+@ends_with_message()
+def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Estimates and prints; faulty options end the program with one message."""
+    import sys
+
+    args = with_model_named(sys.argv[1:] if args is None else args)
+    (estimate_args,) = StrictParser((EstimateArguments,), "estimate", prog=prog).parse_args_and_config(args)
+    with suppress(BrokenPipeError):
+        found = main(estimate_args)
+        print(json.dumps(found, indent=1) if estimate_args.json else describe(estimate_args, found))
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,36 @@
+"""What the model card says of the trained weights."""
+
+from typing import Any
+
+from accelerate.utils import is_peft_model
+
+from ...models.sharding import shape_of
+
+
+MERGED = "since merged into the whole weights of this model"
+
+
+def describe_weights(model: Any) -> dict[str, str]:
+    """Returns the fact about what is trained of a model: its adapter, or the number of its own weights."""
+    if is_peft_model(model):
+        config = model.peft_config[model.active_adapters[0]]
+        numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
+        shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
+        kind = str(getattr(config.peft_type, "value", config.peft_type))
+        bits = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
+        quantised = f", on weights in {bits} bits" if bits else ""
+        return {"Adapter": f"{'LoRA' if kind == 'LORA' else kind}{shape}{quantised}"}
+    sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in model.parameters()]
+    trained = sum(size for size, is_trained in sizes if is_trained)
+    return {"Trained weights": f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"}
+
+
+def trained_weights(trainer: Any) -> dict[str, str]:
+    """
+    Returns the fact about the weights that a trainer trained. It is that of the model that was trained: an adapter may have
+    been merged into its base model since, and of the whole model nothing is trainable.
+    """
+    facts = dict(trainer.trained_weights)
+    if "Adapter" in facts and not is_peft_model(trainer.model):
+        facts["Adapter"] += f", {MERGED}"
+    return facts
