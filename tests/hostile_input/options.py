@@ -721,6 +721,20 @@ CASES: list[Case] = [
         lambda room: room.train(load_in_4bit=True),
     ),
     Case(
+        "unknown quantization of the checkpoint",
+        "A `quantization_config` in `model_init_kwargs` that transformers does not know",
+        "`quantization_config` in `model_init_kwargs` cannot be used: Unknown quantization type, got mxfp5 …",
+        lambda room: room.train(model_init_kwargs={"quantization_config": {"quant_method": "mxfp5"}}, use_peft=True),
+    ),
+    Case(
+        "two quantizations",
+        "A `quantization_config` in `model_init_kwargs` beside `load_in_4bit: true`",
+        "`quantization_config` in `model_init_kwargs` and `load_in_4bit` or `load_in_8bit` are both given: keep one.",
+        lambda room: room.train(
+            model_init_kwargs={"quantization_config": {"quant_method": "mxfp4"}}, load_in_4bit=True, use_peft=True
+        ),
+    ),
+    Case(
         "quantized trainer without an adapter",
         "The same, in Python",
         "`quantization_config` needs a `peft_config`: quantized weights cannot be trained themselves.",

@@ -3,7 +3,7 @@ from trl import ModelConfig, ScriptArguments
 
 from trl_consistency import ConsistencyError
 from trl_consistency.scripts.consistency import COMMAND
-from trl_consistency.scripts.model_options import check_model_options
+from trl_consistency.scripts.model_options import check_model_options, quantization_of
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,30 @@ def test_the_parser_knows_what_was_given(tmp_path):
     )
     assert parser.given >= {"lora_r", "lora_alpha", "output_dir"}
     assert "use_peft" not in parser.given
+
+
+MXFP4 = {"quant_method": "mxfp4", "dequantize": True}
+
+
+def test_how_to_load_quantized_weights():
+    options = {"quantization_config": MXFP4, "revision": "main"}
+    made = quantization_of(ModelConfig(), options)
+    assert type(made).__name__ == "Mxfp4Config"
+    assert made.dequantize is True
+    assert options == {"revision": "main"}, "it is the trainer's argument, and given twice it would be refused"
+    assert quantization_of(ModelConfig(), {}) is None
+    assert quantization_of(ModelConfig(load_in_4bit=True), {}).load_in_4bit
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ({"load_in_4bit": True}, MXFP4, "and `load_in_4bit` or `load_in_8bit` are both given"),
+        ({}, "mxfp4", "must be a mapping with a `quant_method`, got 'mxfp4'"),
+        ({}, {"dequantize": True}, "cannot be used: .*`quant_method`"),
+        ({}, {"quant_method": "mxfp5"}, "cannot be used: Unknown quantization type, got mxfp5"),
+    ],
+)
+def test_faulty_ways_to_load_quantized_weights(given, options, message):
+    with pytest.raises(ConsistencyError, match=message):
+        quantization_of(ModelConfig(**given), {"quantization_config": options})

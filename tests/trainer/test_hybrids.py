@@ -8,11 +8,11 @@ import torch
 import trl
 from peft import LoraConfig
 from torch.testing import assert_close
-from transformers import BitsAndBytesConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3_5TextConfig
+from transformers import BitsAndBytesConfig
 from trl import get_peft_config
 
 from tests.helpers import on_policy, paired
-from tests.helpers.architectures import FOR_TEXTS, GATED_DELTA_NET, SHAPE, make
+from tests.helpers.architectures import FOR_TEXTS, make, qwen3_5_with_vision
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from tests.helpers.once import made_once
 from tests.trainer.test_distributed import ON_POLICY, PAIRED, arguments_of, check_two_equal_one, launch, load_result
@@ -173,14 +173,6 @@ RECIPES = Path(__file__).parents[2] / "recipes" / "qwen3.5-4b"
 OF_RECIPES = {"bct": (consistency, ConsistencyTrainer), "opct": (on_policy_consistency, OnPolicyConsistencyTrainer)}
 
 
-def qwen3_5_with_vision():
-    text = Qwen3_5TextConfig(**SHAPE, **GATED_DELTA_NET).to_dict() | FOR_TEXTS
-    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
-    vision = {"depth": 4, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
-    torch.manual_seed(0)
-    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision))
-
-
 @pytest.mark.parametrize("name", OF_RECIPES)
 def test_recipes_of_qwen3_5(tmp_path, name):
     """Of a tiny model, every linear layer of the text blocks gets an adapter that is trained, and nothing else does."""
@@ -198,7 +190,7 @@ def test_recipes_of_qwen3_5(tmp_path, name):
     ]
     few = ["--save_strategy", "no", "--output_dir", str(tmp_path), "--learning_rate", "1e-2", "--logging_steps", "1"]
     _, args, model_args, _ = script.make_parser().parse_args_and_config(
-        ["--config", str(RECIPES / name / "lora.yaml"), *short, *few]
+        ["--config", str(RECIPES / name / "sycophancy_lora.yaml"), *short, *few]
     )
     model = qwen3_5_with_vision()
     text_blocks = model.model.language_model.layers

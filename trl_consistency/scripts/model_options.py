@@ -1,9 +1,12 @@
-"""Checks the options of TRL's `ModelConfig` and `ScriptArguments` that a command would ignore."""
+"""Checks the options of TRL's `ModelConfig` and `ScriptArguments` that a command would ignore, and reads those of quantization."""
 
 from collections.abc import Collection
 from typing import Any
 
-from ..errors import ConsistencyError
+from transformers.quantizers.auto import AutoQuantizationConfig
+from trl import ModelConfig, get_quantization_config
+
+from ..errors import ConsistencyError, one_line
 from ..trainer.run.checks import check_bitsandbytes
 
 
@@ -37,3 +40,29 @@ def check_model_options(given: Collection[str], script_args: Any, model_args: An
         check_bitsandbytes(option)
         if not model_args.use_peft:
             raise ConsistencyError(f"{option} needs `use_peft: true`: quantized weights cannot be trained themselves.")
+
+
+def quantization_of(model_args: ModelConfig, init_kwargs: dict[str, Any]) -> Any:
+    """
+    Returns how to quantize the weights, or None. How to load weights that are quantized in the checkpoint is taken out of
+    `init_kwargs`, where `quantization_config` can be a mapping such as `{"quant_method": "mxfp4", "dequantize": True}`:
+    transformers itself takes the object alone. Raises [`ConsistencyError`] if it is not one, or contradicts `load_in_4bit`.
+    """
+    of_checkpoint = init_kwargs.pop("quantization_config", None)
+    quantization = get_quantization_config(model_args)
+    if of_checkpoint is None:
+        return quantization
+    if quantization is not None:
+        raise ConsistencyError(
+            "`quantization_config` in `model_init_kwargs` and `load_in_4bit` or `load_in_8bit` are both given: keep one."
+        )
+    if not isinstance(of_checkpoint, dict):
+        raise ConsistencyError(
+            f"`quantization_config` in `model_init_kwargs` must be a mapping with a `quant_method`, got {of_checkpoint!r}."
+        )
+    try:
+        return AutoQuantizationConfig.from_dict(of_checkpoint)
+    except Exception as error:  # each method checks its own keys
+        raise ConsistencyError(
+            f"`quantization_config` in `model_init_kwargs` cannot be used: {one_line(error)}"
+        ) from None

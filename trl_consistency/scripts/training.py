@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from trl import DatasetMixtureConfig, ModelConfig, get_peft_config, get_quantization_config
+from trl import DatasetMixtureConfig, ModelConfig, get_peft_config
 
 from ..errors import ConsistencyError, ends_with_message
 from ..files import writing
@@ -22,7 +22,7 @@ from .loading import (
     load_guard,
     load_pairs,
 )
-from .model_options import check_model_options
+from .model_options import check_model_options, quantization_of
 from .parser import StrictParser
 
 
@@ -82,6 +82,7 @@ def trainer_arguments(
         "dtype": model_args.dtype,
         **(training_args.model_init_kwargs or {}),
     }
+    quantization_config = quantization_of(model_args, training_args.model_init_kwargs)
     dataset = load_pairs(script_args, dataset_args)
     eval_dataset = None
     if training_args.eval_strategy != "no" or training_args.eval_on_start:
@@ -94,7 +95,7 @@ def trainer_arguments(
         "args": training_args,
         "train_dataset": get_split(dataset, script_args.dataset_train_split, "dataset_train_split"),
         "eval_dataset": eval_dataset,
-        "quantization_config": get_quantization_config(model_args),
+        "quantization_config": quantization_config,
         "peft_config": get_peft_config(model_args),
         "anchor_dataset": load_anchors(script_args),
         **own,
