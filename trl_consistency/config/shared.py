@@ -101,8 +101,8 @@ class PairConfig(_Arguments):
             counts as `max_completion_length`. `None` sets no limit. Rows are never cut. `overlong` decides about rows
             over the limit.
         overlong (`str`, *optional*, defaults to `"error"`):
-            What to do with rows over `max_length`: `"error"` reports them and refuses the run before any training,
-            `"drop"` leaves them out and logs how many.
+            What to do with rows over `max_length` or the model's context: `"error"` reports them and refuses the run
+            before any training, `"drop"` leaves them out and logs how many.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Variables of the chat template for all rows, such as `{"enable_thinking": False}`. A row's own
             `chat_template_kwargs` column overrides them.
