@@ -190,6 +190,13 @@ class PairConfig(_Arguments):
         if is_lower_better and self.greater_is_better is None:  # type: ignore[has-type]
             self.greater_is_better = False
         settle_device(self)
+        # transformers' new names for TRL's options; with the old ones alone, it warns of every config.
+        for old, new in {
+            "gradient_checkpointing": "activation_checkpointing",
+            "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+        }.items():
+            if new in self.__dataclass_fields__ and getattr(self, new) is None:
+                setattr(self, new, getattr(self, old))
 
     def _check_mappings(self) -> None:
         """Checks options that TRL has parsed into mappings."""
