@@ -2,13 +2,16 @@
 
 import inspect
 import re
+import warnings
 
 import pytest
+from accelerate import Accelerator
 from transformers import Trainer
 from trl import DistillationTrainer, GRPOConfig, GRPOTrainer, SFTTrainer
 from trl.generation import vllm_client, vllm_generation
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
+from tests.helpers.models import make_model
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer, upstream
 
 
@@ -46,6 +49,19 @@ SIGNATURES = {
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_functions_kept_their_signatures(name):
     assert parameters(getattr(upstream, name)) == SIGNATURES[name]
+
+
+def test_unwrapping_turns_checkpointing_off_and_on_without_warnings():
+    model, accelerator = make_model(), Accelerator(cpu=True)
+    model.activation_checkpointing_enable()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with upstream.unwrap_model_for_generation(model, accelerator) as unwrapped:
+            assert unwrapped is model
+            assert not model.is_activation_checkpointing
+        assert model.is_activation_checkpointing
+    with upstream.unwrap_model_for_generation(model, accelerator), pytest.warns(FutureWarning, match="mine"):
+        warnings.warn("mine", FutureWarning)
 
 
 def test_sft_trainer_keeps_what_the_routers_loss_leans_on():

@@ -1,15 +1,17 @@
 """The only imports of TRL names outside its documented API; `tests/test_upstream.py` checks each one."""
 
 import time
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from accelerate.utils import fsdp2_prepare_model
 from trl.distributed import DistributedBackend
-from trl.models import prepare_deepspeed, unwrap_model_for_generation
+from trl.models import prepare_deepspeed
+from trl.models import unwrap_model_for_generation as _unwrap_model_for_generation
 from trl.models.utils import _ForwardRedirection as ForwardRedirection
 from trl.trainer.utils import (
     RepeatSampler,
@@ -44,6 +46,25 @@ __all__ = [
     "use_adapter",
     "vllm_options",
 ]
+
+
+@contextmanager
+@wraps(_unwrap_model_for_generation)
+def unwrap_model_for_generation(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    """As TRL's, without transformers' warnings of the names by which TRL turns checkpointing of activations off and on."""
+    with ExitStack() as stack:
+        with _old_names_allowed():
+            model = stack.enter_context(_unwrap_model_for_generation(*args, **kwargs))
+        yield model
+        with _old_names_allowed():
+            stack.close()
+
+
+@contextmanager
+def _old_names_allowed() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*gradient_checkpointing.* is deprecated", FutureWarning)
+        yield
 
 
 def load_vllm_generation() -> Any:

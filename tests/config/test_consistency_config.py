@@ -1,5 +1,6 @@
 import json
 import re
+import warnings
 from dataclasses import MISSING
 
 import pytest
@@ -14,6 +15,26 @@ def test_one_method_may_be_a_string(tmp_path):
     assert make_config(tmp_path, method="bct").method == ["bct"]
     assert make_config(tmp_path).weights == {"bct": 1.0}
     assert make_config(tmp_path, method_weights=[0.5]).weights == {"bct": 0.5}
+
+
+@pytest.mark.parametrize("kind", [ConsistencyConfig, OnPolicyConsistencyConfig])
+@pytest.mark.parametrize(
+    ("options", "is_on"),
+    [
+        ({}, True),
+        ({"gradient_checkpointing": False}, False),
+        ({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}, True),
+        ({"activation_checkpointing": False}, False),
+    ],
+)
+def test_options_of_checkpointing_have_their_new_names_without_a_warning(tmp_path, kind, options, is_on):
+    """transformers warned of every config, since TRL's default has the old name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        args = kind(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **options)
+    assert args.gradient_checkpointing == args.activation_checkpointing == is_on
+    given = options.get("gradient_checkpointing_kwargs")
+    assert args.gradient_checkpointing_kwargs == args.activation_checkpointing_kwargs == given
 
 
 @pytest.mark.parametrize(

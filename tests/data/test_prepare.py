@@ -130,11 +130,31 @@ def test_rows_beyond_the_context_are_left_out_and_counted(tokenizer, caplog):
     assert prepared.column_names == prepare_pairs(pairs, tokenizer, "pairs").column_names
 
 
-def test_room_for_an_answer_within_the_context(tokenizer, caplog):
+def test_targets_have_room_within_the_context(tokenizer, caplog):
+    """A target that is still to be generated may have `max_completion_length` tokens, and the perturbed prompt stands before it."""
     pairs = make_pairs(4, chat=False, completion=False)
-    prepare_pairs(pairs, tokenizer, "pairs", context=100, max_completion_length=10)
+    longer = pairs.map(
+        lambda row, index: {"perturbed_prompt": row["perturbed_prompt"] * (3 if index == 2 else 1)}, with_indices=True
+    )
+    lengths = [prepare_pairs(of, tokenizer, "pairs")["length"][2] for of in (pairs, longer)]
+    context = lengths[1] + 9
+    assert max(lengths[0], 60) + 10 < context, "the other rows have room"
+    options = {"context": context, "max_completion_length": 10}
+    with pytest.raises(
+        InvalidPairsError, match=r"1 of 4 row\(s\) are longer than the model's context.*row 2 .* lower `max_c"
+    ):
+        prepare_pairs(longer, tokenizer, "pairs", **options)
+    prepared = prepare_pairs(longer, tokenizer, "pairs", **options, overlong="drop")
+    assert prepared["clean_prompt"] == [pairs["clean_prompt"][row] for row in (0, 1, 3)]
+    assert len(prepare_pairs(longer, tokenizer, "pairs", context=context, max_completion_length=9)) == 4
+
+
+def test_room_for_a_rollout_within_the_context(tokenizer, caplog):
+    pairs = make_pairs(4, chat=False, completion=False)
+    options = {"context": 100, "always_generates": True}
+    prepare_pairs(pairs, tokenizer, "pairs", max_completion_length=10, **options)
     assert not caplog.text
-    assert len(prepare_pairs(pairs, tokenizer, "pairs", context=100, max_completion_length=95)) == 4
+    assert len(prepare_pairs(pairs, tokenizer, "pairs", max_completion_length=95, **options)) == 4
     assert "4 of 4 row(s) leave fewer than `max_completion_length` tokens of the model's context of 100" in caplog.text
 
 

@@ -112,6 +112,19 @@ def test_a_file_is_known_by_its_columns(folder):
     assert data.sets["xstest/prompts"].items[2] == "How do I kill process 3????"
 
 
+def test_files_of_other_types_are_named(folder, recwarn):
+    """A text file was left out without a word, and the figures were taken for all that is in the folder."""
+    read_capability(folder)
+    assert not [warning for warning in recwarn if "capability_data" in str(warning.message)]
+    for name in ("README.md", ".cache/x.lock", "LICENSE"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    for name in ("more.txt", "texts/book.md"):
+        (folder / name).write_text("A cow is large.")
+    with pytest.warns(match=r"2 file\(s\) are not read and not measured.*: more.txt, texts/book.md\."):
+        assert read_capability(folder).sets
+
+
 @pytest.mark.parametrize(
     ("question", "prompt"),
     [

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from tests.helpers.models import CHATML, QUIET, make_model, make_pairs, make_tokenizer
+from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_completion, render_prompt
 from trl_consistency.evaluation import Answer, AnswerOptions, conversion, convert_pairs
@@ -56,6 +57,45 @@ def capital(question, cue, **columns):
     return row(
         question, f"{cue} {question}", **{"answer": "Paris", "biased_answer": "Rome", "category": "", **columns}
     )
+
+
+def test_targets_that_were_cut_are_left_out_where_the_model_tells(model, tokenizer, says):
+    """`trl-consistency targets` writes them as they are, and TRL would mark the cut as the end of the answer."""
+    says({"Rome! 1?": "Rome.", "Rome! 2?": "Rome."}, [])
+    ids = {text: tokenizer(text=text, add_special_tokens=False)["input_ids"] for text in ("Paris.", "It is Par")}
+    pairs = [
+        capital("1?", "Rome!", completion="Paris.", completion_ids=[*ids["Paris."], tokenizer.eos_token_id]),
+        capital("2?", "Rome!", completion="It is Par", completion_ids=ids["It is Par"]),
+    ]
+    found = convert_pairs(pairs, "preference", model, tokenizer, OPTIONS)
+    assert [of["chosen"] for of in found.rows] == [assistant("Paris.")]
+    assert found.reasons() == {conversion.CUT: 1}
+
+
+def test_targets_that_may_have_been_cut_are_told(tokenizer):
+    """Without a model, nothing says which token ends an answer, but most of them end in it."""
+    pairs = [capital(f"{row}?", "Rome!", completion="Oslo.", completion_ids=[5, 6, 2]) for row in range(3)]
+    assert convert_pairs(pairs, "sft").warnings == []
+    pairs[1]["completion_ids"] = [5, 6, 7]
+    (warning,) = convert_pairs(pairs, "sft").warnings
+    assert warning.startswith(
+        "1 of 3 `completion_ids` do not end in the token of the others, row 1 first: they may have"
+    )
+
+
+def test_what_evaluate_warns_of_is_told_of_prompts_that_are_answered(model, says):
+    text = {"clean_prompt": "What is it", "perturbed_prompt": "Lyon What is it"}
+    unknown = convert_pairs([text], "sft", model, small_tokenizer(), OPTIONS).warnings
+    assert [warning.partition(" in their")[0] for warning in unknown] == ["1 row(s) hold 1 word(s) or sign(s)"]
+    as_text = convert_pairs([text], "sft", model, make_tokenizer(), OPTIONS).warnings
+    assert [warning.partition(",")[0] for warning in as_text] == ["1 row(s) are text"]
+
+
+def test_template_variables_of_text_are_refused():
+    """They became a column of the rows, which no template reads."""
+    pairs = [{"clean_prompt": "a", "perturbed_prompt": "b", "completion": "c"}]
+    with pytest.raises(InvalidPairsError, match="row 0: `chat_template_kwargs` is given, but the prompts are text"):
+        convert_pairs(pairs, "sft", chat_template_kwargs={"enable_thinking": False})
 
 
 def test_preferences_and_what_is_left_out(model, tokenizer, says):

@@ -41,7 +41,7 @@ COMMANDS = {"evaluate": evaluate, "pairs": pairs, "lint": lint, "suites": suites
 OPTIONS: dict[str, dict[tuple[str, str], str]] = {
     "evaluate": {
         ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
-        ("batch_size", "1e3"): "argument --batch_size/--batch-size: invalid int value: '1e3'",
+        ("batch_size", "1e3"): "`--batch_size` must be a whole number, got '1e3'.",
         ("max_pairs", "-2"): "`max_pairs` must be at least 1, got -2.",
         ("max_completion_length", "0"): "`max_completion_length` must be at least 1, got 0.",
         (
@@ -52,7 +52,7 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("temperature", "nan"): "`temperature` must be at least 0.0001, or 0 (greedy), got nan.",
         ("temperature", "inf"): "`temperature` must be at least 0.0001, or 0 (greedy), got inf.",
         ("temperature", "1e-300"): "`temperature` must be at least 0.0001, or 0 (greedy), got 1e-300.",
-        ("seed", "1.5"): "argument --seed: invalid int value: '1.5'",
+        ("seed", "1.5"): "`--seed` must be a whole number, got '1.5'.",
         ("multiple_choice", "words"): "argument --multiple_choice/--multiple-choice: invalid choice: 'words' …",
         (
             "choice_prefix",

@@ -75,8 +75,16 @@ CASES: list[Case] = [
     Case(
         "beyond the context",
         "A prompt longer than the model's context",
-        "`train_dataset`: 1 of 2 row(s) are longer than the model's context of 512 tokens (`max_position_embeddings`): row 1 (… tokens). A length counts the longer prompt and the completion that comes with it. Shorten those rows, leave them out with `overlong='drop'`, or use a model with a longer context.",
+        "`train_dataset`: 1 of 2 row(s) are longer than the model's context of 512 tokens (`max_position_embeddings`): row 1 (… tokens). A length counts the longer prompt and the completion (`max_completion_length` tokens where a target is still to be generated). Shorten those rows, lower `max_completion_length`, leave them out with `overlong='drop'`, or use a model with a longer context.",
         lambda room: room.trainer([PAIR, PAIR | {"perturbed_prompt": "Lyon? What? " * 200}]),
+    ),
+    Case(
+        "beyond the context with its target",
+        "A target that would run over the model's context, after the perturbed prompt",
+        "`train_dataset`: 1 of 2 row(s) are longer than the model's context of 512 tokens (`max_position_embeddings`): row 1 (… tokens). A length counts the longer prompt and the completion (`max_completion_length` tokens where a target is still to be generated). …",
+        lambda room: room.trainer(
+            [PAIR, PAIR | {"perturbed_prompt": "Lyon? What? " * 20}], {"max_completion_length": 490}
+        ),
     ),
     Case(
         "beyond the context in rollouts",

@@ -107,6 +107,13 @@ QUICK = {
         "unknown flag: `--method`. It is an option of `trl-consistency consistency`.",
     ),
     "type": (["lint", "--config", "type.yaml"], 2, "type.yaml: `seed` must be a whole number, got 'x'."),
+    "type of a flag": (["consistency", "--max_length", "abc"], 2, "`--max_length` must be a whole number"),
+    "type after an equals sign": (["consistency", "--learning-rate=fast"], 2, "`--learning-rate` must be a number"),
+    "type of the last flag": (
+        ["evaluate", "--pairs", "x", "--seed", "1.5"],
+        2,
+        "`--seed` must be a whole number, got",
+    ),
     "malformed": (["pairs", "--config", "broken.yaml"], 2, "broken.yaml is not valid YAML"),
     "no recipe": (["suites", "--config", "gone.yaml"], 2, "cannot read `--config` gone.yaml"),
     "no data": (["consistency", "--dataset_name", "gone.jsonl"], "error: There is no file gone.jsonl.", ""),
@@ -165,6 +172,18 @@ def test_missing_files(args, missing, tmp_path, monkeypatch):
         return
     with pytest.raises(ConsistencyError, match=f"here is no file {missing}"):
         answer(args[0], args[1:], "prog")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--learning_rate", "1e-3", "--max_length=12", "--seed", "-3"],
+        ["--max_length", "--seed", "1"],  # without a value, which argparse says
+        ["--chat_template_kwargs", "abc", "--layers", "x"],  # of other types
+    ],
+)
+def test_values_that_could_be_meant_are_left_to_the_real_parser(args):
+    source_check("consistency", "prog").check(args)
 
 
 def test_sources_that_cannot_be_read_leave_the_answer_to_the_real_parser(monkeypatch):

@@ -730,3 +730,4 @@ def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path)
     trainer.add_callback(Samples())
     trainer.train()
     assert ["kl_loss" in entry for entry in trainer.state.log_history] == [True, True, False]
+    assert not trainer.model.training, "a log changes the model's mode"

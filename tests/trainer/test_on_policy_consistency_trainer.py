@@ -404,6 +404,21 @@ def test_ref_model_is_checked(tmp_path):
             make_trainer(tmp_path, model=student, ref_model=model)
 
 
+def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path):
+    class Samples(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            model.eval()
+
+    trainer = make_trainer(tmp_path, max_steps=2, logging_steps=1, log_completions=True)
+    trainer.add_callback(Samples())
+    trainer.train()
+    of_steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [any(name.startswith("completions/") for name in entry) for entry in of_steps] == [True, True]
+    assert not any(name.startswith("eval_") for entry in of_steps for name in entry)
+    assert len(list((tmp_path / "completions").iterdir())) == 2
+    assert not trainer.model.training, "a log changes the model's mode"
+
+
 def test_ref_model_with_another_tokenizer(tmp_path):
     """Its vocabulary has as many tokens, which mean something else."""
     make_model(seed=3).save_pretrained(tmp_path / "ref")

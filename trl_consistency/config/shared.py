@@ -101,8 +101,8 @@ class PairConfig(_Arguments):
             counts as `max_completion_length`. `None` sets no limit. Rows are never cut. `overlong` decides about rows
             over the limit.
         overlong (`str`, *optional*, defaults to `"error"`):
-            What to do with rows over `max_length`: `"error"` reports them and refuses the run before any training,
-            `"drop"` leaves them out and logs how many.
+            What to do with rows over `max_length` or the model's context: `"error"` reports them and refuses the run
+            before any training, `"drop"` leaves them out and logs how many.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Variables of the chat template for all rows, such as `{"enable_thinking": False}`. A row's own
             `chat_template_kwargs` column overrides them.
@@ -190,6 +190,13 @@ class PairConfig(_Arguments):
         if is_lower_better and self.greater_is_better is None:  # type: ignore[has-type]
             self.greater_is_better = False
         settle_device(self)
+        # transformers' new names for TRL's options; with the old ones alone, it warns of every config.
+        for old, new in {
+            "gradient_checkpointing": "activation_checkpointing",
+            "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+        }.items():
+            if new in self.__dataclass_fields__ and getattr(self, new) is None:
+                setattr(self, new, getattr(self, old))
 
     def _check_mappings(self) -> None:
         """Checks options that TRL has parsed into mappings."""

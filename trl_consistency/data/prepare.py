@@ -78,8 +78,8 @@ def prepare_pairs(
     `completion_ids` (if it has completions), and `length` in tokens, of the longer prompt and the completion.
 
     For a completion that is still to be generated, `max_completion_length` tokens are reserved; with
-    `always_generates`, for every row. Rows over `max_length`, or whose prompt and given completion exceed `context`
-    (the model's context length), are refused if `overlong` is `"error"`, and left out and counted if it is `"drop"`.
+    `always_generates`, for every row. Rows over `max_length` or over `context` (the model's context length; with
+    `always_generates`, only the given completion counts there) are refused if `overlong` is `"error"`, and left out and counted if it is `"drop"`.
     Token ids from `vocab_size` on are refused, and a text completion that does not close a thought that its prompt leaves
     open. A row's own template variables override `chat_template_kwargs`.
     """
@@ -114,7 +114,7 @@ def prepare_pairs(
         _warn_of_unknown(name, rows, unknown.sum())
     dataset = dataset.remove_columns(["render_fault", "unknown"])
     if context is not None:
-        dataset = _fit_context(dataset, name, context, overlong)
+        dataset = _fit_context(dataset, name, context, overlong, always_generates)
     return dataset if max_length is None else _fit(dataset, name, max_length, overlong)
 
 
@@ -230,19 +230,22 @@ def _fit(dataset: Dataset, name: str, max_length: int, overlong: str) -> Dataset
     )
 
 
-def _fit_context(dataset: Dataset, name: str, context: int, overlong: str) -> Dataset:
-    clean, perturbed = (_array(dataset, side, pc.list_value_length) for side in ("clean_ids", "perturbed_ids"))
-    lengths = np.maximum(clean, perturbed)
-    if "completion_ids" in dataset.column_names:
-        lengths = lengths + _array(dataset, "completion_ids", pc.list_value_length)
+def _fit_context(dataset: Dataset, name: str, context: int, overlong: str, always_generates: bool) -> Dataset:
+    lengths = _array(dataset, "length")
+    if always_generates:  # rollouts may end early, and those that are cut can be masked
+        clean, perturbed = (_array(dataset, side, pc.list_value_length) for side in ("clean_ids", "perturbed_ids"))
+        lengths = np.maximum(clean, perturbed)
+        if "completion_ids" in dataset.column_names:
+            lengths = lengths + _array(dataset, "completion_ids", pc.list_value_length)
     dataset = _leave_out(
         dataset,
         name,
         lengths > context,
         lengths,
         f"are longer than the model's context of {context} tokens (`max_position_embeddings`)",
-        "A length counts the longer prompt and the completion that comes with it. Shorten those rows, leave them out with "
-        "`overlong='drop'`, or use a model with a longer context.",
+        "A length counts the longer prompt and the completion (`max_completion_length` tokens where a target is still to be "
+        "generated). Shorten those rows, lower `max_completion_length`, leave them out with `overlong='drop'`, or use a model with a "
+        "longer context.",
         overlong,
     )
     near = int((_array(dataset, "length") > context).sum())

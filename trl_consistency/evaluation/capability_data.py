@@ -3,12 +3,14 @@
 import hashlib
 import json
 import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..data.folders import is_table
+from ..data.pairs import MAX_REPORTED
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ..errors import ConsistencyError, InvalidPairsError
 from ..perturbations.reading import read_rows
@@ -134,14 +136,17 @@ def read_capability(data_dir: str | Path, max_items: int | None = None, seed: in
     if not folder.is_dir():
         raise ConsistencyError(f"`capability_data`: {folder} is not a folder.")
     sets: dict[str, ItemSet] = {}
-    left_out = []
+    left_out, unread = [], []
     for path in sorted(folder.rglob("*")):
         if path.is_file() and is_table(path) and path.suffix.lower() not in ENDINGS:
             raise ConsistencyError(
                 f"`capability_data`: {path} is not read, since its files end in {', '.join(ENDINGS)}. Convert it, or put it "
                 "elsewhere."
             )
-        if path.suffix.lower() not in ENDINGS or not path.is_file():
+        if not path.is_file():
+            continue
+        if path.suffix.lower() not in ENDINGS:
+            unread += [str(path.relative_to(folder))] * _may_be_data(path.relative_to(folder))
             continue
         name = path.relative_to(folder).with_suffix("").as_posix()
         of_file = _read_file(path)
@@ -156,7 +161,19 @@ def read_capability(data_dir: str | Path, max_items: int | None = None, seed: in
         raise ConsistencyError(
             f"`capability_data`: {folder} has no questions, texts or prompts ({', '.join(ENDINGS)}){pairs}."
         )
+    if unread:
+        listed = ", ".join(unread[:MAX_REPORTED])
+        more = f" and {len(unread) - MAX_REPORTED} more" if len(unread) > MAX_REPORTED else ""
+        warnings.warn(
+            f"`capability_data`: {len(unread)} file(s) are not read and not measured, since their names end in none of "
+            f"{', '.join(ENDINGS)}: {listed}{more}."
+        )
     return CapabilityData(sets, left_out)
+
+
+def _may_be_data(path: Path) -> bool:
+    """Whether a file may be meant as data: not a hidden one, a card or a licence."""
+    return not any(part.startswith(".") for part in path.parts) and path.stem.upper() not in ("README", "LICENSE")
 
 
 def text_tokens(tokenizer: ProcessingClass, text: Text) -> tuple[list[int], list[int]]:

@@ -7,10 +7,20 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from transformers import PreTrainedModel
 
+from ..data.lint import TEXT_PROMPTS
 from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, RESERVED_COLUMNS, parse_json_column, report_faults, row_checker
-from ..data.rendering import ProcessingClass, get_tokenizer, is_prefilled, message_text, without_none
+from ..data.rendering import (
+    ProcessingClass,
+    get_tokenizer,
+    is_prefilled,
+    message_text,
+    skips_template,
+    without_none,
+)
+from ..data.unknown_words import say_unknown
 from ..errors import ConsistencyError, InvalidPairsError
 from ..generation.answer_cache import TargetCache
+from ..generation.options import end_tokens
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .answers.replies import after_thinking, warning_of_markers
@@ -132,19 +142,24 @@ def convert_pairs(
     of_set, left_out = _without_prefills(of_set)
     if not of_set.rows:
         return Conversion([], left_out)
+    _check_variables(of_set, chat_template_kwargs)
     answers: dict[str, list[Answer]] = {}
+    warnings: list[str] = []
     if "clean" not in sides:
-        answers["clean"] = [_given_answer(row["completion"], options) for row in of_set.rows]
+        ends = end_tokens(model, tokenizer) if model is not None and tokenizer is not None else None
+        answers["clean"] = [_given_answer(row, options, ends) for row in of_set.rows]
+        warnings += _other_ends(of_set) if ends is None else []
     if sides:
         assert model is not None
         assert tokenizer is not None
         of_set = of_set.rendered(tokenizer, "pairs", chat_template_kwargs)
         of_set.check_lengths("pairs", context_of(model.config))
+        warnings += _prompt_warnings(of_set, tokenizer)
         answers |= _generated(model, tokenizer, of_set.rows, sides, options, cache)
     clean = _graded(of_set, answers["clean"], options)
     perturbed = _graded(of_set, answers["perturbed"], options) if "perturbed" in answers else None
     thoughts = [answer.other_markers for of_side in answers.values() for answer in of_side]
-    found = Conversion([], left_out, warning_of_markers(thoughts))
+    found = Conversion([], left_out, [*warnings, *warning_of_markers(thoughts)])
     rejected = []
     for number, row in enumerate(of_set.rows):
         replies = clean[number], perturbed[number] if perturbed else None
@@ -208,10 +223,42 @@ def _without_prefills(of_set: PairSet) -> tuple[PairSet, list[dict[str, Any]]]:
     return PairSet(rows, of_set.candidates, places), left_out
 
 
-def _given_answer(completion: Any, options: AnswerOptions) -> Answer:
-    """Returns the `completion` of a pair as an answer."""
+def _check_variables(of_set: PairSet, chat_template_kwargs: dict[str, Any] | None) -> None:
+    """Raises [`InvalidPairsError`] for template variables of prompts that are text."""
+    fault = "`chat_template_kwargs` is given, but the prompts are text, which no chat template renders"
+    rows = zip(of_set.places, of_set.rows, strict=True)
+    texts = [number for number, row in rows if isinstance(row["perturbed_prompt"], str)]
+    report_faults([(number, fault) for number in texts if chat_template_kwargs], "pairs", len(of_set.rows))
+
+
+def _given_answer(row: dict[str, Any], options: AnswerOptions, ends: Sequence[int] | None) -> Answer:
+    """Returns the `completion` of a pair as an answer; with the tokens that end one, its `completion_ids` say if it was cut."""
+    completion, ids = row["completion"], row.get("completion_ids")
     text = completion if isinstance(completion, str) else message_text(completion[0])
-    return Answer(text, after_thinking(text, options.thinking_markers))
+    is_cut = ends is not None and bool(ids) and ids[-1] not in ends  # type: ignore[index]
+    return Answer(text, after_thinking(text, options.thinking_markers), is_cut=is_cut)
+
+
+def _other_ends(of_set: PairSet) -> list[str]:
+    """Returns a warning of `completion_ids` that do not end as most of them: nothing else tells that a target was cut."""
+    rows = zip(of_set.places, of_set.rows, strict=True)
+    last = {number: row["completion_ids"][-1] for number, row in rows if row.get("completion_ids")}
+    ((end, _),) = Counter(last.values()).most_common(1) or [(None, 0)]
+    others = [number for number, token in last.items() if token != end]
+    if not others:
+        return []
+    return [
+        f"{len(others)} of {len(last)} `completion_ids` do not end in the token of the others, row {others[0]} first: they may "
+        "have been cut at `max_completion_length`, and TRL marks the cut as their end. Make them longer, or leave them out."
+    ]
+
+
+def _prompt_warnings(of_set: PairSet, tokenizer: ProcessingClass) -> list[str]:
+    """Returns warnings of prompts that the model reads otherwise than they are meant."""
+    unknown = [row["unknown"] for row in of_set.rows if row.get("unknown")]
+    texts = sum(skips_template(tokenizer, *(row[column] for column in PROMPT_COLUMNS)) for row in of_set.rows)
+    told = [say_unknown(f"{len(unknown)} row(s)", sum(unknown))] if unknown else []
+    return told + [f"{texts} row(s) {TEXT_PROMPTS}."] * bool(texts)
 
 
 def _generated(

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from types import NoneType, UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml
 
@@ -104,13 +105,28 @@ class OptionCheck:
                 self._refuse("`--config` needs a file.")
             config = self._read(args[position])
             self._check_config(args[position], config)
-        for arg in args:
-            flag = arg.split("=")[0]
+        for arg, following in zip(args, [*args[1:], "--"], strict=True):
+            flag, has_value, value = arg.partition("=")
             if not arg.startswith("--"):
                 continue
             if flag != "--config" and flag not in self.flags:
                 self._unknown("flag", flag, self.flags)
+            if has_value or not following.startswith("--"):
+                self._check_number(flag, value if has_value else following)
         return args, config
+
+    def _check_number(self, flag: str, value: str) -> None:
+        """Ends the program if an option that takes one number gets something else. Other types are argparse's affair."""
+        hint = self.hints.get(flag.removeprefix("--").replace("-", "_"))
+        union = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        kinds = {kind for kind in union if kind is not NoneType}
+        if kinds not in ({int}, {float}):
+            return
+        kind = kinds.pop()
+        try:
+            kind(value)
+        except ValueError:
+            self._refuse(f"`{flag}` must be {describe(kind)}, got {value!r}.")
 
     def _refuse(self, message: str) -> NoReturn:
         refuse(self.prog, message)

@@ -1,7 +1,7 @@
 """The base class of both trainers: checks, data, anchors, training, evaluation, checkpoints and the model card."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
@@ -396,16 +396,20 @@ class PairTrainer(PushMixin, _Trainer):
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:  # of training: a callback may have left the model in evaluation mode
-            self.model.train()
-        if self.model.training:
+        is_training = self._logs_training(logs)
+        if is_training:
             anchor_share, means, of_anchors = self._meter.means(self.accelerator)
             logs |= self._train_metrics(means)
             if of_anchors:
                 logs["anchor_share"] = anchor_share
                 logs["anchor_loss"] = self._total(of_anchors)
         self.finiteness.correct(logs)
-        super().log(logs, start_time)
+        with _marked_as_training(self.model, is_training):
+            super().log(logs, start_time)
+
+    def _logs_training(self, logs: dict[str, float]) -> bool:
+        """Whether a log is of training: that of a step, or what a callback logs in training mode."""
+        return "loss" in logs or self.model.training
 
     # Evaluation
 
@@ -513,6 +517,19 @@ class PairTrainer(PushMixin, _Trainer):
     def _write_card(self, folder: str, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
         card = build_card(self, self._card_facts(), model_name, dataset_name, tags)
         write_text(Path(folder) / "README.md", str(card))
+
+
+@contextmanager
+def _marked_as_training(model: nn.Module, is_training: bool) -> Iterator[None]:
+    """
+    Within it, TRL takes a log for one of training, or of evaluation. It reads the model's mode, in which a callback that
+    generates may have left the model; without this, the metrics of training would be kept back as those of an evaluation.
+    """
+    was_training, model.training = model.training, is_training
+    try:
+        yield
+    finally:
+        model.training = was_training
 
 
 def resolve_config(args: Any, kind: Any, model: Any, suffix: str) -> Any:

@@ -486,8 +486,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return means["loss"]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        is_training = self._logs_training(logs)
         super().log(logs, start_time)
-        if self.model.training:
+        if is_training:
             self._tables["train"].log("completions", self.state.global_step)
 
     def _card_facts(self) -> dict[str, str]:
