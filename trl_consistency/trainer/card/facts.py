@@ -42,10 +42,10 @@ def describe_data(dataset: Any) -> dict[str, str]:
     if "perturbation" in dataset.column_names:
         # "suggested_answer/train-03" is wording 3 of a perturbation, "authority/train-03+typos/train-00" is a chain
         kinds = Counter(
-            "+".join(step.split("/")[0] for step in str(perturbation).split("+"))
+            "+".join(step.split("/")[0] for step in str(perturbation or "without a name").split("+"))
             for perturbation in dataset["perturbation"]
         )
-        wordings = len(set(dataset["perturbation"]))
+        wordings = len(set(dataset["perturbation"]) - {None})
         shown = ", ".join(f"{_safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
         more = f", {len(kinds) - MAX_PERTURBATIONS} more kinds" if len(kinds) > MAX_PERTURBATIONS else ""
         facts["Perturbations"] = f"{shown}{more} ({wordings} wordings)"
@@ -238,10 +238,6 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     elif kept := best_step(trainer):
         facts["Kept"] = f"the weights of step {kept:,}, the best by `{args.metric_for_best_model}`"
     if is_peft_model(trainer.model):
-        config = trainer.model.peft_config[trainer.model.active_adapters[0]]
-        numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
-        shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
-        kind = str(getattr(config.peft_type, "value", config.peft_type))
         bits = next((bits for bits in (4, 8) if getattr(trainer.model, f"is_loaded_in_{bits}bit", False)), None)
         quantised = f", on weights in {bits} bits" if bits else ""
         if trainer.changed_config:
@@ -249,12 +245,30 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
             facts["Base model's config"] = (
                 f"changed in {keys}: on the model as its files are, the adapter does something else"
             )
-        facts["Adapter"] = f"{'LoRA' if kind == 'LORA' else kind}{shape}{quantised}"
+        config = trainer.model.peft_config[trainer.model.active_adapters[0]]
+        facts["Adapter"] = f"{_describe_adapter(config)}{quantised}"
     else:
         sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in trainer.model.parameters()]
         trained = sum(size for size, is_trained in sizes if is_trained)
         facts["Trained weights"] = f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"
     return facts | describe_precision(trainer) | describe_other_options(args)
+
+
+def _describe_adapter(config: Any) -> str:
+    """Describes an adapter's kind and size, and the weights that are trained beside it."""
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    if kind == "LORA":
+        kind = "DoRA" if config.use_dora else "LoRA"
+    numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
+    shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
+    shape += ", rank-stabilised" if getattr(config, "use_rslora", False) else ""
+    whole = sorted(map(_safe, getattr(config, "modules_to_save", None) or ()))
+    bias = getattr(config, "bias", "none")
+    return (
+        f"{kind}{shape}"
+        + (f", and {in_words(whole)} trained whole" if whole else "")
+        + (f", and biases ({_safe(bias)})" if bias != "none" else "")
+    )
 
 
 def _comparison_facts(trainer: Any) -> dict[str, str]:
