@@ -139,13 +139,24 @@ def test_what_is_rejected_is_warned_about(model, tokenizer, says):
     pairs = [capital(f"{number}?", "Rome!") for number in range(1, 4)]
     options = AnswerOptions(40, progress=False)
     warnings = convert_pairs(pairs, "preference", model, tokenizer, options).warnings
-    assert [warning[:60] for warning in warnings] == [
-        "1 of 6 answer(s) hold a thought between [THINK] and [/THINK]",
-        "1 of 3 rejected answer(s) are empty.",
-        "1 of 3 rejected answer(s) reached `max_completion_length` be",
+    assert [warning[:63] for warning in warnings] == [
+        "1 of 6 answer(s) hold a thought between [THINK] and [/THINK], w",
+        "1 of 3 rejected answer(s) are empty, or a thought without an an",
+        "1 of 3 rejected answer(s) reached `max_completion_length` befor",
     ]
     options = AnswerOptions(40, progress=False, thinking_markers=("[THINK]", "[/THINK]"))
     assert len(convert_pairs(pairs, "preference", model, tokenizer, options).warnings) == 2
+
+
+def test_a_thought_without_an_answer_is_not_chosen(model, tokenizer, says):
+    says(
+        {"1?": "<think>Paris?", "Rome! 1?": "Rome.", "2?": "<think>Hm.</think> Paris.", "Rome! 2?": "<think>Rome?"}, []
+    )
+    pairs = [capital(f"{number}?", "Rome!") for number in (1, 2)]
+    found = convert_pairs(pairs, "preference", model, tokenizer, AnswerOptions(40, progress=False))
+    assert found.reasons() == {conversion.UNFINISHED: 1}
+    assert [of["prompt"] for of in found.rows] == [user("Rome! 2?")]
+    assert list(found.warnings) == ["1 of 1 rejected answer(s) are empty, or a thought without an answer."]
 
 
 def test_anchors_have_no_preference(model, tokenizer):

@@ -34,6 +34,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 # Why a pair is left out.
 PREFILLED = "the prompt ends with an assistant turn to continue, which TRL's formats cannot hold"
 EMPTY = "the clean answer is empty"
+UNFINISHED = "the clean answer is a thought without an answer after it"
 CUT = "the clean answer reached `max_completion_length` before its end"
 SAME_WORDS = "both answers are the same, word for word"
 SAME_ANSWER = "both answers say the same in other words"
@@ -78,6 +79,7 @@ class Conversion(NamedTuple):
 
 class _Reply(NamedTuple):
     text: str
+    said: str
     is_cut: bool
     grade: Grade
 
@@ -178,7 +180,7 @@ def convert_pairs(
 def _rejected_warnings(rejected: Sequence[_Reply]) -> list[str]:
     """Returns warnings of rejected answers that end otherwise than a reply does."""
     counts = {
-        "are empty": sum(not reply.text.strip() for reply in rejected),
+        "are empty, or a thought without an answer": sum(not reply.said.strip() for reply in rejected),
         "reached `max_completion_length` before their end, which TRL marks as one": sum(of.is_cut for of in rejected),
     }
     return [f"{count} of {len(rejected)} rejected answer(s) {what}." for what, count in counts.items() if count]
@@ -296,15 +298,17 @@ def _continuation(tokenizer: ProcessingClass, prompt_ids: list[int], answer: Ans
 def _graded(of_set: PairSet, answers: Sequence[Answer], options: AnswerOptions) -> list[_Reply]:
     said, markers = [answer.said for answer in answers], options.thinking_markers
     grades = grade_answers(of_set.rows, said, of_set.candidates, thinking_markers=markers)
-    return [_Reply(answer.text, answer.is_cut, grade) for answer, grade in zip(answers, grades, strict=True)]
+    return [
+        _Reply(answer.text, answer.said, answer.is_cut, grade) for answer, grade in zip(answers, grades, strict=True)
+    ]
 
 
 def _reason(clean: _Reply, perturbed: _Reply | None) -> str | None:
     """Returns why a pair is left out, or None."""
-    if not clean.text.strip():
-        return EMPTY
     if clean.is_cut:
         return CUT
+    if not clean.said.strip():
+        return EMPTY if not clean.text.strip() else UNFINISHED
     if perturbed is None:
         return None
     if clean.text.split() == perturbed.text.split():

@@ -366,6 +366,15 @@ def test_adapters_of_other_kinds_have_no_alpha(tmp_path):
     assert "| Adapter | VERA, rank 4 |" in text
 
 
+def test_weights_that_are_trained_beside_the_adapter(tmp_path):
+    adapter = LoraConfig(r=4, use_dora=True, use_rslora=True, modules_to_save=["lm_head"], bias="lora_only")
+    text, _ = card(make_trainer(tmp_path, make_model(), lora=adapter))
+    assert (
+        "| Adapter | DoRA, rank 4, alpha 8, rank-stabilised, and lm_head trained whole, and biases (lora_only) |"
+        in text
+    )
+
+
 @pytest.mark.parametrize("options", [{"init_lora_weights": "olora"}, {"bias": "all"}])
 def test_reference_with_an_adapter_that_changes_the_base(tmp_path, options):
     adapter = LoraConfig(r=4, target_modules="all-linear", **options)
@@ -392,6 +401,11 @@ def test_compositions_are_counted_by_all_their_names():
     kinds = ["authority/train-00+typos/train-03", "authority/train-00", "authority/train-01+typos/train-03"]
     facts = describe_data(Dataset.from_dict({"clean_prompt": ["a"] * 3, "perturbation": kinds}))
     assert facts["Perturbations"] == "authority+typos 2, authority 1 (3 wordings)"
+
+
+def test_pairs_without_a_perturbation_are_no_wording():
+    dataset = Dataset.from_list([{"clean_prompt": "a", "perturbation": of} for of in ("typos/train-00", None, None)])
+    assert describe_data(dataset)["Perturbations"] == "without a name 2, typos 1 (1 wordings)"
 
 
 def test_perturbation_names_cannot_break_the_table():

@@ -1,7 +1,9 @@
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from peft import LoraConfig, get_peft_model
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -9,10 +11,16 @@ from trl_consistency import ConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import context_length
 from trl_consistency.passes.reference import freeze_initial_policy
-from trl_consistency.trainer.run.checks import check_sharding
+from trl_consistency.trainer.run.checks import check_saves_whole, check_sharding
 
 
 LORA = LoraConfig(r=4, target_modules="all-linear")
+
+
+def zero(stage, gathers):
+    """What Accelerate's plugin for DeepSpeed shows of its config."""
+    options = {"stage": stage, "stage3_gather_16bit_weights_on_model_save": gathers}
+    return SimpleNamespace(zero_stage=stage, hf_ds_config=HfDeepSpeedConfig({"zero_optimization": options}))
 
 
 def make_trainer(model, fsdp=None, zero=None, **options):
@@ -172,3 +180,23 @@ def test_adapter_that_is_switched_after_the_trainer_was_made(tmp_path):
     trainer.model.set_adapter("other")
     with pytest.raises(ConsistencyError, match="has several adapters, and others than `default` are active"):
         trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("plugins", "message"),
+    [
+        ({"fsdp_plugin": SimpleNamespace(fsdp_version=2, state_dict_type="StateDictType.FULL_STATE_DICT")}, None),
+        (
+            {"fsdp_plugin": SimpleNamespace(fsdp_version=2, state_dict_type="StateDictType.SHARDED_STATE_DICT")},
+            "Set `fsdp_state_dict_type: FULL_STATE_DICT`",
+        ),
+        ({"deepspeed_plugin": zero(3, True)}, None),
+        ({"deepspeed_plugin": zero(3, False)}, "Set `zero3_save_16bit_model: true`"),
+        ({"deepspeed_plugin": zero(2, False)}, None),
+        ({}, None),
+    ],
+)
+def test_sharded_models_are_saved_with_their_weights(plugins, message):
+    accelerator = SimpleNamespace(state=SimpleNamespace(**{"fsdp_plugin": None, "deepspeed_plugin": None, **plugins}))
+    with pytest.raises(ConsistencyError, match=message) if message else nullcontext():
+        check_saves_whole(accelerator)

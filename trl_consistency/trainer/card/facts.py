@@ -26,8 +26,9 @@ from ..run.interruption import rows_per_step
 from ..run.other_sets import OF_ANOTHER_SET
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
-from .papers import cite, in_words, name_methods, name_without_paper
+from .papers import cite, name_methods, name_without_paper
 from .weights import trained_weights
+from .words import in_words, safe
 
 
 LIBRARIES = ("trl-consistency", "trl", "transformers", "peft", "torch", "datasets")
@@ -44,11 +45,11 @@ def describe_data(dataset: Any) -> dict[str, str]:
     if "perturbation" in dataset.column_names:
         # "suggested_answer/train-03" is wording 3 of a perturbation, "authority/train-03+typos/train-00" is a chain
         kinds = Counter(
-            "+".join(step.split("/")[0] for step in str(perturbation).split("+"))
+            "+".join(step.split("/")[0] for step in str(perturbation or "without a name").split("+"))
             for perturbation in dataset["perturbation"]
         )
-        wordings = len(set(dataset["perturbation"]))
-        shown = ", ".join(f"{_safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
+        wordings = len(set(dataset["perturbation"]) - {None})
+        shown = ", ".join(f"{safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
         more = f", {len(kinds) - MAX_PERTURBATIONS} more kinds" if len(kinds) > MAX_PERTURBATIONS else ""
         facts["Perturbations"] = f"{shown}{more} ({wordings} wordings)"
         if named := _name_wordings(dataset["perturbation"]):
@@ -69,7 +70,7 @@ def _name_wordings(perturbations: Iterable[Any]) -> str:
     for step in {step for perturbation in perturbations for step in str(perturbation).split("+")}:
         kind, _, number = step.partition("/")
         if number:
-            numbers.setdefault(_safe(kind), set()).add(_safe(number))
+            numbers.setdefault(safe(kind), set()).add(safe(number))
     named = [
         f"{kind} {', '.join(sorted(found)[:MAX_WORDINGS])}{' and more' if len(found) > MAX_WORDINGS else ''}"
         for kind, found in sorted(numbers.items())
@@ -254,7 +255,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     elif kept := best_step(trainer):
         facts["Kept"] = f"the weights of step {kept:,}, the best by `{args.metric_for_best_model}`"
     if is_peft_model(trainer.model) and trainer.changed_config:
-        keys = ", ".join(map(_safe, trainer.changed_config))
+        keys = ", ".join(map(safe, trainer.changed_config))
         facts["Base model's config"] = (
             f"changed in {keys}: on the model as its files are, the adapter does something else"
         )
@@ -337,7 +338,7 @@ def _target_description(trainer: Any) -> str:
 
 def _named(options: dict[str, Any]) -> list[str]:
     """Names further options of generation that are not off."""
-    return [f"{_safe(name)} {_safe(str(value))}" for name, value in options.items() if value not in (None, 1.0)]
+    return [f"{safe(name)} {safe(str(value))}" for name, value in options.items() if value not in (None, 1.0)]
 
 
 def _eval_results(trainer: Any) -> str:
@@ -357,7 +358,3 @@ def _hub_name(name: str | None) -> str | None:
     if not name or os.path.exists(name) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         return None
     return name
-
-
-def _safe(text: str) -> str:
-    return re.sub(r"[^\w .+-]", "", text)[:60]

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from .words import in_words
+
 
 _BIBTEX = """\
 @article{{{key},
@@ -86,8 +88,3 @@ def cite(methods: list[str]) -> str:
 def name_without_paper(methods: list[str]) -> str:
     """Returns the names of the methods without a paper, in words; empty if there are none."""
     return in_words([ORIGINS[method].name for method in methods if ORIGINS[method].paper is None])
-
-
-def in_words(parts: list[str]) -> str:
-    """Joins parts to `a, b and c`."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -5,6 +5,7 @@ from typing import Any
 from accelerate.utils import is_peft_model
 
 from ...models.sharding import shape_of
+from .words import in_words, safe
 
 
 MERGED = "since merged into the whole weights of this model"
@@ -14,12 +15,9 @@ def describe_weights(model: Any) -> dict[str, str]:
     """Returns the fact about what is trained of a model: its adapter, or the number of its own weights."""
     if is_peft_model(model):
         config = model.peft_config[model.active_adapters[0]]
-        numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
-        shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
-        kind = str(getattr(config.peft_type, "value", config.peft_type))
         bits = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
         quantised = f", on weights in {bits} bits" if bits else ""
-        return {"Adapter": f"{'LoRA' if kind == 'LORA' else kind}{shape}{quantised}"}
+        return {"Adapter": f"{_describe_adapter(config)}{quantised}"}
     sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in model.parameters()]
     trained = sum(size for size, is_trained in sizes if is_trained)
     return {"Trained weights": f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"}
@@ -34,3 +32,20 @@ def trained_weights(trainer: Any) -> dict[str, str]:
     if "Adapter" in facts and not is_peft_model(trainer.model):
         facts["Adapter"] += f", {MERGED}"
     return facts
+
+
+def _describe_adapter(config: Any) -> str:
+    """Describes an adapter's kind and size, and the weights that are trained beside it."""
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    if kind == "LORA":
+        kind = "DoRA" if config.use_dora else "LoRA"
+    numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
+    shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
+    shape += ", rank-stabilised" if getattr(config, "use_rslora", False) else ""
+    whole = sorted(map(safe, getattr(config, "modules_to_save", None) or ()))
+    bias = getattr(config, "bias", "none")
+    return (
+        f"{kind}{shape}"
+        + (f", and {in_words(whole)} trained whole" if whole else "")
+        + (f", and biases ({safe(bias)})" if bias != "none" else "")
+    )

@@ -158,6 +158,7 @@ def check_training_options(
     run (except for the differences in `resume_changed`), or if the optimizer or the schedule cannot be built.
     """
     args = trainer.args
+    check_saves_whole(trainer.accelerator)
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
     if checkpoint is not None and not is_sharded(trainer.accelerator):
         check_checkpoint(checkpoint, trainer.model)
@@ -195,6 +196,22 @@ def check_training_options(
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
     return checkpoint
+
+
+def check_saves_whole(accelerator: Any) -> None:
+    """Raises [`ConsistencyError`] if the accelerate config has a sharded model saved as a folder without weights."""
+    backend, state = DistributedBackend(accelerator), accelerator.state
+    wanted = ""
+    if backend.is_fsdp and "FULL_STATE_DICT" not in str(state.fsdp_plugin.state_dict_type):
+        wanted = "fsdp_state_dict_type: FULL_STATE_DICT"
+    gathers = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
+    if backend.is_zero3 and not state.deepspeed_plugin.hf_ds_config.get_value(gathers):
+        wanted = "zero3_save_16bit_model: true"
+    if wanted:
+        raise ConsistencyError(
+            "With this accelerate config the trained model would be saved without its weights: each process holds only a shard of "
+            f"them. Set `{wanted}` in it."
+        )
 
 
 def check_assigned(trainer: Any) -> None:
