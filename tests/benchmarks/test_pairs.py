@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,8 +20,8 @@ print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "MiB")
 """
 
 
-def build(tmp_path, sources):
-    path = tmp_path / f"questions-{sources}.jsonl"
+def write_questions(folder, sources):
+    path = Path(folder) / f"questions-{sources}.jsonl"
     with path.open("w") as file:
         for index in range(sources):
             choices = [f"the answer that is called number {index} and {letter}" for letter in "wxyz"]
@@ -30,6 +31,11 @@ def build(tmp_path, sources):
                 "answer": index % 4,
             }
             file.write(json.dumps(row) + "\n")
+    return path
+
+
+def build(tmp_path, sources):
+    path = write_questions(tmp_path, sources)
     out = tmp_path / str(sources)
     options = ["--dataset_name", str(path), "--output_dir", str(out), "--test_share", "0", "--pairs_per_source", "10"]
     names = ["sycophancy", "typos", "authority+case"]

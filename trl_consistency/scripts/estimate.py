@@ -94,11 +94,12 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     if args.memory is not None:
         found["largest_batch"] = largest_batch(outline, setup, int(args.memory * GIB))
     reason = uncounted(outline)
-    found["operations"] = None if reason else vars(count_step(outline, setup))
+    needed = None if reason else count_step(outline, setup)
+    found["operations"] = needed and {**vars(needed), "step": needed.step}
     found["not_counted"] = reason
-    if args.tflops is not None and not reason:
+    if args.tflops is not None and needed is not None:
         rate = args.tflops * 1e12 * args.utilisation
-        found["seconds"] = count_step(outline, setup).step * setup.gradient_accumulation_steps / rate
+        found["seconds"] = needed.step * setup.gradient_accumulation_steps / rate
     return found
 
 

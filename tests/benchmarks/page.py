@@ -1,0 +1,221 @@
+"""Writes docs/benchmarks.md and its plot from the results of `python -m tests.benchmarks.run`."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from tests.benchmarks.rows import RATIOS, ROWS
+from trl_consistency.files import write_by, write_text
+
+
+Results = dict[str, dict[str, Any]]
+
+# What the operations of torch's profiler do
+IN_WORDS = {
+    "aten::mm": "matrix products",
+    "aten::addmm": "matrix products",
+    "aten::addmm_": "matrix products",
+    "aten::bmm": "matrix products of attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "attention, forward",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": "attention, backward",
+    "aten::mul": "products of numbers",
+    "aten::add": "sums of numbers",
+    "aten::add_": "sums of numbers",
+    "aten::copy_": "copies",
+    "aten::cat": "joining tensors",
+    "aten::exp": "exponentials of the softmax",
+    "aten::_log_softmax": "the softmax over the vocabulary",
+    "aten::silu": "the MLPs' activation",
+    "aten::silu_backward": "the MLPs' activation, backward",
+    "aten::pow": "norms",
+    "aten::mean": "norms",
+    "aten::sum": "sums over a dimension",
+}
+
+INTRODUCTION = """# Benchmarks
+
+<!-- Written by `python -m tests.benchmarks.run`; to change this page, change `tests/benchmarks/page.py`. -->
+
+`make benchmark` measures all of this page again. Rivals run in the same minutes: each has a process of its own, and they take turns. Times are
+of one thread. They are medians, and half of the turns lie within the range in brackets. *CPU* is the processor's time, *wall* what a clock shows.
+*Times as long* is the median of the ratio in each turn, so that whatever else the machine does harms both alike. *Peak* is memory over what the
+process held before it made its model.
+
+The *floor* is what a step cannot do without: the operations that its shapes need, over the rate at which this machine multiplies matrices of these
+shapes, measured in the same minutes. Nothing that is computed twice counts as needed. So the *share of the floor* is 1 where nothing is wasted.
+"""
+
+
+def write_page(folder: Path) -> Path:
+    """Writes the page beside the folder of the results, and returns its path."""
+    full, quick, gpu = (_read(folder / name) for name in ("full", "quick", "gpu"))
+    page = folder.parent / "benchmarks.md"
+    sections = [INTRODUCTION.strip()]
+    if full:
+        sections += [_machine(full), *_plot_section(full, folder), *_ratio_sections(full), *_data_sections(full)]
+        sections += [_growth(full["growth"]["growth"])] if "growth" in full else []
+        sections += [_next(full)]
+    else:
+        sections.append("Nothing has been measured yet: run `make benchmark` on a machine that does nothing else.")
+    if quick:
+        sections.append(_quick(quick))
+    sections.append(_gpu(gpu))
+    write_text(page, "\n\n".join(sections) + "\n")
+    return page
+
+
+def _read(folder: Path) -> Results:
+    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _machine(results: Results) -> str:
+    of = next(iter(results.values()))["machine"]
+    versions = ", ".join(f"{name} {of[name]}" for name in ("torch", "trl", "transformers", "peft"))
+    loads = [row["machine"]["load"] for row in results.values() if row["machine"]["load"] is not None]
+    text = f"Machine: {of['processor']}, {of['cores']} cores; Python {of['python']}, {versions}."
+    if loads and max(loads) > 2:
+        text += f" **The machine was busy** (load up to {max(loads):.0f}): ratios can be read, seconds cannot."
+    return text
+
+
+def seconds(of: dict[str, float]) -> str:
+    """A median with its range, to three digits."""
+    return f"{of['median']:.3g} ({of['low']:.3g} to {of['high']:.3g})"
+
+
+def _ratio_sections(results: Results) -> list[str]:
+    sections = ["## Against others"]
+    for name in RATIOS:
+        if "rivals" not in results.get(name, {}):
+            continue
+        row = results[name]
+        shares = row.get("floor", {}).get("share", {})
+        head = ["", "CPU seconds", "wall seconds", "peak, MiB", "times as long as ours"]
+        lines = []
+        for rival, of in row["rivals"].items():
+            ratio = seconds(row["ratios"][rival]) if rival in row["ratios"] else ""
+            line = [rival, seconds(of["cpu"]), seconds(of["wall"]), f"{of['peak']:,.0f}", ratio]
+            lines.append([*line, f"{shares[rival]:.2f}"] if shares else line)
+        text = f"### {ROWS[name].about}\n\n{_table([*head, *(['share of the floor'] if shares else [])], lines)}"
+        if shares:
+            rate = row["floor"]["rate"]
+            text += (
+                f"\n\nA step needs {row['floor']['operations'] / 1e9:,.0f} GFLOP, and the machine multiplies at "
+                f"{rate['median'] / 1e9:.0f} GFLOP/s. {_where(row)}"
+            )
+        sections.append(text)
+    return sections
+
+
+def _where(row: dict[str, Any]) -> str:
+    """Says where the time of our step goes."""
+    shares: dict[str, float] = {}
+    for operation, share in next(iter(row["rivals"].values())).get("profile", {}).items():
+        words = IN_WORDS.get(operation, f"`{operation}`")
+        shares[words] = shares.get(words, 0) + share
+    listed = ", ".join(f"{words} {share:.0%}" for words, share in sorted(shares.items(), key=lambda of: -of[1]))
+    return f"Our time goes into {listed}." if listed else ""
+
+
+def _data_sections(results: Results) -> list[str]:
+    sections = ["## Commands and data"]
+    for name, row in ROWS.items():
+        if name in RATIOS or name not in results:
+            continue
+        if "missing" in results[name]:
+            sections.append(f"**{row.about}** has not been measured: {results[name]['missing']}.")
+            continue
+        head = ["", "CPU seconds", "wall seconds", "peak, MiB"]
+        lines = [
+            [rival, seconds(of["cpu"]), seconds(of["wall"]), f"{of['peak']:,.0f}"]
+            for rival, of in results[name]["rivals"].items()
+        ]
+        sections.append(f"### {row.about}\n\n{_table(head, lines)}")
+    return sections
+
+
+def _growth(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            name,
+            " / ".join(f"{of:.2g}" for of in grown["seconds"]),
+            f"{grown['exponent']:.2f}",
+            f"{grown['expected']:.2f}",
+        ]
+        for name, grown in found.items()
+    ]
+    head = ["what grows", "CPU seconds at 1, 2 and 4 times", "exponent", "of the needed operations"]
+    return (
+        "## Growth\n\nOPCT's step while one thing grows and all else stays. An exponent of 1 says that twice as much takes "
+        f"twice as long.\n\n{_table(head, rows)}"
+    )
+
+
+def _next(results: Results) -> str:
+    """Names what is farthest from its floor, and what grows faster than it should."""
+    shares = {
+        name: row["floor"]["share"][next(iter(row["rivals"]))] for name, row in results.items() if "floor" in row
+    }
+    lines = []
+    if shares:
+        name = min(shares, key=lambda of: shares[of])
+        lines.append(f"- `{name}` is farthest from its floor: {shares[name]:.2f}. {_where(results[name])}")
+    for name, grown in results.get("growth", {}).get("growth", {}).items():
+        if grown["exponent"] > grown["expected"] + 0.15:
+            lines.append(
+                f"- With *{name}* the step grows by an exponent of {grown['exponent']:.2f}, and {grown['expected']:.2f} would do."
+            )
+    return "\n".join(["## What to improve next", "", *(lines or ["- Nothing stands out."])])
+
+
+def _plot_section(results: Results, folder: Path) -> list[str]:
+    bars = [(name, rival, of) for name in RATIOS for rival, of in results.get(name, {}).get("ratios", {}).items()]
+    if not bars:
+        return []
+    picture = Figure(figsize=(8, 0.5 * len(bars) + 1.2), layout="constrained")
+    axes = picture.add_subplot()
+    for place, (_, _, of) in enumerate(bars):
+        axes.plot([of["low"], of["high"]], [place, place], color="#4c72b0", linewidth=3, alpha=0.5)
+        axes.plot(of["median"], place, "o", color="#4c72b0")
+    axes.set_yticks(range(len(bars)), [f"{name}: {rival}" for name, rival, _ in bars])
+    axes.invert_yaxis()
+    axes.axvline(1, color="0.6", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_xlabel("times as long as ours (CPU time; the line is as long as ours)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", color="0.9", which="both")
+    write_by(folder / "ratios.png", lambda place: picture.savefig(place, dpi=110))
+    return [f"![How many times as long rivals take]({folder.name}/ratios.png)"]
+
+
+def _quick(results: Results) -> str:
+    rows = [
+        [f"`{name}`", rival, seconds(of)]
+        for name, row in results.items()
+        for rival, of in row.get("ratios", {}).items()
+    ]
+    return (
+        "## The guard against slipping\n\n`make benchmark QUICK=1` measures these ratios again on a small model, and warns where one is worse "
+        f"than this beyond the spread.\n\n{_table(['row', 'rival', 'times as long as ours'], rows)}"
+    )
+
+
+def _gpu(results: Results) -> str:
+    if not results:
+        return "## GPUs\n\nNobody has had a device yet. `make gpu` measures this section: pieces of under nine minutes each, which go on after a kill."
+    rows = []
+    for name, piece in results.items():
+        for figure, value in piece["figures"].items():
+            rows.append(
+                [f"`{name}`", piece["device"], figure, f"{value:.3g}" if isinstance(value, float) else str(value)]
+            )
+    return f"## GPUs\n\n{_table(['piece', 'device', 'what', 'figure'], rows)}"

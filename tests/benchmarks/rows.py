@@ -1,0 +1,208 @@
+"""The rows of the benchmark: what is measured, and against whom."""
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from datasets import Dataset
+from transformers import GenerationConfig
+
+from tests.benchmarks import steps, training
+from tests.benchmarks.sizes import Size
+from tests.benchmarks.turns import Turns
+from trl_consistency.cli import COMMANDS
+
+
+@dataclass
+class Made:
+    """A rival that is ready: `run` does one step, or trains with a callback that takes the turns."""
+
+    run: Callable[[], Any]
+    facts: dict[str, Any] = field(default_factory=dict)
+    trains: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured. The first rival is the one that others are compared with: ours."""
+
+    name: str
+    about: str
+    rivals: Callable[[Size], tuple[str, ...]]
+    make: Callable[[str, Size, Turns], Made]
+    missing: Callable[[], str] = lambda: ""  # why it cannot be measured here
+    most_turns: int = 100
+
+
+def _step(make: Callable[[str, Size], tuple[Callable[[], Any], dict[str, Any]]]) -> Callable[..., Made]:
+    return lambda rival, size, turns: Made(*make(rival, size))
+
+
+def _training(make: Callable[[str, Size, Turns], Callable[[], Any]]) -> Callable[..., Made]:
+    return lambda rival, size, turns: Made(make(rival, size, turns), trains=True)
+
+
+def _rivals(*names: str) -> Callable[[Size], tuple[str, ...]]:
+    return lambda size: names
+
+
+def _rows_of_data(size: Size) -> tuple[str, ...]:
+    return tuple(str(rows) for rows in size.rows)
+
+
+# Answers
+
+
+def _answering(generate: Callable[[Any, Any, Size, int], Any]) -> Callable[[str, Size, Turns], Made]:
+    """Short answers of a small model to many prompts, in batches or one at a time."""
+
+    def make(rival: str, size: Size, turns: Turns) -> Made:
+        model = size.model().eval()
+        batch = 1 if rival == "one at a time" else 64
+        return Made(lambda: generate(model, training.word_tokenizer(size.vocabulary), size, batch))
+
+    return make
+
+
+def _generate_targets(model: Any, tokenizer: Any, size: Size, batch: int) -> None:
+    from trl_consistency.generation.targets import generate_targets
+
+    prompts = training.random_ids(64, size.pairs[1] // 4, size.vocabulary)
+    options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": 1}
+    config = GenerationConfig(max_new_tokens=8, min_new_tokens=8, **options)
+    generate_targets(model, prompts, config, batch, seed=0, progress=False)
+
+
+def _evaluate(model: Any, tokenizer: Any, size: Size, batch: int) -> None:
+    from trl_consistency.evaluation import generate_answers
+
+    prompts = [training.text(ids) for ids in training.random_ids(64, size.pairs[1] // 4, size.vocabulary)]
+    generate_answers(model, tokenizer, prompts, max_new_tokens=8, batch_size=batch, progress=False)
+
+
+# Data
+
+
+def _prepare(rival: str, size: Size, turns: Turns) -> Made:
+    from trl_consistency.data.prepare import align_pairs, prepare_pairs
+
+    tokenizer = training.word_tokenizer(size.vocabulary)
+    data = training.word_pairs(int(rival), 40, 8, size.vocabulary)
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Dataset.from_list(data.to_list())
+            copy.save_to_disk(folder)
+            prepared = prepare_pairs(Dataset.load_from_disk(folder), tokenizer, "train_dataset")
+            align_pairs(prepared, tokenizer, "train_dataset", kinds=("suffix",))
+
+    return Made(run, {"rows": int(rival)})
+
+
+def _lint(rival: str, size: Size, turns: Turns) -> Made:
+    from trl_consistency.data.lint import lint_pairs
+
+    rows = training.word_pairs(int(rival), 40, 8, size.vocabulary).to_list()
+    tokenizer = training.word_tokenizer(size.vocabulary)
+    return Made(lambda: lint_pairs(rows, tokenizer), {"rows": int(rival)})
+
+
+def _pairs(rival: str, size: Size, turns: Turns) -> Made:
+    from tests.benchmarks.test_pairs import write_questions
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            questions = write_questions(folder, max(int(rival) // 10, 1))
+            options = ["--output_dir", f"{folder}/out", "--test_share", "0", "--pairs_per_source", "10"]
+            names = ["sycophancy", "typos", "authority+case"]
+            _command("pairs", "--dataset_name", str(questions), *options, "--perturbations", *names)
+
+    return Made(run, {"rows": int(rival)})
+
+
+def _command(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "trl_consistency.cli", *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def _vllm(rival: str, size: Size, turns: Turns) -> Made:
+    raise NotImplementedError("`make vllm-test` has the environment in which this row can be written.")
+
+
+ROWS = {
+    of.name: of
+    for of in (
+        Row(
+            "opct_step",
+            "OPCT's optimization step (forward and backward, rollouts given), against TRL's `DistillationTrainer`",
+            _rivals("ours", "TRL"),
+            _step(steps.rollout_step),
+        ),
+        Row(
+            "opct_training",
+            "OPCT's whole step with its rollouts, against TRL's `DistillationTrainer` and its SDFT trainer",
+            _rivals("ours", "TRL", "SDFT"),
+            _training(training.on_policy),
+            most_turns=5,
+        ),
+        Row(
+            "act_step",
+            "ACT's step, against the whole model with `output_hidden_states`",
+            _rivals("ours", "whole model"),
+            _step(steps.activation_step),
+        ),
+        Row(
+            "bct_training",
+            "BCT's whole step, against TRL's `SFTTrainer` on the same tokens",
+            _rivals("ours", "SFTTrainer"),
+            _training(training.supervised),
+        ),
+        Row(
+            "bct_step",
+            "BCT's forward and backward alone, against the plain model with `labels`",
+            _rivals("ours", "whole model"),
+            _step(steps.supervised_step),
+        ),
+        Row(
+            "kl_step",
+            "KL's step, against all logits of both sides and torch's `kl_div`",
+            _rivals("ours", "all logits"),
+            _step(steps.divergence_step),
+        ),
+        Row(
+            "targets",
+            "64 targets of 8 tokens in batches, against one at a time",
+            _rivals("batches", "one at a time"),
+            _answering(_generate_targets),
+            most_turns=5,
+        ),
+        Row(
+            "evaluate",
+            "64 answers of 8 tokens in batches, against one at a time",
+            _rivals("batches", "one at a time"),
+            _answering(_evaluate),
+            most_turns=5,
+        ),
+        Row("prepare", "Rendering and aligning pairs, by rows", _rows_of_data, _prepare, most_turns=3),
+        Row("lint", "`lint`, by rows", _rows_of_data, _lint, most_turns=3),
+        Row("pairs", "`pairs`, by pairs that are made, its start included", _rows_of_data, _pairs, most_turns=3),
+        Row(
+            "start",
+            "`--help` of each command: its start",
+            lambda size: tuple(COMMANDS),
+            lambda rival, size, turns: Made(lambda: _command(rival, "--help")),
+            most_turns=5,
+        ),
+        Row(
+            "vllm",
+            "Targets by vLLM, against transformers",
+            _rivals("vLLM", "transformers"),
+            _vllm,
+            missing=lambda: "not written yet" if importlib.util.find_spec("vllm") else "vLLM is not installed",
+        ),
+    )
+}
+RATIOS = ("opct_step", "opct_training", "act_step", "bct_training", "bct_step", "kl_step", "targets", "evaluate")

@@ -1,0 +1,174 @@
+"""
+Measures the rows of docs/benchmarks.md, and writes the page.
+
+```bash
+python -m tests.benchmarks.run                   # all: under 90 minutes of an idle machine with two cores
+python -m tests.benchmarks.run --only opct_step  # some rows
+python -m tests.benchmarks.run --quick           # five minutes: warns of ratios that have slipped, writes nothing
+```
+
+A row is written as soon as it is measured. A killed command goes on with the rows that are missing; `--again` measures
+all of them anew.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.benchmarks import floor
+from tests.benchmarks.growth import measure_growth
+from tests.benchmarks.page import write_page
+from tests.benchmarks.rows import RATIOS, ROWS, Row
+from tests.benchmarks.sizes import SIZES, Size
+from tests.benchmarks.turns import Worker
+from trl_consistency.errors import ConsistencyError, did_you_mean, ends_with_message
+from trl_consistency.files import write_text
+
+
+FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
+PACKAGES = ("torch", "trl", "transformers", "peft", "trl-consistency")
+
+
+def measure_row(row: Row, size: Size) -> dict[str, Any]:
+    """Lets all rivals of a row take turns. Returns figures of each, and their ratios to the first."""
+    if reason := row.missing():
+        return {"missing": reason}
+    names = row.rivals(size)
+    workers = {name: Worker(row.name, name, size.name) for name in names}
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    products = workers[names[0]].facts.get("products")
+    rates = []
+    for turn in range(min(size.turns, row.most_turns) + 1):
+        # Each begins as often as the others, so that what a rival leaves in the caches harms all alike.
+        for place in range(len(names)):
+            name = names[(turn + place) % len(names)]
+            took = workers[name].step()
+            if turn:  # the first warms up
+                taken[name].append(took)
+        if products and turn:
+            rates.append(floor.rate(products, 1))
+    rivals = {}
+    for name, worker in workers.items():
+        of = {key: spread([took[key] for took in taken[name]]) for key in ("cpu", "wall")}
+        rivals[name] = {**of, **worker.end()}
+    found: dict[str, Any] = {"rivals": rivals}
+    others = names[1:] if row.name in RATIOS else ()
+    found["ratios"] = {name: ratio(taken[names[0]], taken[name]) for name in others}
+    if products:
+        needed, rate = workers[names[0]].facts["operations"], spread(rates)
+        found["floor"] = {
+            "operations": needed,
+            "rate": rate,
+            "share": {name: needed / rate["median"] / of["cpu"]["median"] for name, of in rivals.items()},
+        }
+    return found
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Returns the median, and the quartiles, between which half of the values lie."""
+    ordered = sorted(values)
+    quarter = (len(ordered) - 1) / 4
+    return {"median": median(ordered), "low": _at(ordered, quarter), "high": _at(ordered, 3 * quarter)}
+
+
+def _at(ordered: list[float], place: float) -> float:
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def ratio(ours: list[dict[str, float]], others: list[dict[str, float]]) -> dict[str, float]:
+    """
+    Returns how many times as long a rival takes: the median over the turns, in each of which both ran one after the
+    other, and the quartiles.
+    """
+    return spread([other["cpu"] / own["cpu"] for own, other in zip(ours, others, strict=True)])
+
+
+def slipped(committed: dict[str, float], found: dict[str, float]) -> bool:
+    """Whether a ratio is lower than the committed one, beyond the spread of both."""
+    return found["high"] < committed["low"]
+
+
+def machine() -> dict[str, Any]:
+    """Returns what the figures depend on."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "processor": name,
+        "cores": os.cpu_count(),
+        "load": load,
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
+
+
+def measure_all(folder: Path, size: Size, only: list[str], again: bool) -> None:
+    """Measures rows, and writes each into a file of its own."""
+    for name in only or [*ROWS, "growth"]:
+        file = folder / size.name / f"{name}.json"
+        if file.exists() and not again:
+            continue
+        print(f"{size.name}: {name} ...", flush=True)
+        found = measure_growth(size) if name == "growth" else measure_row(ROWS[name], size)
+        write_text(file, json.dumps({"machine": machine(), **found}, indent=1) + "\n")
+
+
+def compare(folder: Path, size: Size, only: list[str]) -> list[str]:
+    """Measures ratios again. Returns a line for each that is worse than the committed one."""
+    warnings = []
+    for name in only or RATIOS:
+        file = folder / size.name / f"{name}.json"
+        if not file.exists():
+            print(f"{name}: there is no committed figure to compare with")
+            continue
+        committed, found = json.loads(file.read_text()), measure_row(ROWS[name], size)
+        for rival, before in committed["ratios"].items():
+            now = found["ratios"][rival]
+            print(f"{name}, {rival}: {now['median']:.2f} times as long as ours, committed {before['median']:.2f}")
+            if slipped(before, now):
+                warnings.append(
+                    f"warning: {name}: {rival} takes {now['median']:.2f} times as long as ours, and took "
+                    f"{before['median']:.2f} times ({before['low']:.2f} to {before['high']:.2f})"
+                )
+    return warnings
+
+
+@ends_with_message()
+def main(args: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m tests.benchmarks.run", description=__doc__.strip().partition("\n")[0])
+    parser.add_argument("--only", nargs="*", default=[], metavar="ROW", help=f"rows: {', '.join(ROWS)}, growth")
+    parser.add_argument(
+        "--quick", action="store_true", help="compare ratios with the committed ones, and write nothing"
+    )
+    parser.add_argument("--again", action="store_true", help="measure again what is there already")
+    parser.add_argument("--sizes", nargs="*", default=["full", "quick"], choices=SIZES, metavar="SIZE")
+    parser.add_argument("--output_dir", type=Path, default=FOLDER, help="folder of the results (%(default)s)")
+    parsed = parser.parse_args(args)
+    for name in parsed.only:
+        if name not in {*ROWS, "growth"}:
+            raise ConsistencyError(f"`--only`: there is no row {name}.{did_you_mean(name, [*ROWS, 'growth'])}")
+    if parsed.quick:
+        warnings = compare(parsed.output_dir, SIZES["quick"], [name for name in parsed.only if name in RATIOS])
+        print("\n".join(warnings) or "No ratio has slipped.")
+        sys.exit(1 if warnings else 0)
+    for name in parsed.sizes:
+        # At the small size only what the guard compares
+        rows = parsed.only or (list(RATIOS) if name == "quick" else [])
+        measure_all(parsed.output_dir, SIZES[name], rows, parsed.again)
+    print(f"Written: {write_page(parsed.output_dir)}")
+
+
+if __name__ == "__main__":
+    main()

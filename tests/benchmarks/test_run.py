@@ -1,0 +1,130 @@
+"""The benchmark itself at a tiny size: each row runs, and the page is made of what it finds."""
+
+import json
+
+import pytest
+
+from tests.benchmarks import page, run
+from tests.benchmarks.growth import DIMENSIONS, exponent, measure_growth
+from tests.benchmarks.rows import RATIOS, ROWS
+from tests.benchmarks.sizes import SIZES
+
+
+TINY = SIZES["tiny"]
+
+
+def result(cpu, peak=100.0):
+    return {
+        "cpu": {"median": cpu, "low": cpu, "high": cpu},
+        "wall": {"median": cpu, "low": cpu, "high": cpu},
+        "peak": peak,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in ("start", "pairs")])
+def test_each_row_runs(name):
+    found = run.measure_row(ROWS[name], TINY)
+    if "missing" in found:
+        pytest.skip(found["missing"])
+    assert tuple(found["rivals"]) == ROWS[name].rivals(TINY)
+    for of in found["rivals"].values():
+        assert 0 < of["cpu"]["low"] <= of["cpu"]["median"] <= of["cpu"]["high"]
+        assert of["peak"] > 0
+    if name in RATIOS:
+        assert set(found["ratios"]) == set(ROWS[name].rivals(TINY)[1:])
+    if name.endswith("_step"):
+        # Some thousand operations take no time beside the calls of the functions that do them.
+        assert 0 < found["floor"]["share"]["ours"] < 1
+
+
+@pytest.mark.slow
+def test_growth():
+    found = measure_growth(TINY)["growth"]
+    assert set(found) == set(DIMENSIONS)
+    assert found["layers"]["expected"] == pytest.approx(1, abs=0.3)
+
+
+def test_the_exponent_of_a_power_is_found():
+    assert exponent((1, 2, 4), [3.0, 12.0, 48.0]) == pytest.approx(2)
+
+
+def test_spread_and_ratio():
+    assert run.spread([1, 2, 3, 4, 5]) == {"median": 3, "low": 2, "high": 4}
+    found = run.ratio([{"cpu": 1.0}, {"cpu": 2.0}, {"cpu": 4.0}], [{"cpu": 2.0}, {"cpu": 4.0}, {"cpu": 8.0}])
+    assert found == {"median": 2, "low": 2, "high": 2}  # a busy machine slows down both
+
+
+def test_a_killed_run_goes_on(tmp_path, monkeypatch):
+    measured = []
+
+    def measure(row, size):
+        measured.append(row.name)
+        if row.name == "kl_step" and len(measured) < 4:
+            raise KeyboardInterrupt
+        return {"rivals": {"ours": result(1.0)}, "ratios": {}}
+
+    monkeypatch.setattr(run, "measure_row", measure)
+    only = ["act_step", "kl_step"]
+    with pytest.raises(KeyboardInterrupt):
+        run.measure_all(tmp_path, TINY, only, again=False)
+    with pytest.raises(KeyboardInterrupt):
+        run.measure_all(tmp_path, TINY, only, again=False)
+    run.measure_all(tmp_path, TINY, only, again=False)
+    assert measured == ["act_step", "kl_step", "kl_step", "kl_step"]
+
+
+@pytest.mark.parametrize(("now", "warns"), [(2.9, False), (2.2, True), (4.0, False)])
+def test_the_guard_warns_of_what_slips_beyond_its_spread(tmp_path, monkeypatch, capsys, now, warns):
+    file = tmp_path / "quick" / "act_step.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"ratios": {"whole model": {"median": 3.0, "low": 2.8, "high": 3.2}}}))
+    ratio = {"median": now, "low": now - 0.1, "high": now + 0.1}
+    monkeypatch.setattr(run, "measure_row", lambda row, size: {"ratios": {"whole model": ratio}})
+    with pytest.raises(SystemExit) as end:
+        run.main(["--quick", "--only", "act_step", "--output_dir", str(tmp_path)])
+    assert end.value.code == (1 if warns else 0)
+    assert ("warning: act_step" in capsys.readouterr().out) == warns
+
+
+def test_an_unknown_row_is_refused():
+    with pytest.raises(SystemExit, match="Did you mean `act_step`"):
+        run.main(["--only", "act_stp"])
+
+
+def test_the_page(tmp_path):
+    folder = tmp_path / "benchmarks"
+    (folder / "full").mkdir(parents=True)
+    machine = {
+        "processor": "A",
+        "cores": 2,
+        "load": 0.5,
+        "python": "3",
+        "torch": "1",
+        "trl": "2",
+        "transformers": "3",
+        "peft": "4",
+    }
+    rows = {
+        "act_step": {
+            "rivals": {
+                "ours": {**result(2.0), "profile": {"aten::mm": 0.6, "aten::addmm": 0.2}},
+                "whole model": result(6.0),
+            },
+            "ratios": {"whole model": {"median": 3.0, "low": 2.9, "high": 3.1}},
+            "floor": {"operations": 8e9, "rate": {"median": 8e9}, "share": {"ours": 0.5, "whole model": 0.17}},
+        },
+        "growth": {"growth": {"layers": {"seconds": [1, 2, 6], "exponent": 1.3, "expected": 1.0}}},
+        "vllm": {"missing": "vLLM is not installed"},
+    }
+    for name, row in rows.items():
+        (folder / "full" / f"{name}.json").write_text(json.dumps({"machine": machine, **row}))
+    text = page.write_page(folder).read_text()
+    assert "| whole model | 6 (6 to 6) | 6 (6 to 6) | 100 | 3 (2.9 to 3.1) | 0.17 |" in text
+    assert "Our time goes into matrix products 80%." in text
+    assert "`act_step` is farthest from its floor: 0.50." in text
+    assert "With *layers* the step grows by an exponent of 1.30, and 1.00 would do." in text
+    assert "vLLM is not installed" in text
+    assert "Nobody has had a device yet." in text
+    assert "busy" not in text
+    assert (folder / "ratios.png").stat().st_size > 1000

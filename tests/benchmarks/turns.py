@@ -1,0 +1,94 @@
+"""
+Rivals in processes of their own, which take turns.
+
+Each process holds one rival and waits for a line on its input before each step. So rivals are interleaved, and whatever
+else runs on the machine slows down all of them; and none sees the memory that another one has freed.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+ROOT = Path(__file__).parents[2]
+_WHO = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+
+
+class Worker:
+    """A process that steps when it is told to: `python -m tests.benchmarks.worker ROW RIVAL SIZE`."""
+
+    def __init__(self, row: str, rival: str, size: str):
+        environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **os.environ}
+        command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.worker", row, rival, size]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.facts = self._read()  # what the row says of itself before its first step
+
+    def step(self) -> dict[str, float]:
+        """Lets the process take a step. Returns its CPU time and wall time in seconds."""
+        return self._ask("step")
+
+    def end(self) -> dict[str, Any]:
+        """Ends the process. Returns its peak memory in MiB, and where its time went."""
+        found = self._ask("end")
+        self.process.wait()
+        return found
+
+    def _ask(self, word: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        print(word, file=self.process.stdin, flush=True)
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("benchmark "):  # libraries print, too
+                return json.loads(line.removeprefix("benchmark "))
+        raise RuntimeError(f"the process ended with status {self.process.wait()}")
+
+
+class Turns:
+    """The other end, inside the process: `for _ in turns: step()`."""
+
+    def __init__(self) -> None:
+        self.start = (0.0, 0.0)
+        self.before = _peak()
+
+    def say(self, found: dict[str, Any]) -> None:
+        print("benchmark", json.dumps(found), flush=True)
+
+    def wait(self) -> bool:
+        """Waits for the next turn. Returns False if there is none."""
+        goes_on = sys.stdin.readline().strip() == "step"
+        self.start = _cpu(), time.perf_counter()
+        return goes_on
+
+    def done(self) -> None:
+        """Tells what the turn took."""
+        cpu, wall = self.start
+        self.say({"cpu": _cpu() - cpu, "wall": time.perf_counter() - wall})
+
+    def __iter__(self) -> Iterator[None]:
+        while self.wait():
+            yield
+            self.done()
+
+    def end(self, **more: Any) -> None:
+        """Tells the peak over what the process held before it made its model."""
+        self.say({"peak": _peak() - self.before, **more})
+
+
+def _cpu() -> float:
+    """CPU time of this process and of those that it has started and waited for."""
+    return sum(of.ru_utime + of.ru_stime for of in map(resource.getrusage, _WHO))
+
+
+def _peak() -> float:
+    return max(resource.getrusage(who).ru_maxrss for who in _WHO) / 1024
