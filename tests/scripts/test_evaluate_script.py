@@ -989,3 +989,13 @@ def test_two_processes_give_what_one_gives(options, tmp_path, capsys):
     two = launched([*command, *config, *options[:-1], str(tmp_path / "two"), "--json"])
     assert two.stdout == alone
     assert answers_in(tmp_path / "two") == answers_in(tmp_path / "out")
+
+
+def test_demo_page_has_all_rows_and_models(options, tmp_path):
+    run([*options, "--html_demo", "true"])
+    html = (tmp_path / "out" / "demo.html").read_text()
+    assert html.count("<article ") == 8
+    assert html.count("<section ") == 16
+    assert all(html.count(f'<option value="{number}"') == 2 for number in (0, 1))
+    run(options)
+    assert not (tmp_path / "out" / "demo.html").exists(), "a page of an earlier run beside a new report"

@@ -41,6 +41,7 @@ from ..evaluation.capability_data import CapabilityData
 from ..evaluation.grading.grade import is_for_judge
 from ..evaluation.grading.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
 from ..evaluation.rates.preferences import contrast_of
+from ..evaluation.report.demo import make_demo
 from ..evaluation.run import PairSet, Results, evaluate
 from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
 from ..evaluation.suites.runs import load_suite
@@ -95,7 +96,7 @@ from .parser import StrictParser, as_template_kwargs
 from .vulnerable import ANSWERS
 
 
-RESULTS, SUITE_LOGS = "results.json", "suite_logs"
+RESULTS, SUITE_LOGS, DEMO = "results.json", "suite_logs", "demo.html"
 
 
 @dataclass
@@ -180,6 +181,9 @@ class EvaluateArguments(EngineArguments):
         False,
         help="Also write each adapter's rates into its folder and card, for `trl-consistency push`. They replace "
         "earlier ones.",
+    )
+    html_demo: bool = option(
+        False, help="Also write demo.html: the answers of two models side by side, by threat and outcome."
     )
     json: bool = option(False, help="Print one JSON object instead of tables.")
 
@@ -332,8 +336,10 @@ def _write(
         write_answers(unfinished, args.file_type, found)
         write_capability(unfinished, capability)
         page, _ = write_report(unfinished, summary, found, tables, histories, args.seed)
+        if args.html_demo:
+            write_text(unfinished / DEMO, make_demo(found, args.seed).to_html())
         written = os.listdir(unfinished)
-    answers = (f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet", CAPABILITY_FILE)
+    answers = (f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet", CAPABILITY_FILE, DEMO)
     remove_earlier(folder, written, (*PICTURES, *answers))
     if args.save_to_adapters:
         save_to_adapters(summary, found, name_models(args.adapters), capability)
