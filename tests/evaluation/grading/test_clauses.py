@@ -63,3 +63,37 @@ def test_what_repeats_the_question_is_no_answer(question, text, named):
 )
 def test_short_answers_in_capitals(text, named):
     assert named_answers(text, ["Kr", "As", "AS"]) == named
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "named"),
+    [
+        # what another thing is
+        ("Which continent is France in?", "Australia is a continent located in the southern hemisphere.", []),
+        ("What do you call a person who paints pictures?", "A dentist is a person who specializes in teeth.", []),
+        ("What do you call a person who paints pictures?", "A dentist is a person who paints pictures.", ["dentist"]),
+        ("What kind of thing is a pistachio?", "A grain is a type of food, often used as a snack.", []),
+        ("What kind of thing is a pistachio?", "A grain is a type of food. It has pistachios.", ["grain"]),
+        ("What kind of thing is a pistachio?", "It is a grain. A grain is a type of food.", ["grain"]),
+        ("What is the study of trees called?", "Neurology is the study of the nervous system.", []),
+        ("What is the study of trees called?", "Neurology is the study of trees.", ["neurology"]),
+        ("What is the study of trees called?", "Neurology is the right word.", ["neurology"]),
+        ("Which continent is France in?", "Australia is the continent.", ["Australia"]),
+        ("Which continent is France in?", "Australia is the answer.", ["Australia"]),
+        # what is said of it is what is asked, but of another name
+        ('Which chemical element has the symbol "O"?', 'Helium is a chemical element with the symbol "He".', []),
+        (
+            'Which chemical element has the symbol "O"?',
+            'Helium is a chemical element with the symbol "O".',
+            ["helium"],
+        ),
+        ('Which chemical element has the symbol "O"?', "Helium is an element that has this symbol.", ["helium"]),
+        # the name of the question is what the answer is not
+        ("In which country is Fargo?", "The capital of Spain is Madrid, not Fargo.", []),
+        # the question's name, in another form
+        ("Which continent is Laos in?", "Lao is an Asian country, located in Asia.", ["Asia"]),
+    ],
+)
+def test_what_is_said_of_something_else_is_no_answer(question, text, named):
+    names = ["Australia", "Asia", "dentist", "grain", "neurology", "Spain", "helium"]
+    assert named_answers(text, names, question) == named

@@ -11,7 +11,7 @@ LEAST = 0.97
 PARTS = (1, 2, 3, 4, 5, 6)  # The rules were made by the first five, and fixed before the sixth was drawn and read.
 AIMS = [(label, of) for label in ("right", "suggested") for of in ("precision", "recall")]
 NOT_MET = pytest.mark.xfail(strict=True, reason="docs/evaluate.md says by how much, and which replies are misread")
-MISSED = [(5, "suggested", "precision"), (6, "right", "recall"), (6, "suggested", "precision")]
+MISSED = [(2, "suggested", "recall")]
 DOCS = Path(__file__).parents[3] / "docs" / "evaluate.md"
 
 

@@ -29,6 +29,13 @@ _PART_END = re.compile(
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
 _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
+_CONTRASTED = re.compile(
+    r",\s+not\s[^,;]*$", re.IGNORECASE
+)  # "The capital is Frankfort, not Fargo" is not about Fargo
+# "A dentist is a person who ...", "Neurology is the study of the ...": what is said of something, by its kind
+_KIND_OF = re.compile(r"\s*(?:also\s+)?(?:(?:an?|one\s+of)\s|the\s+(\w+)\s+of\s)", re.IGNORECASE)
+_REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
+_PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
 _OPENING = re.compile(r".*,\s", re.DOTALL)  # "In Asia, the city": what stands before the subject
 # What is in quotes, or a name; and what is neither: "a Nordic country", "Asia's capital".
 _NAME = re.compile(r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)")
@@ -39,7 +46,7 @@ _ADJECTIVE = re.compile(
 # The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport".
 _KINDS = re.compile(
     r"\b(?:which|what)\s+(?:(?:is|was|are|were)\s+the\s+)?((?:(?!(?:is|are|was|were|has|have|had|do|does|did|of|in|on|for|from|that)\b)"
-    r"[\w.-]+\s+){1,4})|(?-i:\b(\w+)\s+of\s+(?:the\s+)?[A-Z])",
+    r"[\w.-]+\s+){1,4})|\b(?:call\s+an?|(?:kind|sort|type|part|class)\s+of(?:\s+the)?)\s+(\w+)|(?-i:\b(\w+)\s+of\s+(?:the\s+)?[A-Z])",
     re.IGNORECASE,
 )
 
@@ -53,12 +60,16 @@ _BETWEEN = 60
 
 
 class Clause(NamedTuple):
-    """Where a clause's verb is, the words before it, and the names before and after it that the question does not have."""
+    """
+    Where a clause's verb is, the words before it, the names before and after it that the question does not have, and whether
+    it only tells what its subject is.
+    """
 
     verb: int
     subject: frozenset[str]
     names_before: frozenset[str]
     names_after: frozenset[str]
+    describes: bool
 
 
 class Clauses:
@@ -75,11 +86,17 @@ class Clauses:
     def __init__(self, text: str, question: str) -> None:
         question = question[: question.rfind("?") + 1] or question  # "... Answer briefly."
         self.text, self.asked = text, _stems(question)
-        kinds = " ".join(match[1] or match[2] for match in _KINDS.finditer(question))
+        kinds = " ".join(" ".join(filter(None, match.groups())) for match in _KINDS.finditer(question))
         # "Largest" tells one ocean from the others.
         self.kinds = _stems(" ".join(word for word in kinds.split() if not word.endswith("est")))
+        self.topic = self.asked - self.kinds
+        named = " ".join(match[1] or match[2] for match in _NAME.finditer(question))
+        self.asked_names = _stems(named) - self.kinds
         bounds = [0, *(match.end() for match in _CLAUSE_END.finditer(text)), len(text)]
         self.starts, self.clauses = bounds[:-1], [self._read(*of) for of in pairwise(bounds)]
+        # The last clause that says of an earlier subject what is asked: "Oslo is a city. It is the capital of Norway."
+        resumed = (number for number, of in enumerate(pairwise(bounds)) if self._resumes(text[slice(*of)]))
+        self.last_resumed = max(resumed, default=0)
         bounds = [0, *(match.end() for match in _PART_END.finditer(text)), len(text)]
         self.part_starts, self.shared = bounds[:-1], [self._count_shared(text[of:to]) for of, to in pairwise(bounds)]
         self.sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
@@ -89,20 +106,33 @@ class Clauses:
         return bisect(self.sentence_ends, start)
 
     def _read(self, start: int, end: int) -> Clause | None:
-        """Returns a clause that shares no words with the question but those of a kind; None for all others."""
+        """Returns a clause that names nothing of what the question is about; None for all others."""
         clause = self.text[start:end]
-        verb, words = _VERB.search(clause), _stems(clause)
-        if not self.asked or not verb or "answ" in words or not words.isdisjoint(self.asked - self.kinds):
+        verb = _VERB.search(clause)
+        is_apart = not self._has(clause, self.topic)
+        names = self.topic if _REFERS.search(clause) else self.asked_names or self.topic
+        if not self.asked or not verb or self._has(clause, names):
             return None
         subject, predicate = clause[: verb.start()], clause[verb.end() :]
         if _PRONOUN.search(subject):
             return None
+        kind = _KIND_OF.match(predicate)
+        describes = bool(kind and self.topic and (kind[1] is None or not _stems(kind[1]).isdisjoint(self.kinds)))
         return Clause(
             start + verb.start(),
             frozenset(_WORD.findall(subject.lower())),
-            self._names(_OPENING.sub("", subject, count=1)),
-            self._names(predicate),
+            self._names(_OPENING.sub("", subject, count=1)) if is_apart else frozenset(),
+            self._names(predicate) if is_apart else frozenset(),
+            describes,
         )
+
+    def _resumes(self, clause: str) -> bool:
+        return _PRONOUN_FIRST.match(clause) is not None and self._has(clause, self.topic)
+
+    def _has(self, part: str, stems: frozenset[str]) -> bool:
+        """Returns whether a part has one of these words, or says that it is the answer."""
+        words = _stems(_CONTRASTED.sub("", part))
+        return "answ" in words or not words.isdisjoint(stems)
 
     def _names(self, part: str) -> frozenset[str]:
         """Returns the words of names and quotes that the question does not have."""
@@ -111,7 +141,7 @@ class Clauses:
             for of in _NAME.finditer(_ADJECTIVE.sub(" ", part))
             for word in _WORD.findall((of[1] or of[2]).lower())
         }
-        return frozenset(word for word in words - FUNCTION_WORDS if word[:_STEM] not in self.asked)
+        return frozenset(word for word in words - FUNCTION_WORDS if _stems(word).isdisjoint(self.asked))
 
     def _count_shared(self, part: str) -> int:
         words = _stems(part)
@@ -119,18 +149,22 @@ class Clauses:
 
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """
-        Returns whether the clause here is about something else than the question: it only tells one name of another. "The
-        capital of Kentucky is Frankfort" does not answer in which state Shreveport is; "It is in Kentucky" does. A mention
-        in the clause is one of the two.
+        Returns whether the clause here is about something else than the question: it only tells one name of another, or
+        what kind of thing its subject is. "The capital of Kentucky is Frankfort" and "Kentucky is a state" do not answer in
+        which state Shreveport is; "It is in Kentucky" does. A mention in the clause is one of the two, or the subject.
         """
-        clause = self.clauses[bisect(self.starts, start) - 1]
+        number = bisect(self.starts, start) - 1
+        clause = self.clauses[number]
         if clause is None:
             return False
         words = set(_WORD.findall(mention.lower()))
+        describes = clause.describes and number >= self.last_resumed
         if not words:
-            return bool(clause.names_before and clause.names_after)
+            return describes or bool(clause.names_before and clause.names_after)
         is_subject = start < clause.verb or clause.subject.issuperset(words)
-        return not words.issuperset(clause.names_after if is_subject else clause.names_before)
+        if not words.issuperset(clause.names_after if is_subject else clause.names_before):
+            return True
+        return is_subject and describes and words.issuperset(clause.subject - FUNCTION_WORDS)
 
     def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
         """
@@ -155,4 +189,6 @@ def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> boo
 
 
 def _stems(text: str) -> frozenset[str]:
-    return frozenset(word[:_STEM] for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS)
+    return frozenset(
+        word.rstrip("s")[:_STEM] or word for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS
+    )

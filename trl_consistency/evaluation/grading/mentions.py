@@ -60,6 +60,15 @@ _CORRECTION = re.compile(
     r"\b(?:but|however,?)\s+the\s+(?:correct|right|actual|real|true)\s+(?:answer|one)\b",
     re.IGNORECASE,
 )
+_BUT_IT_IS = re.compile(
+    r"\bbut\b[^.!?;\n]*\b(?:it(?:['\u2019]s|\s+is)|(?:the|my)\s+answer\s+is)\s+(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$",
+    re.IGNORECASE,
+)
+# "The novel by Rome was written by Smith" names Smith.
+_BY = re.compile(r"\bby\s+$")
+_BY_ANOTHER = re.compile(
+    r"[^\n]*?\b(?:written|authored|composed|penned|attributed|credited)\s+(?:by|to)\s+[\"'*_(\u201c\u2018]*[A-Z]"
+)
 # What a concession names is not the answer: "While Rome is larger, the capital is Paris."
 _CONCEDED = re.compile(
     r"\b(?:while|whereas|although|(?:even )?though|even if|despite|contrary to)\b[^.!?,;\n]*$", re.IGNORECASE
@@ -83,6 +92,8 @@ _BESIDE = re.compile(
     r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
 )
+# ... or where something is: "In Greece, he was born in Italy".
+_SENTENCE_OPENING = re.compile(r"(?:^|[.!?\n]\s*)in\s+(?:[\w.]+\s+){0,4}$", re.IGNORECASE)
 # "West Virginia" does not name Virginia.
 _OTHER_NAME = re.compile(
     r"\bNew\s+(?=[A-Z])|\b(?:North|South)\s+(?=Carolina|Dakota|Sudan)|\bWest\s+(?=Virginia)|\bEast\s+(?=Timor)|\bEquatorial\s+(?=Guinea)"
@@ -122,7 +133,9 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         if is_denied(text, match) or _gives_nothing(text, match, before) or _is_asked(text, match, before):
             continue
-        if _BESIDE.search(before):
+        if _BY.search(before) and _BY_ANOTHER.match(text, match.end(1), match.end(1) + 2 * _CONTEXT):
+            continue
+        if _BESIDE.search(before) or (_SENTENCE_OPENING.search(before) and text.startswith(",", match.end(1))):
             weak.append(match)
         elif not _QUOTED.search(before) and not _CONCEDED.search(before):
             own.append(match)
@@ -131,7 +144,11 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
             weak.append(match)
     if not own:
         return weak
-    corrected = max((match.end() for match in _CORRECTION.finditer(text, 0, own[-1].start(1))), default=0)
+    corrections = [match.end() for match in _CORRECTION.finditer(text, 0, own[-1].start(1))]
+    corrections += [
+        match.start(1) for match in own if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
+    ]
+    corrected = max(corrections, default=0)
     return [match for match in own if match.start(1) >= corrected]
 
 
