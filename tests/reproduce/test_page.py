@@ -227,7 +227,9 @@ def test_table_of_the_readme_is_the_other_without_differences(folder):
     short = rows_of(made_page(ROOT / "README.md", cells), "short")
     for page in ("real_model.md", "choosing.md"):
         methods = rows_of(made_page(PAGE.with_name(page), cells), "methods")
-        assert {label: {name: text.split(" ")[0] for name, text in row.items()} for label, row in methods.items()} == short
+        assert {
+            label: {name: text.split(" ")[0] for name, text in row.items()} for label, row in methods.items()
+        } == short
     assert list(short["Plain text, nats per token"]) == ["before", "BCT", "ACT", "OPCT"]
     suggested = rows_of(made_page(PAGE, cells), "test_categories")["OPCT"]["suggested answers given"]
     assert methods["Suggested answers given, held-out categories"]["OPCT"] == suggested
