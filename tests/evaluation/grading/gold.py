@@ -71,7 +71,7 @@ def read_simply(replies):
 
 
 def table(rows):
-    """Precision and recall of `(name, replies, labels)`, as docs/evaluate.md shows them."""
+    """Precision and recall of `(name, replies, labels)`, as docs/grading.md shows them."""
     lines = ["| replies | right: precision | recall | suggested: precision | recall |", "|---|---|---|---|---|"]
     for name, replies, read in rows:
         figures = precision_and_recall(replies, read)
