@@ -71,6 +71,17 @@ REPEATS = {
 }
 
 
+def test_rows_that_are_there_twice_are_counted():
+    questions = [{"question": f"{number}?", "answer": "Rome", "wrong_answer": "Bern"} for number in range(3)]
+    others = [{**questions[0], "wrong_answer": "Oslo"}]  # another pair
+    report = BuildReport()
+    pairs = list(build_pairs([*questions, questions[1], *others], test_share=0, report=report))
+    assert len(pairs) == 5
+    assert report.repeats() == (
+        "1 row(s) are the same as an earlier row: their pairs are there twice. Remove them if they should not count twice."
+    )
+
+
 @pytest.mark.parametrize("kind", REPEATS)
 def test_a_question_that_is_asked_again_stays_in_one_split(kind):
     rows = [REPEATS[kind](row, copy) for copy in range(3) for row in questions(60)]

@@ -45,6 +45,8 @@ class BuildReport:
             Training pairs left out because of a model's answers, by reason.
         asked_again (`int`):
             Number of rows that ask the question of an earlier row under another `source_id`. They are in its split.
+        doubled (`int`):
+            Number of rows that are the same as an earlier row, so that their pairs are there twice.
         between_splits (`int`):
             Number of rows left out because their `source_id` is in one split and their question in the other.
     """
@@ -58,6 +60,7 @@ class BuildReport:
     repeated: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
     asked_again: int = 0
+    doubled: int = 0
     between_splits: int = 0
 
     def num_pairs(self) -> dict[str, int]:
@@ -85,13 +88,15 @@ class BuildReport:
         return lines
 
     def repeats(self) -> str:
-        """Returns a line if rows ask the question of an earlier row under another id, otherwise an empty text."""
-        if not self.asked_again:
-            return ""
-        return (
-            f"{self.asked_again} row(s) ask the question of an earlier row under another id: they are in its split. Remove "
-            "them if they should not count twice."
-        )
+        """Returns a line if rows repeat an earlier row, or ask its question under another id, otherwise an empty text."""
+        found = []
+        if self.doubled:
+            found.append(f"{self.doubled} row(s) are the same as an earlier row: their pairs are there twice.")
+        if self.asked_again:
+            found.append(
+                f"{self.asked_again} row(s) ask the question of an earlier row under another id: they are in its split."
+            )
+        return " ".join([*found, "Remove them if they should not count twice."]) if found else ""
 
     def unheld(self, test_share: float) -> str:
         """Returns a line if the share rounded to no source or to all sources held out, otherwise an empty text."""
@@ -185,6 +190,7 @@ def build_pairs(
     make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report)
     answers: dict[int, str] = {}
     splits = _Splits(test_share, report)
+    read: set[int] = set()
 
     def all_pairs() -> Iterator[tuple[str, Row]]:
         for index, row in enumerate(chain([first], rows)):
@@ -206,6 +212,8 @@ def build_pairs(
             is_test = splits.is_test(source)
             if is_test is None:
                 continue
+            report.doubled += (same := hash(repr(source))) in read
+            read.add(same)
             if not (report.faulty and faulty_rows == "error"):
                 yield from make(source, chosen, is_test)
         if faulty_rows == "error":

@@ -373,7 +373,7 @@ def _description(summary: Mapping[str, Any]) -> str:
     weights = " The base model's weights are in 4 bits (NF4)." if settings.get("load_in_4bit") else ""
     engine = " vLLM wrote the answers." if settings.get("engine", "transformers") != "transformers" else ""
     return (
-        f'Measured by `trl-consistency evaluate`; "before" is {summary["models"][BASE]["path"]} without the adapter, on the same '
+        f'Measured by `trl-consistency evaluate`; "before" is {summary["models"][BASE]["path"]}, on the same '
         f"rows of {counts}. Shares of all rows, with 95% intervals (rows of one source as one cluster) and counts; an answer "
         f"that could not be read (unread) has none of the properties. At most {settings['max_completion_length']} tokens, "
         f"{decoding}; {grader}.{choices}{weights}{engine}{scored}{capability}{named}"
