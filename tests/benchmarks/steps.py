@@ -103,7 +103,7 @@ def pair_setup(size: Size, method: str) -> Setup:
     return Setup(method, prompt + answer, answer, rows)
 
 
-def _our_pair_loss(model: Any, method: str, batch: dict[str, Tensor]) -> Callable[[], Tensor]:
+def our_pair_loss(model: Any, method: str, batch: dict[str, Tensor]) -> Callable[[], Tensor]:
     args = ConsistencyConfig(output_dir="unused", method=method, use_cpu=True, bf16=False)
     paired_loss = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=True))
 
@@ -128,7 +128,7 @@ def activation_step(rival: str, size: Size) -> Step:
         pairs = zip(states_of(batch["input_ids"]), reference, strict=True)
         return sum((h - target).square().sum(-1).mean() for h, target in pairs) / size.blocks  # type: ignore[return-value]
 
-    loss_of = _our_pair_loss(model, "act", batch) if rival == "ours" else whole_model
+    loss_of = our_pair_loss(model, "act", batch) if rival == "ours" else whole_model
     return _backward(model, loss_of), facts_of(model, pair_setup(size, "act"))
 
 
@@ -148,7 +148,7 @@ def divergence_step(rival: str, size: Size) -> Step:
         )
         return divergence.sum(-1).mean()
 
-    loss_of = _our_pair_loss(model, "kl", batch) if rival == "ours" else all_logits
+    loss_of = our_pair_loss(model, "kl", batch) if rival == "ours" else all_logits
     return _backward(model, loss_of), facts_of(model, pair_setup(size, "kl"))
 
 

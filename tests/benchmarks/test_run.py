@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from tests.benchmarks import page, run
+from tests.benchmarks import floor, page, run
 from tests.benchmarks.growth import DIMENSIONS, exponent, measure_growth
-from tests.benchmarks.rows import RATIOS, ROWS
+from tests.benchmarks.rows import ROWS
 from tests.benchmarks.sizes import SIZES
+from tests.benchmarks.turns import Turns
 
 
 TINY = SIZES["tiny"]
@@ -21,21 +22,57 @@ def result(cpu, peak=100.0):
     }
 
 
+class TwoTurns(Turns):
+    """Takes two turns without a process at the other end, and keeps what is said."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.said = 2, []
+
+    def say(self, found):
+        self.said.append(found)
+
+    def wait(self):
+        self.left -= 1
+        self.start = 0.0, 0.0
+        return self.left >= 0
+
+
+RIVALS = [
+    pytest.param(name, rival, id=f"{name}-{rival}")
+    for name, row in ROWS.items()
+    if not row.missing() and name not in ("start", "pairs")
+    for rival in row.rivals(TINY)
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ROWS if name not in ("start", "pairs")])
-def test_each_row_runs(name):
-    found = run.measure_row(ROWS[name], TINY)
-    if "missing" in found:
-        pytest.skip(found["missing"])
-    assert tuple(found["rivals"]) == ROWS[name].rivals(TINY)
+@pytest.mark.parametrize(("name", "rival"), RIVALS)
+def test_each_rival_takes_its_turns(name, rival):
+    turns = TwoTurns()
+    made = ROWS[name].make(rival, TINY, turns)
+    if made.trains:
+        made.run()
+    else:
+        for _ in turns:
+            made.run()
+    assert len(turns.said) == 2
+    if name.endswith("_step"):
+        assert made.facts["operations"] > 0
+        assert floor.rate(made.facts["products"], 1) > 0
+
+
+@pytest.mark.slow
+def test_rivals_in_processes_of_their_own():
+    found = run.measure_row(ROWS["act_step"], TINY)
+    assert list(found["rivals"]) == ["ours", "whole model"]
     for of in found["rivals"].values():
         assert 0 < of["cpu"]["low"] <= of["cpu"]["median"] <= of["cpu"]["high"]
         assert of["peak"] > 0
-    if name in RATIOS:
-        assert set(found["ratios"]) == set(ROWS[name].rivals(TINY)[1:])
-    if name.endswith("_step"):
-        # Some thousand operations take no time beside the calls of the functions that do them.
-        assert 0 < found["floor"]["share"]["ours"] < 1
+        assert 1 <= len(of["profile"]) <= 5
+    # Some thousand operations take no time beside the calls of the functions that do them.
+    assert 0 < found["floor"]["share"]["ours"] < 1
+    assert set(found["ratios"]) == {"whole model"}
 
 
 @pytest.mark.slow

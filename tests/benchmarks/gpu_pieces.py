@@ -1,0 +1,355 @@
+"""The pieces of `make gpu`: each returns its figures, by what they are."""
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from trl.kernels.chunked_divergence import ChunkedDivergenceFunction
+from trl.trainer.utils import add_fused_lm_head
+
+from tests.benchmarks import steps
+from tests.benchmarks.sizes import Size
+from tests.benchmarks.test_prefix_sharing import ours as our_rollout_loss
+from tests.benchmarks.test_prefix_sharing import trls
+from trl_consistency.costs.operations import count_step, uncounted
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.losses.supervised import supervised_row_losses
+from trl_consistency.models.quantization import prevent_repacking
+
+
+GIB = 1 << 30
+Figures = dict[str, float | str]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The device, and with it the size: on a CPU only that a piece runs is of interest."""
+
+    device: str
+
+    @property
+    def is_dry(self) -> bool:
+        return self.device == "cpu"
+
+    @property
+    def turns(self) -> int:
+        return 1 if self.is_dry else 7
+
+    def size(self, checkpointing: bool = False) -> Size:
+        """Batches: their rows are fewer on a GPU of 24 GiB than one would train with on a larger one."""
+        if self.is_dry:
+            return Size("tiny", 64, 4, 128, (16, 8, 4, 2, 1), (2, 12, 4), 1, ())
+        return Size("gpu", 0, 0, 0, (1024, 256, 256, 8, 1), (4, 768, 256), self.turns, ())
+
+    def check(self) -> None:
+        """Raises [`ConsistencyError`] if there is no device."""
+        if not torch.cuda.is_available():
+            raise ConsistencyError("torch sees no GPU here. `--cpu` does a dry run at a tiny size.")
+
+    def device_name(self) -> str:
+        """Returns the name of the device."""
+        return "CPU (dry run)" if self.is_dry else torch.cuda.get_device_name()
+
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """Returns the median of some turns, after one that warms up."""
+        taken = []
+        for _ in range(self.turns + 1):
+            self._wait()
+            start = time.perf_counter()
+            work()
+            self._wait()
+            taken.append(time.perf_counter() - start)
+        return median(taken[1:])
+
+    def peak(self) -> float:
+        """Returns the most GiB that tensors have taken so far."""
+        return 0.0 if self.is_dry else torch.cuda.max_memory_allocated() / GIB
+
+    def _wait(self) -> None:
+        if not self.is_dry:
+            torch.cuda.synchronize()
+
+    def rate(self) -> float:
+        """Returns the operations in a second of a large matrix product in bfloat16."""
+        width = 64 if self.is_dry else 8192
+        left, right = (torch.randn(width, width, device=self.device, dtype=torch.bfloat16) for _ in range(2))
+        return 2 * width**3 / self.seconds(lambda: left @ right)
+
+
+# The shapes of models, whose weights are random here
+MODELS: dict[str, Callable[[], tuple[type, Any]]] = {
+    "qwen3-4b": lambda: (
+        Qwen3ForCausalLM,
+        Qwen3Config(
+            vocab_size=151_936,
+            hidden_size=2560,
+            intermediate_size=9728,
+            num_hidden_layers=36,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            head_dim=128,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "llama-3.1-8b": lambda: (
+        LlamaForCausalLM,
+        LlamaConfig(
+            vocab_size=128_256,
+            hidden_size=4096,
+            intermediate_size=14_336,
+            num_hidden_layers=32,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+        ),
+    ),
+    "qwen3.5-4b": lambda: (
+        Qwen3_5ForCausalLM,
+        Qwen3_5TextConfig(
+            vocab_size=248_320,
+            hidden_size=2560,
+            intermediate_size=9216,
+            num_hidden_layers=32,
+            num_attention_heads=16,
+            num_key_value_heads=4,
+            tie_word_embeddings=True,
+        ),
+    ),
+}
+TINY = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def make_model(name: str, scale: Scale, nf4: bool = False) -> Any:
+    """Returns a model of random weights in bfloat16 or NF4."""
+    kind, config = MODELS[name]()
+    if scale.is_dry:
+        config = type(config)(**TINY, head_dim=16)
+    with torch.device(scale.device):
+        model = kind._from_config(config, dtype=torch.bfloat16)
+    if nf4:
+        _quantize(model, scale.device)
+    return model.requires_grad_(False)
+
+
+def _quantize(model: Any, device: str) -> None:
+    """Replaces the linear layers of the blocks by ones of 4 bits, one after the other."""
+    import bitsandbytes as bnb
+
+    for block in model.model.layers:
+        for name, layer in list(block.named_modules()):
+            if isinstance(layer, nn.Linear):
+                options = {"bias": layer.bias is not None, "compute_dtype": torch.bfloat16, "quant_type": "nf4"}
+                packed = bnb.nn.Linear4bit(layer.in_features, layer.out_features, **options)
+                packed.weight = bnb.nn.Params4bit(layer.weight.data.cpu(), requires_grad=False, quant_type="nf4")
+                parent, _, attribute = name.rpartition(".")
+                setattr(block.get_submodule(parent), attribute, packed.to(device))
+    model.is_loaded_in_4bit = True
+    prevent_repacking(model)
+
+
+def adapted(model: Any, checkpointing: bool = True) -> Any:
+    """Returns the model with an adapter, in training mode."""
+    model = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear")).train()
+    if checkpointing:
+        model.enable_input_require_grads()
+        model.get_base_model().gradient_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def _losses(method: str, student: Any, size: Size, scale: Scale, reference: Any) -> dict[str, Callable[[], Any]]:
+    """Returns the losses of our step and of TRL's on the same batch."""
+
+    def moved(batch: dict[str, Any]) -> dict[str, Any]:
+        return {name: of.to(scale.device) for name, of in batch.items()}
+
+    if method == "opct":
+        batch = moved(steps.rollout_batch(size))
+        ours = our_rollout_loss(student, "ours, with TRL's divergence")
+        return {"ours": partial(ours, batch)} | (
+            {"TRL": partial(trls(student, reference), batch)} if reference is not None else {}
+        )
+    batch = moved(steps.pair_batch(size, with_answers=method == "bct"))
+    if method == "act":
+        return {"ours": steps.our_pair_loss(student, "act", batch)}
+    ids, labels = batch["input_ids"], batch["input_ids"].clone()
+    labels[:, : -size.pairs[2]] = -100
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    add_fused_lm_head(student.get_base_model(), outputs=("log_probs", "entropy", "is_top1"))
+
+    def ours_of_pairs() -> Any:
+        rows = supervised_row_losses(student, student, {**inputs, "is_anchor": None}, "nll")[0]["bct"]
+        return rows.sums.sum() / rows.counts.sum()
+
+    return {"ours": ours_of_pairs, "TRL": lambda: student(**inputs, fused_lm_head=True).loss}
+
+
+def step_piece(model: str, method: str, weights: str, scale: Scale) -> Figures:
+    """Seconds, peak memory and utilisation of a step with LoRA, ours and TRL's."""
+    nf4 = weights == "nf4"
+    student = adapted(make_model(model, scale, nf4))
+    # TRL needs a second model as its teacher; in 4 bits it is the first one's twin.
+    reference = make_model(model, scale, nf4) if method == "opct" else None
+    config = student.config.get_text_config()
+    size = replace(scale.size(), vocabulary=config.vocab_size, width=config.hidden_size)
+    held, rate = scale.peak(), scale.rate()
+    figures: Figures = {"GiB held before": held, "TFLOP/s of a matrix product": rate / 1e12}
+    setup = steps.rollout_setup(size) if method == "opct" else steps.pair_setup(size, method)
+    needed = None if uncounted(student) else count_step(student, setup).step
+    for rival, loss_of in _losses(method, student, size, scale, reference).items():
+        if not scale.is_dry:
+            torch.cuda.reset_peak_memory_stats()
+
+        def step(loss_of: Callable[[], Any] = loss_of) -> None:
+            with torch.autocast(scale.device, torch.bfloat16):
+                loss = loss_of()
+            loss.backward()
+            student.zero_grad()
+
+        seconds = scale.seconds(step)
+        figures |= {f"{rival}, seconds": seconds, f"{rival}, peak GiB": scale.peak()}
+        if needed is not None:
+            figures[f"{rival}, share of the floor"] = needed / rate / seconds
+    return figures
+
+
+# Kernels
+
+
+def head_piece(scale: Scale) -> Figures:
+    """Seconds of the divergence over a large vocabulary, beside those of the bare matrix product."""
+    tokens, width, vocabulary = (16, 64, 128) if scale.is_dry else (8192, 2560, 151_936)
+    options = {"device": scale.device, "dtype": torch.bfloat16}
+    student, reference = (torch.randn(tokens, width, **options) for _ in range(2))
+    weight = torch.randn(vocabulary, width, **options) / width**0.5
+    student.requires_grad_()
+    nothing = (None, reference, weight, None, 1.0)
+
+    def divergence() -> None:
+        ChunkedDivergenceFunction.apply(student, weight, *nothing)[0].sum().backward()
+
+    def product() -> None:
+        for rows in student.detach().split(1024):
+            rows @ weight.t()
+
+    figures: Figures = {
+        "bare matrix product, seconds": scale.seconds(product),
+        "TRL's divergence, seconds": scale.seconds(divergence),
+    }
+    if importlib.util.find_spec("liger_kernel") is None:
+        return {**figures, "Liger's divergence": "not installed"}
+    from liger_kernel.chunked_loss import LigerFusedLinearJSDLoss
+
+    labels = torch.zeros(tokens, dtype=torch.long, device=scale.device)
+    loss = LigerFusedLinearJSDLoss(weight_hard_loss=0.0, weight_soft_loss=1.0, beta=1.0)
+    figures["Liger's divergence, seconds"] = scale.seconds(
+        lambda: loss(student, weight, reference, weight, labels).backward()
+    )
+    return figures
+
+
+def flex_piece(scale: Scale) -> Figures:
+    """Seconds of attention under the tree mask of packed rollouts: FlexAttention against a dense mask."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    prompt, rollout, count = (32, 8, 4) if scale.is_dry else (2048, 256, 8)
+    branches = torch.cat([torch.zeros(prompt), torch.arange(1, count + 1).repeat_interleave(rollout)])
+    branches = branches.to(scale.device)
+    length = len(branches)
+
+    def seen(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return (query >= key) & ((branches[key] == 0) | (branches[key] == branches[query]))
+
+    dtype = torch.float32 if scale.is_dry else torch.bfloat16
+    q, k, v = (torch.randn(1, 8, length, 64, device=scale.device, dtype=dtype, requires_grad=True) for _ in range(3))
+    places = torch.arange(length, device=scale.device)
+    dense = seen(0, 0, places[:, None], places[None])
+    sdpa = partial(nn.functional.scaled_dot_product_attention, q, k, v, attn_mask=dense)
+    figures: Figures = {"dense mask, seconds": scale.seconds(lambda: sdpa().sum().backward())}
+    blocks = create_block_mask(seen, None, None, length, length, device=scale.device)
+    if scale.is_dry:  # uncompiled, on a CPU it has no backward pass
+        with torch.no_grad():
+            result = flex_attention(q.detach(), k.detach(), v.detach(), block_mask=blocks)
+            figures["largest difference"] = float((result - sdpa()).abs().max())
+        return figures
+    compiled = torch.compile(flex_attention)
+    figures["FlexAttention, seconds"] = scale.seconds(lambda: compiled(q, k, v, block_mask=blocks).sum().backward())
+    return figures
+
+
+# Whole programs
+
+
+def _command(scale: Scale, *words: str) -> Figures:
+    start = time.perf_counter()
+    run = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    last = (run.stdout.strip().splitlines() or [""])[-1]
+    if run.returncode not in (0, 5):  # 5: pytest has found no test
+        raise RuntimeError(f"{' '.join(words)}: {last}")
+    return {"seconds": time.perf_counter() - start, "last line": last}
+
+
+def tests_piece(scale: Scale) -> Figures:
+    """The tests that are marked `gpu`."""
+    dry = ["--collect-only"] if scale.is_dry else []
+    return _command(
+        scale, "-m", "pytest", "-p", "no:xdist", "-q", "-m", "gpu", *dry, "tests/trainer", "tests/rollouts"
+    )
+
+
+def recipe_piece(recipe: str, scale: Scale) -> Figures:
+    """One of SmolLM2's recipes, end to end."""
+    command = "on_policy_consistency" if recipe.startswith("opct") else "consistency"
+    module = f"trl_consistency.scripts.{command}"
+    if scale.is_dry:
+        return _command(scale, "-m", module, "--help")
+    if importlib.util.find_spec("gguf") is None:
+        return {"missing": "the package of SmolLM2's weights is not installed (`make real`)"}
+    with tempfile.TemporaryDirectory() as folder:
+        config = f"recipes/smollm2-135m-instruct/{recipe}.yaml"
+        return _command(scale, "-m", module, "--config", config, "--output_dir", folder)
+
+
+def vllm_piece(scale: Scale) -> Figures:
+    """The tests with vLLM itself, where it is installed."""
+    if importlib.util.find_spec("vllm") is None:
+        return {"missing": "vLLM is not installed"}
+    return _command(scale, "-m", "pytest", "-p", "no:xdist", "-q", "-m", "vllm and not slow", "tests/rollouts")
+
+
+PIECES: dict[str, Callable[[Scale], Figures]] = {
+    "tests": tests_piece,
+    "head": head_piece,
+    "flex": flex_piece,
+    **{
+        f"{model}-{method}-{weights}": partial(step_piece, model, method, weights)
+        for model in MODELS
+        for method in ("bct", "act", "opct")
+        for weights in ("bf16", "nf4")
+    },
+    **{f"smollm2-{recipe}": partial(recipe_piece, recipe) for recipe in ("bct", "act", "kl", "opct")},
+    "vllm": vllm_piece,
+}
