@@ -108,6 +108,17 @@ CASES: list[Case] = [
                 ": `before` is of 4 answers, and not of the same 2: they cannot be compared.",
             ),
             ("a number before", {"before": 3}, ": `before` must be an object with a `value`."),
+            (
+                "a number for the benchmark",
+                {"benchmark": 3},
+                ", `benchmark` must be an object with the texts `dataset` and `task`, got 3.",
+            ),
+            ("a benchmark without a task", {"benchmark": {"dataset": "a/b"}}, ", `benchmark` must have a `task`."),
+            (
+                "a benchmark that the Hub cannot have",
+                {"benchmark": {"dataset": "cues", "task": "all"}},
+                ", `benchmark`: `dataset` cues is not a name on the Hub: write `user/name`.",
+            ),
         )
     ),
     *(

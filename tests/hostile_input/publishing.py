@@ -152,4 +152,11 @@ CASES: list[Case] = [
         "with a password",
         lambda room: push(room, card=f"glpat-{'a1' * 10}\nsee https://me:secretsecret@example.com/data\n"),
     ),
+    Case(
+        "push a mail address",
+        "A mail address, and what is called a password, in the card",
+        "Nothing was sent: … holds what must not be published. README.md, line 3: a mail address (name the file in `include` if it "
+        "should be there) README.md, line 5: what is called a key, token or password",
+        lambda room: push(room, card="# Mine\n\nme@somewhere.org\n\nThe password is hunter2secret.\n"),
+    ),
 ]
