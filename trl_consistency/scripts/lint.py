@@ -36,7 +36,7 @@ from ..local_names import last_name
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
-from ..trainer.run.checks import check_chat_template, read_template
+from ..trainer.run.data_checks import check_chat_template, read_template
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, get_split, load_pairs
 from .parser import StrictParser, as_template_kwargs

@@ -14,7 +14,7 @@ from ..evaluation.run import SIDES, evaluate
 from ..files import whole_file
 from ..generation.model_identity import answer_cache
 from ..models.loading import load_model
-from ..trainer.run.checks import check_chat_template
+from ..trainer.run.data_checks import check_chat_template
 
 
 # Folder for the model's answers as they are generated, so that a killed run can resume. It is not pushed.
