@@ -24,7 +24,7 @@ def full_disk(room: Room) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    room.monkeypatch.setattr("trl_consistency.trainer.run.checks.tempfile.TemporaryFile", refuse)
+    room.monkeypatch.setattr("trl_consistency.trainer.run.output_checks.tempfile.TemporaryFile", refuse)
 
 
 def compiled(room: Room) -> None:

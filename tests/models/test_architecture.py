@@ -23,7 +23,7 @@ from transformers import (
 
 from trl_consistency import ConsistencyError
 from trl_consistency.models.architecture import check_architecture
-from trl_consistency.models.checks import check_model_folder
+from trl_consistency.models.folder_checks import check_model_folder
 
 
 SIZES = {

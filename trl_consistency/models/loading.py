@@ -23,11 +23,13 @@ from ..json_files import fault_in
 from ..local_names import distinct_names
 from ..upstream import create_model_from_path
 from ..weight_files import ADAPTER_CONFIG, shapes_in
+from .adapter_checks import check_adapter_config
 from .architecture import check_architecture
 from .base_state import restored
-from .checks import check_adapter_config, check_model_folder, check_weights, load_config
+from .checks import load_config
 from .embedded_models import resolve_model
 from .finite_weights import check_base
+from .folder_checks import check_model_folder, check_weights
 from .quantization import prevent_repacking
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from ..errors import ConsistencyError
-from ..models.checks import no_states
+from ..models.adapter_checks import no_states
 from .learned_prompt import has_learned_prompt, is_peft_model
 
 

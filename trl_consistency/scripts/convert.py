@@ -38,7 +38,7 @@ from ..models.checks import context_of
 from ..models.loading import check_loadable, load_model, load_tokenizer
 from ..pages import render
 from ..perturbations.card import file_name
-from ..trainer.run.checks import check_output_dir
+from ..trainer.run.output_checks import check_output_dir
 from .json_output import one_object
 from .pair_sets import check_lengths, load_sets, render_sets
 from .parser import StrictParser, as_template_kwargs

@@ -24,8 +24,8 @@ from trl import (
 from ..errors import ConsistencyError, ends_with_message
 from ..models.embedded_models import resolve_model
 from ..models.loading import check_loadable
-from ..trainer.run.checks import check_adapter_folder, check_not_model_folder, check_output_dir
 from ..trainer.run.interruption import check_has_states, find_checkpoint
+from ..trainer.run.output_checks import check_adapter_folder, check_not_model_folder, check_output_dir
 from ..upstream import end_run
 from .dpo_trainer import RecordingDPOTrainer
 from .loading import get_split, load_pairs

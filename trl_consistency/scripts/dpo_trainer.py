@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
 from ..errors import ConsistencyError
-from ..models.checks import check_checkpoint
+from ..models.folder_checks import check_checkpoint
 from ..passes.reference import base_weights, checksum_of
 from ..trainer.run.interruption import Checkpoints, check_has_states, check_unchanged, read_manifest, rows_per_step
 from ..trainer.run.manifest import (

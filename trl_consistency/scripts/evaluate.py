@@ -62,7 +62,8 @@ from ..models.loading import (
     name_models,
 )
 from ..publishing.page import check_card
-from ..trainer.run.checks import check_bitsandbytes, check_output_dir
+from ..trainer.run.checks import check_bitsandbytes
+from ..trainer.run.output_checks import check_output_dir
 from ..trainer.run.run_lock import command_lock
 from .capability_files import (
     CAPABILITY_FILE,

@@ -36,7 +36,7 @@ from ..local_names import last_name
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
-from ..trainer.run.checks import check_chat_template, read_template
+from ..trainer.run.data_checks import check_chat_template, read_template
 from .engine_arguments import EngineArguments
 from .engines import Checkpoint, check_engine, open_engine
 from .json_output import one_object

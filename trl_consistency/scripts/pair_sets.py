@@ -19,7 +19,7 @@ from ..local_names import distinct_names
 from ..models.embedded_models import EMBEDDED
 from ..organism import load_control_dataset
 from ..perturbations.reading import ROW_TYPES, read_rows
-from ..trainer.run.checks import check_chat_template
+from ..trainer.run.data_checks import check_chat_template
 from .loading import EMBEDDED_PAIRS, ConsistencyScriptArguments, load_pairs
 
 

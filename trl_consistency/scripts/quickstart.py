@@ -124,7 +124,7 @@ def quickstart(
     from transformers.utils import logging as transformers_logging
 
     from ..models.embedded_models import resolve_model
-    from ..trainer.run.checks import check_output_dir
+    from ..trainer.run.output_checks import check_output_dir
     from .quickstart_report import Measured, write_report
 
     transformers_logging.disable_progress_bar()  # the models load at once

@@ -22,7 +22,7 @@ from ..evaluation.suites.scores import SuiteScore
 from ..files import write_text
 from ..folder_lock import locked_folder
 from ..models.loading import BASE, check_adapters, load_model, name_models
-from ..trainer.run.checks import check_output_dir
+from ..trainer.run.output_checks import check_output_dir
 from .evaluation_files import shown_judge, shown_name, suite_results, suite_tables, tables_text
 from .json_output import one_object
 from .parser import StrictParser, as_template_kwargs

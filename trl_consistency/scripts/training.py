@@ -10,8 +10,8 @@ from ..files import writing
 from ..folder_lock import check_unused
 from ..models.embedded_models import resolve_model
 from ..trainer.callbacks.evaluation import ConsistencyEvalCallback
-from ..trainer.run.checks import check_output_dir
 from ..trainer.run.interruption import find_checkpoint
+from ..trainer.run.output_checks import check_output_dir
 from ..upstream import end_run
 from .json_output import finite, one_object
 from .loading import (

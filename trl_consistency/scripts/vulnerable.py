@@ -14,7 +14,7 @@ from ..evaluation.run import SIDES, PairSet, evaluate
 from ..files import whole_file
 from ..generation.model_identity import answer_cache
 from ..models.loading import BASE, load_model
-from ..trainer.run.checks import check_chat_template
+from ..trainer.run.data_checks import check_chat_template
 from .engine_arguments import EngineArguments
 from .engines import Checkpoint, open_engine
 from .pair_sets import longest_prompt

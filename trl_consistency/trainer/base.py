@@ -34,7 +34,8 @@ from ..errors import ConsistencyError
 from ..files import write_text
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
-from ..models.checks import check_model, check_own_adapters, context_length
+from ..models.adapter_checks import check_own_adapters
+from ..models.checks import check_model, context_length
 from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
 from ..models.kernels import warn_of_missing_kernels
@@ -51,23 +52,18 @@ from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_cho
 from .run.checks import (
     as_config,
     built_in_options,
-    check_adapter_folder,
-    check_anchor_arguments,
     check_assigned,
-    check_chat_template,
     check_delay,
     check_evaluation,
     check_extras,
-    check_not_model_folder,
-    check_output_dir,
     check_sharding,
-    check_steps,
-    check_tokenizer,
     check_training_options,
     check_weights_unchanged,
 )
+from .run.data_checks import check_anchor_arguments, check_chat_template, check_steps, check_tokenizer
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.other_sets import is_another_set, mark_other_set
+from .run.output_checks import check_adapter_folder, check_not_model_folder, check_output_dir
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock

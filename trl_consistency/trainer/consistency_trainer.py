@@ -29,17 +29,15 @@ from ..passes.reference import Reference, StartReference
 from .base import PairTrainer, ProcessingClass, resolve_config
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
-from .run.checks import (
+from .run.checks import check_model_options, check_reference_options, refuse_arguments
+from .run.data_checks import (
     check_chat_template,
     check_full_batches,
-    check_model_options,
-    check_output_dir,
-    check_reference_options,
     check_stream,
     check_tokenizer,
     read_template,
-    refuse_arguments,
 )
+from .run.output_checks import check_output_dir
 from .target_maker import PLAIN_LOADING, TargetMaker
 
 

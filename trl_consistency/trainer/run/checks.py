@@ -1,34 +1,26 @@
 """Checks of options and data before any weights load."""
 
-import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import DynamoBackend, TorchDynamoPlugin, is_peft_model
-from datasets import Dataset, IterableDataset
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers import PreTrainedTokenizerBase, ProcessorMixin, Trainer, TrainingArguments, get_scheduler
+from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
-from ...bounded_reading import read_at_most
 from ...config.consistency_config import ConsistencyConfig
-from ...data.anchors import count_anchors
 from ...data.eval_sets import named
-from ...data.pairs import AnyDataset, check_anchors
-from ...data.prepare import columns_of, is_prepared
-from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, render_text
-from ...errors import ConsistencyError, InvalidPairsError, one_line
+from ...data.prepare import is_prepared
+from ...errors import ConsistencyError, one_line
 from ...models.architecture import check_architecture
-from ...models.checks import check_checkpoint, load_config
+from ...models.checks import load_config
+from ...models.folder_checks import check_checkpoint
 from ...models.sharding import is_sharded
 from ...passes.blocks import resolve_layers
 from ...passes.flat import check_padding_free
@@ -50,39 +42,6 @@ BUILT_IN = sorted(
     | {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "bf16", "fp16"}
     | {"max_length", "chat_template_kwargs", "log_consistency_metrics"}
 )
-
-
-def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
-    """Raises [`ConsistencyError`] if the folder that `option` names is not writable."""
-    if not output_dir:
-        raise ConsistencyError(f"`{option}` is empty: name a folder.")
-    try:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output_dir):
-            pass
-    except OSError as error:
-        raise ConsistencyError(
-            f"`{option}` `{output_dir}` is not writable ({error.strerror or error}). Choose another one."
-        ) from None
-
-
-def check_not_model_folder(output_dir: str, *models: Any) -> None:
-    """Raises [`ConsistencyError`] if a run would overwrite one of its own models."""
-    for model in models:
-        if isinstance(model, str) and os.path.isdir(model) and os.path.samefile(model, output_dir):
-            raise ConsistencyError(
-                f"`output_dir` {output_dir} is the folder of a model that the run uses, which would be overwritten. "
-                "Choose another one."
-            )
-
-
-def check_adapter_folder(output_dir: str, saves_adapter: bool) -> None:
-    """Raises [`ConsistencyError`] if a whole model would be saved beside an adapter, which would be loaded instead."""
-    if not saves_adapter and os.path.exists(os.path.join(output_dir, "adapter_config.json")):
-        raise ConsistencyError(
-            f"`output_dir` {output_dir} holds an adapter, and a whole model would be saved beside it: from that folder the "
-            "adapter would be loaded. Choose another one, or remove the adapter's files."
-        )
 
 
 def as_config(args: TrainingArguments, kind: type[Config]) -> Config:
@@ -279,34 +238,6 @@ def check_delay(args: Any, max_steps: int, epochs: float) -> None:
         )
 
 
-def read_template(path: str) -> str:
-    """Returns the chat template in a file. Raises [`ConsistencyError`] if it cannot be read."""
-    try:
-        return read_at_most(path, LONGEST_TEMPLATE, encoding="utf-8-sig")  # removes a byte order mark
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or one_line(error)
-        raise ConsistencyError(f"`chat_template_path` {path} cannot be read: {reason}.") from None
-
-
-def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer. Raises [`ConsistencyError`] if its special tokens are wrong or missing."""
-    if not isinstance(processing_class, PreTrainedTokenizerBase | ProcessorMixin):
-        raise ConsistencyError(
-            f"`processing_class` must be a tokenizer or a processor, got `{type(processing_class).__name__}`."
-        )
-    tokenizer = get_tokenizer(processing_class)
-    for option in ("eos_token", "pad_token"):
-        token = getattr(args, option, None)
-        if token is not None and token not in tokenizer.get_vocab():
-            raise ConsistencyError(f"`{option}` is {token!r}, which is not a token of the tokenizer.")
-    if tokenizer.eos_token is None and getattr(args, "eos_token", None) is None:
-        raise ConsistencyError(
-            "The tokenizer has no `eos_token`, so no answer could end. Set it (`tokenizer.eos_token = ...`) and save "
-            "the tokenizer."
-        )
-    return tokenizer
-
-
 def check_reference_options(trainer: Trainer) -> None:
     """Raises [`ConsistencyError`] for options that do not work if the reference runs beside the student."""
     args = trainer.args
@@ -396,84 +327,3 @@ def refuse_arguments(**arguments: tuple[Any, str]) -> None:
     for name, (value, reason) in arguments.items():
         if value is not None:
             raise ConsistencyError(f"`{name}` is not available in consistency training: {reason}. Leave it out.")
-
-
-def check_stream(dataset: AnyDataset, name: str) -> None:
-    """Raises [`InvalidPairsError`] for a stream without completions."""
-    if isinstance(dataset, IterableDataset) and not {"completion", "completion_ids"} & set(columns_of(dataset)):
-        raise InvalidPairsError(
-            f"`{name}` is streamed and has no `completion` column, and a stream's clean prompts cannot be answered before "
-            "training. Load it without streaming, or add the column."
-        )
-
-
-def check_steps(dataset: AnyDataset, max_steps: int) -> None:
-    """Raises [`ConsistencyError`] for a stream without `max_steps`."""
-    if isinstance(dataset, IterableDataset) and max_steps <= 0:
-        raise ConsistencyError(
-            "`train_dataset` is streamed, and the steps of an epoch are not known before its end. Set `max_steps`: the "
-            "stream begins anew as often as they need. Or load it without streaming."
-        )
-
-
-def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
-    """
-    Raises [`InvalidPairsError`] if `dataloader_drop_last` leaves no row to train on. Warns if it leaves out some rows.
-    """
-    if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
-        return
-    rows = len(dataset) + count_anchors(len(dataset), args.anchor_ratio)
-    batch = args.train_batch_size * (1 if args.accelerator_config.split_batches else args.world_size)
-    if rows < batch:
-        raise InvalidPairsError(
-            f"`train_dataset` has {rows} row(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "
-            "out what fills none: nothing would be trained. Use smaller batches, or leave the option out."
-        )
-    if rows % batch:
-        logger.warning(f"Each epoch leaves out {rows % batch} of {rows} rows (`dataloader_drop_last`).")
-
-
-def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:
-    """Raises [`ConsistencyError`] for anchors that are invalid or would not be used."""
-    if anchor_ratio == 0:
-        raise ConsistencyError(
-            "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: set it, "
-            "or leave the data set out."
-        )
-    if isinstance(anchor_dataset, IterableDataset) and isinstance(train_dataset, Dataset):
-        raise ConsistencyError("`anchor_dataset` is streamed and the pairs are not: load it without streaming.")
-    check_anchors(anchor_dataset)
-
-
-def check_chat_template(
-    processing_class: ProcessingClass,
-    datasets: dict[str, AnyDataset],
-    ways_out: str = "Set `chat_template_path`, use",
-) -> None:
-    """
-    Raises [`InvalidPairsError`] for chat messages without a chat template, or with one that renders the same messages
-    differently each time.
-    """
-    first = {name: next(iter(dataset))["clean_prompt"] for name, dataset in datasets.items()}
-    for name, prompt in first.items():
-        of_others = next(iter(first))
-        if type(prompt) is not type(first[of_others]):
-            words = "text, which goes through no chat template" if isinstance(prompt, str) else "chat messages"
-            logger.warning(
-                f"`{name}` holds {words}, unlike `{of_others}`. Give both in one form if that is not meant."
-            )
-        if not isinstance(prompt, list):
-            continue
-        if processing_class.chat_template is None:
-            raise InvalidPairsError(
-                f"`{name}` holds chat messages, but the tokenizer has no chat template. {ways_out} the "
-                "chat (instruct) version of the model, or give the prompts as strings."
-            )
-        texts: set[str] = set()
-        with suppress(Exception):  # rendering all rows reports these errors
-            texts = {render_text(processing_class, prompt) for _ in range(3)}
-        if len(texts) > 1:
-            raise InvalidPairsError(
-                f"`{name}`: the chat template renders the same messages differently each time, so that the two sides would "
-                "differ in more than the cue. Remove the time or the randomness from it."
-            )

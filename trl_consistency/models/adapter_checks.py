@@ -1,0 +1,149 @@
+"""Checks an adapter, and the model that it is on, before anything is trained."""
+
+import math
+from typing import Any
+
+from peft import PeftConfig, PeftMixedModel, PeftModel, PromptLearningConfig, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+
+from ..errors import ConsistencyError
+from .architecture import check_adapter_fits
+
+
+# Adapters that need task ids, experts, states of another model, or calls in each step.
+NEED_MORE = ("ADALORA", "ADAPTION_PROMPT", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
+NEED_DATA = ("eva", "lora_ga")  # for their initialisation
+CHANGE_BASE = ("pissa_niter", "corda", "loftq")  # by their initialisation, which is random or depends on data
+
+
+def check_new_adapter(config: Any) -> None:
+    """Raises [`ConsistencyError`] for a `peft_config` that a trainer cannot train or initialise."""
+    if not isinstance(config, PeftConfig):
+        raise ConsistencyError(
+            f"`peft_config` must be a config of PEFT, such as `LoraConfig`, got `{type(config).__name__}`."
+        )
+    check_adapter_config("`peft_config`", config)
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    if kind in NEED_MORE:
+        raise ConsistencyError(
+            f"`peft_config` is of the type {kind}, which needs more from a trainer than the gradients of a "
+            "loss. Use LoRA."
+        )
+    refused = {name: getattr(config, name, None) for name in ("alora_invocation_tokens", "arrow_config")}
+    refused["init_lora_weights"] = init if (init := getattr(config, "init_lora_weights", None)) in NEED_DATA else None
+    for name, value in refused.items():
+        if value:
+            raise ConsistencyError(
+                f"`peft_config` sets `{name}`, for which PEFT needs prompts or data that no trainer gives it. Leave it out."
+            )
+
+
+def check_own_adapters(model: Any, peft_config: Any = None) -> None:
+    """Raises [`ConsistencyError`] for a loaded model whose adapters would not be trained or saved as expected."""
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ConsistencyError(
+            "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which is not seen here: parts of "
+            "it would not be trained, and the model card would know of none. Give the trainer a `peft_config`, or a model by "
+            "`get_peft_model` or `PeftModel.from_pretrained(..., is_trainable=True)`."
+        )
+    is_adapter = isinstance(model, PeftModel | PeftMixedModel)
+    if not is_adapter and any(isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper) for part in model.modules()):
+        raise ConsistencyError(
+            "The model holds the layers of an adapter that was made of it before (PEFT changes the model itself), and what is "
+            "saved would not hold them. Load the model again, or take them out with the adapter's `unload()`."
+        )
+    faults = {"is a `PeftMixedModel`, which cannot be saved": isinstance(model, PeftMixedModel)}
+    if peft_config is not None:
+        faults["has an adapter already, and `peft_config` would make another"] = isinstance(model, PeftModel)
+    if isinstance(model, PeftModel):
+        check_adapter_config("The adapter of the model", model.active_peft_config)
+        faults["has several adapters, and others than `default` are active"] = len(
+            model.peft_config
+        ) > 1 and model.active_adapters != ["default"]
+        faults["has its adapter merged into the base weights"] = any(
+            isinstance(module, BaseTunerLayer) and module.merged for module in model.modules()
+        )
+        if unsaved := _unsaved_base_weights(model):
+            raise ConsistencyError(
+                f"The model trains weights of its base (such as {unsaved[0]}) that are not saved with its adapter, and would be lost. "
+                "Freeze them (`requires_grad_(False)`), or make the adapter with `modules_to_save`."
+            )
+    for fault, is_there in faults.items():
+        if is_there:
+            raise ConsistencyError(
+                f"The model {fault}. Give the trainer a model with one adapter, or `merge_and_unload` it and give a new "
+                "`peft_config`."
+            )
+    if peft_config is not None:
+        check_adapter_fits(model, peft_config)
+
+
+def _unsaved_base_weights(model: Any) -> list[str]:
+    """Returns the names of trainable weights of a model's base, not of its adapter, that PEFT does not save."""
+    prefix = getattr(model.base_model, "prefix", None)  # in the names of the adapter's own weights
+    named = [
+        (name, parameter)
+        for name, parameter in model.get_base_model().named_parameters()
+        if parameter.requires_grad and not (prefix and prefix in name)
+    ]
+    if not named:
+        return []
+    saved = {
+        weight.data_ptr()
+        for weight in get_peft_model_state_dict(model, adapter_name=model.active_adapters[0]).values()
+    }
+    return [name for name, parameter in named if parameter.data_ptr() not in saved]
+
+
+def check_adapter_config(whose: str, config: PeftConfig) -> None:
+    """
+    Raises [`ConsistencyError`] if the config of an adapter (at the place `whose`) is damaged, makes PEFT import a
+    package, or changes the base model, in which case the saved adapter alone does not reproduce the result.
+    """
+    switches = [name for name in ("use_rslora", "use_dora", "fan_in_fan_out") if hasattr(config, name)]
+    faults = [
+        f"`{name}` must be true or false, got {getattr(config, name)!r}"
+        for name in switches
+        if not isinstance(getattr(config, name), bool)
+    ]
+    for name, lowest in (
+        ("r", min(1, getattr(type(config), "r", 1) or 0)),
+        ("lora_alpha", -math.inf),
+        ("lora_dropout", 0),
+    ):
+        value = getattr(config, name, lowest)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not (math.isfinite(value) or value == lowest)
+        ):
+            faults.append(f"`{name}` must be a number, got {value!r}")
+        elif value < lowest:
+            faults.append(f"`{name}` must be at least {lowest}, got {value!r}")
+    if config.task_type not in (None, "CAUSAL_LM"):
+        faults.append(f"`task_type` is {config.task_type}, of an adapter that writes no text")
+    if faults:
+        raise ConsistencyError(f"{whose} is wrong: {faults[0]}.")
+    if getattr(config, "megatron_config", None):
+        raise ConsistencyError(
+            f"{whose}: `megatron_config` and `megatron_core` would import a package, which is not allowed. Remove "
+            "them if the adapter works without them."
+        )
+    init = str(getattr(config, "init_lora_weights", None)).lower()
+    changes = "layer_replication" if getattr(config, "layer_replication", None) else "init_lora_weights"
+    if changes == "layer_replication" or init.startswith(CHANGE_BASE):
+        raise ConsistencyError(
+            f"{whose}: `{changes}` changes the base model itself, in a way that loading the adapter again does not repeat. "
+            "Leave it out for a new adapter, and merge a trained one into its base model (`merge_and_unload`)."
+        )
+
+
+def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
+    """Returns the error for comparing states inside the blocks with a learned prompt."""
+    kind = getattr(peft_config.peft_type, "value", peft_config.peft_type)
+    return ConsistencyError(
+        f"Objectives on hidden states cannot train a learned prompt ({kind}): the blocks run without PEFT's own "
+        "forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` "
+        "bct or kl, without `log_consistency_metrics`)."
+    )

@@ -1,0 +1,128 @@
+"""Checks the tokenizer, its chat template and the data with the options that they are trained under."""
+
+from contextlib import suppress
+from typing import Any
+
+from accelerate.logging import get_logger
+from datasets import Dataset, IterableDataset
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
+
+from ...bounded_reading import read_at_most
+from ...config.consistency_config import ConsistencyConfig
+from ...data.anchors import count_anchors
+from ...data.pairs import AnyDataset, check_anchors
+from ...data.prepare import columns_of
+from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, render_text
+from ...errors import ConsistencyError, InvalidPairsError, one_line
+
+
+logger = get_logger(__name__)
+
+
+def read_template(path: str) -> str:
+    """Returns the chat template in a file. Raises [`ConsistencyError`] if it cannot be read."""
+    try:
+        return read_at_most(path, LONGEST_TEMPLATE, encoding="utf-8-sig")  # removes a byte order mark
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise ConsistencyError(f"`chat_template_path` {path} cannot be read: {reason}.") from None
+
+
+def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase:
+    """Returns the tokenizer. Raises [`ConsistencyError`] if its special tokens are wrong or missing."""
+    if not isinstance(processing_class, PreTrainedTokenizerBase | ProcessorMixin):
+        raise ConsistencyError(
+            f"`processing_class` must be a tokenizer or a processor, got `{type(processing_class).__name__}`."
+        )
+    tokenizer = get_tokenizer(processing_class)
+    for option in ("eos_token", "pad_token"):
+        token = getattr(args, option, None)
+        if token is not None and token not in tokenizer.get_vocab():
+            raise ConsistencyError(f"`{option}` is {token!r}, which is not a token of the tokenizer.")
+    if tokenizer.eos_token is None and getattr(args, "eos_token", None) is None:
+        raise ConsistencyError(
+            "The tokenizer has no `eos_token`, so no answer could end. Set it (`tokenizer.eos_token = ...`) and save "
+            "the tokenizer."
+        )
+    return tokenizer
+
+
+def check_stream(dataset: AnyDataset, name: str) -> None:
+    """Raises [`InvalidPairsError`] for a stream without completions."""
+    if isinstance(dataset, IterableDataset) and not {"completion", "completion_ids"} & set(columns_of(dataset)):
+        raise InvalidPairsError(
+            f"`{name}` is streamed and has no `completion` column, and a stream's clean prompts cannot be answered before "
+            "training. Load it without streaming, or add the column."
+        )
+
+
+def check_steps(dataset: AnyDataset, max_steps: int) -> None:
+    """Raises [`ConsistencyError`] for a stream without `max_steps`."""
+    if isinstance(dataset, IterableDataset) and max_steps <= 0:
+        raise ConsistencyError(
+            "`train_dataset` is streamed, and the steps of an epoch are not known before its end. Set `max_steps`: the "
+            "stream begins anew as often as they need. Or load it without streaming."
+        )
+
+
+def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
+    """
+    Raises [`InvalidPairsError`] if `dataloader_drop_last` leaves no row to train on. Warns if it leaves out some rows.
+    """
+    if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
+        return
+    rows = len(dataset) + count_anchors(len(dataset), args.anchor_ratio)
+    batch = args.train_batch_size * (1 if args.accelerator_config.split_batches else args.world_size)
+    if rows < batch:
+        raise InvalidPairsError(
+            f"`train_dataset` has {rows} row(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "
+            "out what fills none: nothing would be trained. Use smaller batches, or leave the option out."
+        )
+    if rows % batch:
+        logger.warning(f"Each epoch leaves out {rows % batch} of {rows} rows (`dataloader_drop_last`).")
+
+
+def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:
+    """Raises [`ConsistencyError`] for anchors that are invalid or would not be used."""
+    if anchor_ratio == 0:
+        raise ConsistencyError(
+            "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: set it, "
+            "or leave the data set out."
+        )
+    if isinstance(anchor_dataset, IterableDataset) and isinstance(train_dataset, Dataset):
+        raise ConsistencyError("`anchor_dataset` is streamed and the pairs are not: load it without streaming.")
+    check_anchors(anchor_dataset)
+
+
+def check_chat_template(
+    processing_class: ProcessingClass,
+    datasets: dict[str, AnyDataset],
+    ways_out: str = "Set `chat_template_path`, use",
+) -> None:
+    """
+    Raises [`InvalidPairsError`] for chat messages without a chat template, or with one that renders the same messages
+    differently each time.
+    """
+    first = {name: next(iter(dataset))["clean_prompt"] for name, dataset in datasets.items()}
+    for name, prompt in first.items():
+        of_others = next(iter(first))
+        if type(prompt) is not type(first[of_others]):
+            words = "text, which goes through no chat template" if isinstance(prompt, str) else "chat messages"
+            logger.warning(
+                f"`{name}` holds {words}, unlike `{of_others}`. Give both in one form if that is not meant."
+            )
+        if not isinstance(prompt, list):
+            continue
+        if processing_class.chat_template is None:
+            raise InvalidPairsError(
+                f"`{name}` holds chat messages, but the tokenizer has no chat template. {ways_out} the "
+                "chat (instruct) version of the model, or give the prompts as strings."
+            )
+        texts: set[str] = set()
+        with suppress(Exception):  # rendering all rows reports these errors
+            texts = {render_text(processing_class, prompt) for _ in range(3)}
+        if len(texts) > 1:
+            raise InvalidPairsError(
+                f"`{name}`: the chat template renders the same messages differently each time, so that the two sides would "
+                "differ in more than the cue. Remove the time or the randomness from it."
+            )

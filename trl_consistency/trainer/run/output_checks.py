@@ -1,0 +1,41 @@
+"""Checks the folder that a run writes to."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConsistencyError
+
+
+def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
+    """Raises [`ConsistencyError`] if the folder that `option` names is not writable."""
+    if not output_dir:
+        raise ConsistencyError(f"`{option}` is empty: name a folder.")
+    try:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output_dir):
+            pass
+    except OSError as error:
+        raise ConsistencyError(
+            f"`{option}` `{output_dir}` is not writable ({error.strerror or error}). Choose another one."
+        ) from None
+
+
+def check_not_model_folder(output_dir: str, *models: Any) -> None:
+    """Raises [`ConsistencyError`] if a run would overwrite one of its own models."""
+    for model in models:
+        if isinstance(model, str) and os.path.isdir(model) and os.path.samefile(model, output_dir):
+            raise ConsistencyError(
+                f"`output_dir` {output_dir} is the folder of a model that the run uses, which would be overwritten. "
+                "Choose another one."
+            )
+
+
+def check_adapter_folder(output_dir: str, saves_adapter: bool) -> None:
+    """Raises [`ConsistencyError`] if a whole model would be saved beside an adapter, which would be loaded instead."""
+    if not saves_adapter and os.path.exists(os.path.join(output_dir, "adapter_config.json")):
+        raise ConsistencyError(
+            f"`output_dir` {output_dir} holds an adapter, and a whole model would be saved beside it: from that folder the "
+            "adapter would be loaded. Choose another one, or remove the adapter's files."
+        )
