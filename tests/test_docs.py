@@ -210,7 +210,8 @@ def test_evaluate_commands(line, tmp_path, monkeypatch, model_dir, organism_dir,
     Path("capability/texts.jsonl").write_text('{"text": "The capital of France is Paris."}\n' * 2)
     save_adapters(model_dir)
     words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
-    options = ["--max_completion_length", "4", "--judge_max_completion_length", "4"]
+    options = ["--max_completion_length", "4"]
+    options += ["--judge_max_completion_length", "4"] if "--judge_model" in words else []
     with judge_server(lambda prompt, attempt: completion("VERDICT: REFUSED")) as (url, _):
         cli([word.replace("https://api.openai.com/v1", url) for word in words[1:]] + options)
     assert json.loads(Path("evaluation/results.json").read_text())["models"]["base"]["rates"]

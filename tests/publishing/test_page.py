@@ -248,7 +248,10 @@ def test_example_that_loads_the_base_model_stays(adapter_dir):
 def test_text_names_the_base_model_that_the_metadata_name(adapter_dir):
     path = adapter_dir / "README.md"
     path.write_text(path.read_text().replace("507),", "507) (revision `abc123`),"))
-    text, metadata = read_card(adapter_dir, base_model="me/base")
+    with pytest.warns(
+        UserWarning, match="names Qwen/Qwen3-4B-Instruct-2507 as its base model, and is loaded with me/base"
+    ):
+        text, metadata = read_card(adapter_dir, base_model="me/base")
     assert metadata["base_model"] == "me/base"
     assert "An adapter for [me/base](https://huggingface.co/me/base), from `me/bct`." in text
 

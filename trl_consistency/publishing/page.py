@@ -129,6 +129,8 @@ def hub_base(named: Any, given: str | None) -> str:
             warnings.warn(
                 f"The adapter was trained on {origin}; on the weights of {given} it acts a little otherwise."
             )
+        elif is_hub_name(named) and not os.path.exists(named) and named != given:
+            warnings.warn(f"The adapter names {named} as its base model, and is loaded with {given} from now on.")
         return given
     if not is_hub_name(named) or os.path.exists(named):
         raise ConsistencyError(
