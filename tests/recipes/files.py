@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from tests.recipes.estimates import bytes_of, read_estimates
 from tests.recipes.header import make_header
 from tests.recipes.table import MODELS, RECIPES, Recipe
 
@@ -41,19 +42,23 @@ def _line(name: str, value: Any) -> str:
     return f"{line:<29} # {COMMENTS[name]}" if name in COMMENTS else line
 
 
-def make_text(recipe: Recipe, revision: str | None = None) -> str:
+def make_text(recipe: Recipe, revision: str | None = None, memory: int | None = None) -> str:
     """Returns the text of a recipe's file."""
     sections = [
         "".join(f"{line}\n" for line in [f"# {comment}", *(_line(*option) for option in options.items())])
         for comment, options in recipe.sections(revision).items()
     ]
-    return "\n".join([make_header(recipe, revision), *sections])
+    return "\n".join([make_header(recipe, revision, memory), *sections])
 
 
 def make_files(folder: Path = FOLDER, pins: dict[str, str] | None = None) -> dict[Path, str]:
     """Returns the texts of all recipes of the table by file."""
     pins = read_pins() if pins is None else pins
-    return {folder / recipe.path: make_text(recipe, pins.get(recipe.model.hub_id)) for recipe in RECIPES}
+    estimates = read_estimates()
+    return {
+        folder / recipe.path: make_text(recipe, pins.get(recipe.model.hub_id), bytes_of(recipe, estimates))
+        for recipe in RECIPES
+    }
 
 
 def surplus(folder: Path = FOLDER) -> list[Path]:

@@ -106,7 +106,12 @@ def _data(recipe: Recipe) -> str:
     return " ".join(sentences)
 
 
-def _hardware(recipe: Recipe) -> str:
+def _hardware(recipe: Recipe, memory: int | None) -> str:
+    if memory is not None:
+        return (
+            f"{memory / 2**30:.1f} GiB on one GPU, where all rows are as long as `max_length` allows, and some more for the "
+            "libraries and the driver. Computed by `trl-consistency estimate` from the model's shape; not measured."
+        )
     if not recipe.hardware or recipe.method != "opct":
         return recipe.hardware
     micro, accumulation = recipe.batch()
@@ -145,15 +150,15 @@ def _entry(label: str, text: str) -> list[str]:
     return [line.replace(GLUE, " ") for line in lines]
 
 
-def make_header(recipe: Recipe, revision: str | None = None) -> str:
-    """Returns the header of a recipe."""
+def make_header(recipe: Recipe, revision: str | None = None, memory: int | None = None) -> str:
+    """Returns the header of a recipe, whose step takes so many bytes of memory."""
     what = {"bct": _what_bct, "act": _what_act, "bct_act": _what_both, "opct": _what_opct}[recipe.method](recipe)
     entries = {
         "What it does": what,
         "Model": recipe.note,
         "Revision": _revision(revision),
         "Data": _data(recipe),
-        "Hardware": _hardware(recipe),
+        "Hardware": _hardware(recipe, memory),
         "Status": _status(recipe),
         "Made by": "`python -m tests.recipes`. Copy the file to change it.",
     }

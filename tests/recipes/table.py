@@ -159,13 +159,8 @@ OF_FOLDER = {model.folder: model for model in MODELS}
 
 # Hardware, where it was estimated: by the path below recipes/
 _24_GB = "one GPU of 24 GB or more (estimated from the model's size)."
-_12_GB = "one GPU of 12 GB or more (estimated: 3 GB of weights)."
 _SLOW = "Generation by transformers takes most of the time."
 HARDWARE = {
-    "qwen3-4b-instruct/bct/sycophancy_lora.yaml": _24_GB,
-    "qwen3-4b-instruct/bct/sycophancy_qlora.yaml": _12_GB,
-    "qwen3-4b-instruct/act/sycophancy_lora.yaml": _24_GB,
-    "qwen3-4b-instruct/act/sycophancy_qlora.yaml": _12_GB,
     "qwen3-4b-instruct/bct_act/sycophancy_lora.yaml": _24_GB,
     "qwen3-4b-instruct/opct/sycophancy_lora.yaml": f"one GPU of 80 GB (estimated). {_SLOW}",
     "qwen3-4b-instruct/opct/jailbreak_lora.yaml": f"one GPU of 80 GB (estimated). {_SLOW}",

@@ -1,0 +1,79 @@
+"""
+The memory of the recipes' steps, by `trl-consistency estimate`. `python -m tests.recipes --estimate` computes those that
+`estimates.json` lacks: each takes minutes, and is written as soon as it is there.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.recipes.table import RECIPES, Recipe
+from trl_consistency.files import write_text
+
+
+ESTIMATES = Path(__file__).with_name("estimates.json")  # a list of setups, each with its bytes
+
+# What decides the memory. The batch of a step does not: its micro-batches follow each other.
+DECIDING = (
+    *(
+        "model_name_or_path",
+        "dtype",
+        "attn_implementation",
+        "load_in_4bit",
+        "use_bnb_nested_quant",
+        "use_peft",
+        "lora_r",
+    ),
+    *("lora_dropout", "lora_target_modules", "max_length", "max_completion_length", "per_device_train_batch_size"),
+    *("num_generations", "gradient_accumulation_steps", "gradient_checkpointing", "bf16"),
+)
+
+
+def setup_of(recipe: Recipe) -> dict[str, Any]:
+    """Returns the options of `trl-consistency estimate` for a recipe."""
+    options = recipe.options()
+    return {"method": recipe.method, **{name: options[name] for name in DECIDING if name in options}}
+
+
+def read_estimates() -> list[dict[str, Any]]:
+    return json.loads(ESTIMATES.read_text(encoding="utf-8")) if ESTIMATES.exists() else []
+
+
+def bytes_of(recipe: Recipe, estimates: Sequence[dict[str, Any]]) -> int | None:
+    """Returns the estimated bytes of a recipe, or None if its present setup was not estimated."""
+    setup = setup_of(recipe)
+    return next((estimate["bytes"] for estimate in estimates if estimate["setup"] == setup), None)
+
+
+def estimate(recipe: Recipe) -> int:
+    """Computes the bytes of a recipe's step, from the model's shape."""
+    from tests.recipes.shapes import SHAPES
+    from trl_consistency.scripts.estimate import EstimateArguments, main
+
+    setup = setup_of(recipe)
+    make, _ = SHAPES[setup.pop("model_name_or_path")]
+    with TemporaryDirectory() as folder:
+        make().save_pretrained(folder)
+        return main(EstimateArguments(model_name_or_path=folder, **setup))["memory"]["total"]
+
+
+def estimate_all(recipes: Sequence[Recipe] = RECIPES) -> None:
+    """Computes what is missing, and prints what it cannot compute."""
+    from tests.recipes.shapes import SHAPES
+
+    failed: list[dict[str, Any]] = []
+    for recipe in recipes:
+        setup, estimates = setup_of(recipe), read_estimates()
+        is_known = recipe.model.hub_id in SHAPES and recipe.method in ("bct", "act", "opct")
+        if not is_known or setup in failed or bytes_of(recipe, estimates) is not None:
+            continue
+        try:
+            estimates.append({"setup": setup, "bytes": estimate(recipe)})
+        except Exception as error:  # an operation whose result decides about another has no shape in advance
+            print(f"{recipe.path} cannot be estimated: {type(error).__name__}", flush=True)
+            failed.append(setup)
+            continue
+        write_text(ESTIMATES, json.dumps(estimates, indent=1) + "\n")
+        print(f"{recipe.path}: {estimates[-1]['bytes'] / 2**30:.1f} GiB", flush=True)

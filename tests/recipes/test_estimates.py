@@ -1,0 +1,72 @@
+"""The memory in the recipes' headers is what `trl-consistency estimate` computes."""
+
+import dataclasses
+
+import pytest
+
+from tests.recipes import estimates
+from tests.recipes.estimates import bytes_of, estimate, estimate_all, read_estimates, setup_of
+from tests.recipes.files import make_text
+from tests.recipes.shapes import SHAPES
+from tests.recipes.table import MODELS, OF_FOLDER, RECIPES, Recipe
+from trl_consistency.models.architecture import check_architecture
+
+
+ONE = Recipe(OF_FOLDER["qwen3-4b-instruct"], "act", "sycophancy", "qlora")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_make_the_published_number_of_parameters(name):
+    make, published = SHAPES[name]
+    model = check_architecture(name, make())
+    assert sum(parameter.numel() for parameter in model.parameters()) == published
+
+
+def test_shapes_are_those_of_the_table():
+    assert SHAPES.keys() == {model.hub_id for model in MODELS} - {"Qwen/Qwen3.5-4B"}
+
+
+def test_headers_say_what_was_computed():
+    known = [(recipe, bytes_of(recipe, read_estimates())) for recipe in RECIPES]
+    known = [(recipe, memory) for recipe, memory in known if memory is not None]
+    assert known
+    for recipe, memory in known:
+        assert f" {memory / 2**30:.1f} GiB on one GPU" in make_text(recipe, memory=memory)
+        assert "GiB" not in make_text(recipe)
+
+
+def test_estimates_of_another_setup_do_not_count():
+    kept = [{"setup": setup_of(ONE), "bytes": 5}]
+    assert bytes_of(ONE, kept) == 5
+    assert bytes_of(dataclasses.replace(ONE, threat="jailbreak"), kept) == 5, "ACT's settings are the same"
+    for changed in ({"weights": "lora"}, {"method": "bct"}, {"model": OF_FOLDER["qwen3-8b"]}):
+        assert bytes_of(dataclasses.replace(ONE, **changed), kept) is None
+
+
+def test_what_cannot_be_computed_is_named_and_left_out(tmp_path, monkeypatch, capsys):
+    computed = []
+
+    def fail_for_opct(recipe):
+        computed.append(str(recipe.path))
+        if recipe.method == "opct":
+            raise RuntimeError("data-dependent")
+        return 2**31
+
+    monkeypatch.setattr(estimates, "ESTIMATES", tmp_path / "estimates.json")
+    monkeypatch.setattr(estimates, "estimate", fail_for_opct)
+    three = [dataclasses.replace(ONE, method=method) for method in ("opct", "act", "bct")]
+    again = [dataclasses.replace(recipe, threat="jailbreak") for recipe in three[1:]]
+    unknown = Recipe(OF_FOLDER["qwen3.5-4b"], "bct", "sycophancy", "lora")
+    estimate_all([*three, *again, unknown])
+    assert computed == [str(recipe.path) for recipe in three], "the same setup is computed once"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{three[0].path} cannot be estimated: RuntimeError",
+        f"{three[1].path}: 2.0 GiB",
+        f"{three[2].path}: 2.0 GiB",
+    ]
+    assert [bytes_of(recipe, read_estimates()) for recipe in three] == [None, 2**31, 2**31]
+
+
+@pytest.mark.slow
+def test_estimate_is_the_one_on_record():
+    assert estimate(ONE) == bytes_of(ONE, read_estimates())
