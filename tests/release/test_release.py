@@ -23,7 +23,9 @@ def dist(tmp_path_factory):
 
 
 def test_archives_hold_what_they_should(dist):
-    """Every tracked file that the pattern names, and no other file."""
+    """Every file of the repository that belongs there, and no other."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs the repository, to know its files")
     (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     assert unexpected(wheel) == []
     assert unexpected(source) == []
