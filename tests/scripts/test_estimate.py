@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from peft import get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from trl import ModelConfig, get_peft_config
 
 from tests.helpers.models import make_model
@@ -14,6 +14,7 @@ from trl_consistency.config.consistency_config import ConsistencyConfig
 from trl_consistency.config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from trl_consistency.costs.memory import largest_batch, measure_memory
 from trl_consistency.costs.setup import Setup, make_outline, quantized_weights
+from trl_consistency.models.quantization import packed_weights
 from trl_consistency.scripts.estimate import EstimateArguments
 
 
@@ -59,16 +60,23 @@ def test_parameters_are_those_of_a_real_model(tmp_path, kind):
         assert found.optimizer == 8 * found.trained
 
 
-def test_quantized_weights_are_those_that_bitsandbytes_quantizes(config_dir):
-    outline = outline_of(config_dir, lora())
-    names = quantized_weights(outline)
-    assert len(names) == 2 * 7
-    assert not any("lm_head" in name or "lora" in name for name in names)
-    numbers = sum(dict(outline.named_parameters())[name].numel() for name in names)
-    rest = sum(weight.numel() for weight in outline.parameters() if not weight.requires_grad) - numbers
-    setup = Setup("bct", 32, 8, 4, load_in_4bit=True, bf16=True)
-    # Half a byte a number, and four bytes for 64; all else is in bfloat16.
-    assert measure_memory(outline, setup).weights == numbers // 2 + numbers // 64 * 4 + 2 * rest
+@pytest.mark.parametrize("nested", [False, True])
+def test_quantized_weights_take_what_bitsandbytes_takes(tmp_path, nested):
+    model = make_model()
+    save_config(model, tmp_path)
+    model.save_pretrained(tmp_path)
+    nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=nested)
+    real = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=nf4, dtype=torch.bfloat16)
+    packed = packed_weights(real)
+    outline = outline_of(tmp_path, lora())
+    names = {name.removeprefix("base_model.model.").replace(".base_layer", "") for name in quantized_weights(outline)}
+    assert names == packed.keys()
+    expected = sum(weight.nbytes for weight in real.parameters())
+    for scales in packed.values():
+        # The last of nested scales is an offset, a number for each weight, which is not counted.
+        expected += sum(of.nbytes for of in scales[: 2 if nested else 1])
+    setup = Setup("bct", 32, 8, 4, load_in_4bit=True, use_bnb_nested_quant=nested, dtype="bfloat16", bf16=True)
+    assert measure_memory(outline, setup).weights == expected
 
 
 @pytest.mark.parametrize("method", ["bct", "kl", "act", "mlpct", "opct"])

@@ -57,7 +57,8 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
         gradients = _bytes(trained)
         quantized = sum(_nf4_bytes(named[name].numel(), setup.use_bnb_nested_quant) for name in packed)
         compared = setup.method != "bct"
-        unpacked = max((named[name].numel() for name in packed), default=0) * DTYPES["bfloat16"].itemsize
+        # A packed weight is unpacked for its product.
+        unpacked = max((named[name].numel() for name in packed), default=0) * DTYPES[setup.dtype].itemsize
         return Memory(
             parameters=sum(weight.numel() for weight in named.values()),
             trained=sum(weight.numel() for weight in trained),
@@ -112,7 +113,7 @@ def _trace_head(model: Any, setup: Setup) -> int:
     if not setup.answer:
         return 0
     head = model.get_output_embeddings().weight
-    dtype = torch.bfloat16 if setup.bf16 or setup.load_in_4bit else DTYPES[setup.dtype]
+    dtype = torch.bfloat16 if setup.bf16 else DTYPES[setup.dtype]
     shape = setup.per_device_train_batch_size, setup.max_length, head.shape[1]
     hidden = torch.empty(shape, dtype=dtype, requires_grad=True)
     with MemoryTrace(model) as trace:

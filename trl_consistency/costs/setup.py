@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from peft import get_peft_model
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import PreTrainedConfig
@@ -69,8 +70,6 @@ def make_outline(name: str, config: PreTrainedConfig, peft_config: Any, attentio
     Returns the model on the meta device, with a new adapter if there is a `peft_config`. Raises [`ConsistencyError`] if
     it cannot be built.
     """
-    from peft import get_peft_model
-
     model: Any = check_architecture(name, config, attention, peft_config)
     if model is None:
         raise ConsistencyError(f"{name} has Python code of its own, whose costs are not known. Use another model.")
@@ -104,7 +103,7 @@ def without_memory(model: nn.Module, setup: Setup) -> Iterator[FakeTensorMode]:
     Gives the model parameters that have a shape, a dtype and the CPU as their device, but no memory. Within the context
     it can be called; operations only find out the shapes of what they return.
     """
-    dtype = torch.bfloat16 if setup.load_in_4bit and setup.dtype == "float32" else DTYPES[setup.dtype]
+    dtype = DTYPES[setup.dtype]
     of_adapter = torch.bfloat16 if setup.load_in_4bit else torch.float32
     adapts = hasattr(model, "peft_config")
     made: dict[Tensor, nn.Parameter] = {}
@@ -115,7 +114,6 @@ def without_memory(model: nn.Module, setup: Setup) -> Iterator[FakeTensorMode]:
             made[parameter] = nn.Parameter(torch.empty(parameter.shape, dtype=in_dtype), parameter.requires_grad)
         return made[parameter]
 
-    # Full masks are small beside the rest up to this size, and nobody asks what is in them.
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         for module in model.modules():
             for name, parameter in module._parameters.items():

@@ -108,8 +108,11 @@ def _read_config(args: EstimateArguments) -> PreTrainedConfig:
     if name.endswith(".json") and not os.path.isfile(name):
         raise ConsistencyError(f"There is no file {name}: give a model, its folder, or its config.json.")
     config = load_config(name, args.model_revision)
-    if args.load_in_4bit and getattr(config, "quantization_config", None):
-        raise ConsistencyError(f"{name} is quantized already. Leave `load_in_4bit` out.")
+    if getattr(config, "quantization_config", None):
+        raise ConsistencyError(
+            f"{name} is quantized, and what its weights take is not known here. Give the model before that, with "
+            "`load_in_4bit: true` for 4 bits."
+        )
     return config
 
 
