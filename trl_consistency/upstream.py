@@ -53,15 +53,15 @@ __all__ = [
 def unwrap_model_for_generation(*args: Any, **kwargs: Any) -> Iterator[Any]:
     """As TRL's, without transformers' warnings of the names by which TRL turns checkpointing of activations off and on."""
     with ExitStack() as stack:
-        with _old_names_allowed():
+        with old_names_allowed():
             model = stack.enter_context(_unwrap_model_for_generation(*args, **kwargs))
         yield model
-        with _old_names_allowed():
+        with old_names_allowed():
             stack.close()
 
 
 @contextmanager
-def _old_names_allowed() -> Iterator[None]:
+def old_names_allowed() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*gradient_checkpointing.* is deprecated", FutureWarning)
         yield

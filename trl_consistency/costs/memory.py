@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..upstream import old_names_allowed
 from .setup import DTYPES, Setup, quantized_weights, without_memory
 from .steps import generate, head_loss, make_loss
 from .tracing import MemoryTrace
@@ -85,7 +86,8 @@ def _prepare(model: Any, setup: Setup) -> None:
         if hasattr(model, "peft_config"):
             model.enable_input_require_grads()
         base = model.get_base_model() if hasattr(model, "peft_config") else model
-        base.gradient_checkpointing_enable({"use_reentrant": False})
+        with old_names_allowed():
+            base.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 def _trace_step(model: Any, setup: Setup, loss_of: Callable[[nn.Module], Tensor]) -> tuple[int, list[Tensor]]:
