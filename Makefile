@@ -73,7 +73,8 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "To read it: $(BIN)/python -m http.server --directory site"
 
-# The archives, in dist/, installed into a clean environment for each Python that is there (minutes and 2 GB each).
+# The archives, in dist/, installed into a clean environment for each Python that is there (minutes, and 2 GB
+# each, or 6 GB where pip finds no build of torch for CPUs).
 # `make release QUICKSTART=1` also compares the quickstart of the wheel with that of this checkout (half an hour more).
 release: $(VENV)/.installed-dev
 	rm -rf dist
