@@ -34,7 +34,7 @@ def with_weights(change: Callable[[Weights], Weights]) -> Callable[[Room], None]
 
 
 def written(content: bytes) -> Callable[[Room], None]:
-    """Measuring an adapter with that in the place of its config."""
+    """Measuring an adapter with that instead of its config."""
     return measure(lambda folder: (folder / CONFIG).write_bytes(content))
 
 
@@ -160,7 +160,7 @@ CASES: list[Case] = [
     ),
     Case(
         "adapter's file folder",
-        "A folder in the place of an adapter's weights",
+        "A folder instead of an adapter's weights",
         f"…{FILE} is a folder, a pipe or a device, and not a file. Download or copy it again.",
         measure(lambda folder: ((folder / FILE).unlink(), (folder / FILE).mkdir())),
     ),

@@ -78,7 +78,7 @@ def wider_model() -> Any:
 CASES: list[Case] = [
     Case(
         "adapter as a model",
-        "An adapter in the place of a model",
+        "An adapter instead of a model",
         "…adapter is an adapter, not a whole model. Load it on its base model with `PeftModel.from_pretrained(base_model, '…adapter', is_trainable=True)` and give the trainer that, or merge it into its base model (`merge_and_unload`), save the whole and name that folder.",
         lambda room: room.train(model_name_or_path=str(adapter(room))),
     ),
@@ -245,7 +245,7 @@ CASES: list[Case] = [
     ),
     Case(
         "Megatron's package in the model's place",
-        "The same, in the place of the model",
+        "The same, instead of the model",
         "…adapter: adapter_config.json: `megatron_config` and `megatron_core` would import a package, which is not …",
         lambda room: load_model(
             str(

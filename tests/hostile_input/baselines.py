@@ -75,7 +75,7 @@ CASES: list[Case] = [
     ),
     Case(
         "convert of prepared rows",
-        "`convert`: token ids, which `SFTTrainer` would train on in the place of prompt and answer",
+        "`convert`: token ids, which `SFTTrainer` would train on instead of prompt and answer",
         "`…pairs.jsonl` has the column `input_ids`, which has a meaning in TRL's format: rename it.",
         lambda room: convert(room, [{**CHAT, "completion": "Paris", "input_ids": [1]}], "--to", "sft", model=None),
     ),
@@ -116,7 +116,7 @@ CASES: list[Case] = [
     ),
     Case(
         "DPO on pairs",
-        "The DPO script: pairs in the place of preferences",
+        "The DPO script: pairs instead of preferences",
         "The data set has no column `prompt`, only `clean_prompt`, `perturbed_prompt`. `trl-consistency convert --to preference` "
         "makes preferences of pairs.",
         partial(train_dpo, rows=[CHAT]),

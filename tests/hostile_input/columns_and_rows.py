@@ -25,13 +25,13 @@ CASES: list[Case] = [
     ),
     Case(
         "list of rows",
-        "A list in the place of a data set",
+        "A list instead of a data set",
         "`train_dataset` must be a `datasets.Dataset` or `datasets.IterableDataset`, got `tuple`.",
         lambda room: room.trainer((PAIR, PAIR)),
     ),
     Case(
         "all splits",
-        "All splits in the place of one",
+        "All splits instead of one",
         "`train_dataset` must be a `datasets.Dataset` or `datasets.IterableDataset`, got `DatasetDict`. Choose one of its splits: 'train'.",
         lambda room: room.rollouts(DatasetDict({"train": make_pairs(2)})),
     ),
@@ -91,7 +91,7 @@ CASES: list[Case] = [
     ),
     Case(
         "numbers as prompts",
-        "Numbers in the place of prompts",
+        "Numbers instead of prompts",
         "…row 0: `clean_prompt` must be a string or a list of chat messages, not `int`",
         lambda room: room.trainer([{"clean_prompt": 1, "perturbed_prompt": "a"}]),
     ),

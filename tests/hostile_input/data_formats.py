@@ -154,7 +154,7 @@ CASES: list[Case] = [
         )
     ),
     *(
-        Case(f"data: {what}", f"{what} in the place of a file", "There is no file …made.jsonl.", train_on(make))
+        Case(f"data: {what}", f"{what} instead of a file", "There is no file …made.jsonl.", train_on(make))
         for what, make in (
             ("A pipe", os.mkfifo),
             ("A folder", Path.mkdir),

@@ -271,7 +271,7 @@ CASES: list[Case] = [
     ),
     Case(
         "tokenizer as a name",
-        "A name in the place of a tokenizer",
+        "A name instead of a tokenizer",
         "`processing_class` must be a tokenizer or a processor, got `str`.",
         lambda room: room.trainer(processing_class="gpt2"),
     ),

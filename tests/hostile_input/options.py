@@ -260,7 +260,7 @@ CASES: list[Case] = [
     ),
     Case(
         "word for a number",
-        "A word in the place of a number",
+        "A word instead of a number",
         "…recipe.yaml: `learning_rate` must be a number, got 'fast'.",
         lambda room: room.train(learning_rate="fast"),
     ),
@@ -710,7 +710,7 @@ CASES: list[Case] = [
     ),
     Case(
         "learned prompt",
-        "A learned prompt in the place of an adapter",
+        "A learned prompt instead of an adapter",
         "`peft_config` is a learned prompt (…PROMPT_TUNING), which the comparison of the two prompts does not see. Use an adapter of the weights, such as LoRA.",
         lambda room: room.rollouts(peft_config=PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)),
     ),

@@ -224,7 +224,7 @@ CASES: list[Case] = [
     ),
     Case(
         "grading with one marker",
-        "`grade`, in Python: one text in the place of what opens a thought and what closes it",
+        "`grade`, in Python: one text instead of what opens a thought and what closes it",
         "`thinking_markers` must be two different texts: what opens a thought and what closes it, got '<think>'.",
         lambda room: grade({**CHAT, "answer": "Paris"}, "<think>Hm</think>Paris", thinking_markers="<think>"),
     ),
@@ -345,7 +345,7 @@ CASES: list[Case] = [
     ),
     Case(
         "pairs: NaN",
-        "`pairs`: a NaN in the place of an answer",
+        "`pairs`: a NaN instead of an answer",
         "…questions.jsonl, line 1: not valid JSON (NaN is not a number). Write one JSON object a line.",
         lambda room: room.pairs([{"question": "How many?", "answer": float("nan")}]),
     ),
@@ -399,7 +399,7 @@ CASES: list[Case] = [
     ),
     Case(
         "targets into a folder",
-        "`targets`: a folder in the place of the file",
+        "`targets`: a folder instead of the file",
         "`targets_file` `…` cannot be written (Is a directory). What was there before is kept: choose another place, and "
         "start again.",
         lambda room: room.train("", "--targets_file", str(room.file("t.jsonl/x", "").parent), command="targets"),

@@ -36,9 +36,31 @@ def lint(*flags: str) -> Callable[[Room], None]:
     return lambda room: (room.file("pairs.jsonl", [ROW]), room.lint(*flags))
 
 
-COMMANDS = {"evaluate": evaluate, "pairs": pairs, "lint": lint, "suites": suites, "quickstart": quickstart}
+def estimate(*flags: str) -> Callable[[Room], None]:
+    return lambda room: cli(["estimate", str(room.model_dir), *([] if "--max_length" in flags else LENGTH), *flags])
+
+
+LENGTH = ("--max_length", "1024")
+COMMANDS = {
+    "estimate": estimate,
+    "evaluate": evaluate,
+    "pairs": pairs,
+    "lint": lint,
+    "suites": suites,
+    "quickstart": quickstart,
+}
 
 OPTIONS: dict[str, dict[tuple[str, str], str]] = {
+    "estimate": {
+        ("max_length", "0"): "`max_length` must be at least 1, got 0.",
+        (
+            "max_length",
+            "100",
+        ): "`max_length` (100) leaves no prompt beside the answer of `max_completion_length` (512) tokens: raise the one, or lower the other.",
+        ("memory", "-1"): "`memory` must be above 0, got -1.0.",
+        ("utilisation", "0"): "`utilisation` must be above 0 and at most 1, got 0.0.",
+        ("layers", "1"): "`layers` is for act, attct and mlpct, and `method` is bct. Leave it out.",
+    },
     "evaluate": {
         ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
         ("batch_size", "1e3"): "`--batch_size` must be a whole number, got '1e3'.",
@@ -249,7 +271,7 @@ CASES: list[Case] = [
     ),
     Case(
         "pairs over a folder named README",
-        "`pairs`: a folder in the place of the card",
+        "`pairs`: a folder instead of the card",
         "`output_dir` …out has a README.md that `trl-consistency pairs` did not write, and would replace. Choose another folder.",
         lambda room: ((room.path / "out" / "README.md").mkdir(parents=True), room.pairs()),
     ),

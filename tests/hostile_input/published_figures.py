@@ -183,7 +183,7 @@ CASES: list[Case] = [
     ),
     Case(
         "card that is a folder",
-        "A folder in the place of the card",
+        "A folder instead of the card",
         "…README.md is a folder, a pipe or a device, and not a file: remove it.",
         lambda room: push(room, card=None, damage=lambda folder: (folder / "README.md").mkdir()),
     ),
@@ -223,7 +223,7 @@ CASES: list[Case] = [
     ),
     Case(
         "card that is a pipe",
-        "A pipe in the place of the card",
+        "A pipe instead of the card",
         "…README.md is a folder, a pipe or a device, and not a file: remove it.",
         lambda room: push(room, card=None, damage=lambda folder: os.mkfifo(folder / "README.md")),
     ),

@@ -127,8 +127,8 @@ CASES: list[Case] = [
         lambda room: push(room, damage=lambda folder: (folder / "plot.png").symlink_to(room.file("secret", "mine"))),
     ),
     Case(
-        "link in the place of the card",
-        "A symbolic link in the place of the card",
+        "link instead of the card",
+        "A symbolic link instead of the card",
         "…README.md is a symbolic link, which is not followed: …",
         lambda room: push(
             room, card=None, damage=lambda folder: (folder / "README.md").symlink_to(room.file("secret", "mine"))

@@ -30,7 +30,7 @@ CASES: list[Case] = [
     ),
     Case(
         "tab",
-        "A tab in the place of spaces",
+        "A tab instead of spaces",
         "…recipe.yaml is not valid YAML: …found character '\\t' that cannot start any token in …line…",
         lambda room: room.train("generation_kwargs:\n\tmin_new_tokens: 2\n"),
     ),
@@ -84,7 +84,7 @@ CASES: list[Case] = [
     ),
     Case(
         "list as a recipe",
-        "A list in the place of keys",
+        "A list instead of keys",
         "…list.yaml must hold `key: value` lines.",
         lambda room: cli(["targets", "--config", str(room.file("list.yaml", "- method: bct"))]),
     ),
@@ -120,7 +120,7 @@ CASES: list[Case] = [
     ),
     Case(
         "list for a value",
-        "A list in the place of a number",
+        "A list instead of a number",
         "…recipe.yaml: `seed` must be a whole number, got [1, 2].",
         lambda room: room.train("seed: [1, 2]\n"),
     ),

@@ -191,7 +191,7 @@ CASES: list[Case] = [
     ),
     Case(
         "template folder",
-        "A folder in the place of a chat template",
+        "A folder instead of a chat template",
         "The tokenizer of …model cannot be loaded: chat_template.jinja is a folder, a pipe or a device, and not a file.",
         replaced_by_folder("chat_template.jinja"),
     ),
