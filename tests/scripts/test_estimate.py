@@ -99,6 +99,12 @@ def test_the_largest_batch_fits_and_the_next_does_not(config_dir):
     assert largest_batch(outline, SETUP, 1000) == 0
 
 
+def test_many_long_rows_that_share_nothing_are_counted_without_a_mask(config_dir):
+    """The trainer leaves the mask out there; nothing of the tensors, which have no content here, decides it."""
+    setup = Setup("opct", 4096, 64, 8, share_prefix=False, use_cpu=True)
+    assert measure_memory(outline_of(config_dir, lora()), setup).total > 0
+
+
 def test_json(capsys, config_dir):
     words = ("--max_length", 64, "--max_completion_length", 16, "--use_peft", "--memory", 0.02, "--tflops", 0.01)
     found = json.loads(estimate(capsys, config_dir / "config.json", *words, "--json"))

@@ -38,6 +38,9 @@ class KnownBatch(Batch):
     def rollouts(self) -> Tensor:
         return torch.ones(len(self.prompt_ids), dtype=torch.long)
 
+    def needed_mask(self, model: Any, attention_mask: Tensor) -> Tensor | None:
+        return attention_mask if needs_mask(*attention_mask.shape) else None
+
     def packed(self) -> Packing:
         return self.packing
 

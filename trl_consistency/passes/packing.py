@@ -1,9 +1,12 @@
 """Batches of completions that share prompts, and their packed form: each distinct prompt with all its completions."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from .capture import needed_mask
 
 
 def distinct_rows(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,6 +46,10 @@ class Batch:
     def mask_entries(self) -> int:
         """Entries of the prompts' attention mask. Prompts of equal length do not need one."""
         return 0 if self.prompt_mask.all() else self.prompt_mask.numel() * self.prompt_mask.shape[1]
+
+    def needed_mask(self, model: Any, attention_mask: Tensor) -> Tensor | None:
+        """Returns what `model` needs of the mask of the rows with their prompts, padded on the right."""
+        return needed_mask(model, attention_mask)
 
     def packed(self) -> "Packing":
         """Returns the packed form."""

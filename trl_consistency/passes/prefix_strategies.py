@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from .blocks import Blocks
-from .capture import needed_mask
 from .load_balancing import Routing, joined, routing_of
 from .packing import Batch, Packing
 from .prompt_cache import ATTENTION, RECURRENT, cached_kinds, make_prompt_cache
@@ -28,7 +27,9 @@ def run_plain(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Ten
     # With all padding on the right, long rows do not need a mask.
     order = mask.argsort(dim=1, descending=True, stable=True)
     input_ids, mask = input_ids.gather(1, order), mask.gather(1, order)
-    output = backbone(input_ids=input_ids, attention_mask=needed_mask(backbone, mask), use_cache=False, **options)
+    output = backbone(
+        input_ids=input_ids, attention_mask=batch.needed_mask(backbone, mask), use_cache=False, **options
+    )
     last = batch.prompt_mask.sum(1)[batch.rows, None] - 1  # of the prompt
     states = last + torch.arange(batch.completion_ids.shape[1], device=last.device)
     return output.last_hidden_state.take_along_dim(states[..., None], 1), routing_of(output, mask)
