@@ -64,10 +64,10 @@ What is never done:
   `trust_remote_code: true`. Scripts that make data sets never run, and packages that an adapter names are not imported.
 - **Files outside** a folder of data that its README.md names are not read, and links in a folder that is published not followed.
 - **Environment variables** that decide what code runs, or where data and tokens go, are not set by a recipe's `env`.
-- **Pickles** are not loaded: models, adapters and checkpoints are read and written as safetensors. A checkpoint's optimizer,
-  schedule and random states (`optimizer.pt`, `scheduler.pt`, `rng_state.pth`) and unfinished rollouts are torch files, read with
-  `weights_only=True`, which makes tensors and plain numbers and runs nothing; `training_args.bin` is written by transformers and
-  read by nothing here. Resume from checkpoints that you trust all the same.
+- **Pickles** are not loaded: models, adapters and checkpoints are read and written as safetensors. A checkpoint also
+  has torch files: the states of the optimizer, the schedule and the random numbers (`optimizer.pt`, `scheduler.pt`, `rng_state.pth`),
+  and unfinished rollouts. They are read with `weights_only=True`, which makes tensors and plain numbers and runs nothing.
+  `training_args.bin` is written by transformers and read by nothing here. Resume from checkpoints that you trust all the same.
 
 The list is made of the table in `tests/hostile_input`, where each line is a test: `python -m tests.hostile_input.page`
 writes it anew.
