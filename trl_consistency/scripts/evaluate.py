@@ -125,7 +125,7 @@ class EvaluateArguments(EngineArguments):
     max_pairs: int | None = option(
         None, at_least(1), help="Maximum pairs of each file or split, sampled with `seed`. By default all."
     )
-    # Parameters that control the engine, besides those of [`EngineArguments`]
+    # Parameters that control the engine
     vllm_adapter_dir: str | None = option(
         None, help="Folder that a server on another machine has under the same path, for adapters."
     )
