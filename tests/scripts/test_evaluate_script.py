@@ -991,8 +991,9 @@ def test_two_processes_give_what_one_gives(options, tmp_path, capsys):
     assert answers_in(tmp_path / "two") == answers_in(tmp_path / "out")
 
 
-def test_demo_page_has_all_rows_and_models(options, tmp_path):
+def test_demo_page_has_all_rows_and_models(options, tmp_path, capsys):
     run([*options, "--html_demo", "true"])
+    assert str(tmp_path / "out" / "demo.html") in capsys.readouterr().out
     html = (tmp_path / "out" / "demo.html").read_text()
     assert html.count("<article ") == 8
     assert html.count("<section ") == 16

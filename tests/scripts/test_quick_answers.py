@@ -71,6 +71,11 @@ def test_help_explains_own_options_on_two_screens(command, monkeypatch):
             assert re.search(rf"\b{name}\b", own)
         else:
             assert f"  --{name}" not in short
+    titles = re.findall(r"^(\S.*):$", whole, re.MULTILINE)
+    assert titles
+    assert not [title for title in titles if "`" in title]
+    if "vllm_server_timeout" in explained:
+        assert "\n  --engine " in short.partition("Engine:")[2]
     assert bool(inherited) == any(not option.is_own for option in command_options(command).values())
     if inherited:
         assert whole.index("Inherited from") > max(whole.index(f"  --{name}") for name in explained)

@@ -10,6 +10,7 @@ from ..config.options import SHARE, CommandArguments, at_least, option, with_hel
 class EngineArguments(CommandArguments):
     """Options of commands whose answers transformers, vLLM or a vLLM server can write."""
 
+    # Parameters that control the engine
     engine: str = option(
         "transformers",
         help="What writes the answers: `transformers`, `vllm` in this process, or the address of a vLLM server.",

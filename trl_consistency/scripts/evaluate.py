@@ -125,7 +125,7 @@ class EvaluateArguments(EngineArguments):
     max_pairs: int | None = option(
         None, at_least(1), help="Maximum pairs of each file or split, sampled with `seed`. By default all."
     )
-    # Parameters that control the engine, besides those of [`EngineArguments`]
+    # Parameters that control the engine
     vllm_adapter_dir: str | None = option(
         None, help="Folder that a server on another machine has under the same path, for adapters."
     )
@@ -344,7 +344,8 @@ def _write(
     remove_earlier(folder, written, (*PICTURES, *answers))
     if args.save_to_adapters:
         save_to_adapters(summary, found, name_models(args.adapters), capability)
-    print(printable(f"{tables_text(tables)}\n{folder / RESULTS}, {folder / page.name}"))
+    pages = [folder / name for name in (RESULTS, page.name, *([DEMO] if args.html_demo else []))]
+    print(printable(f"{tables_text(tables)}\n{', '.join(map(str, pages))}"))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
 

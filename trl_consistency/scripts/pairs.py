@@ -94,7 +94,7 @@ class PairsArguments(EngineArguments):
     faulty_rows: Literal["error", "drop"] = option(
         "error", help="`error` stops at faulty rows, `drop` leaves them out and counts them."
     )
-    # Parameters that control the choice of vulnerable pairs, besides those of [`EngineArguments`]
+    # Parameters that control the choice of vulnerable pairs
     keep_vulnerable: bool = option(
         False,
         help="Keep only training pairs that the model answers well on the clean prompt and badly on the perturbed "
