@@ -6,8 +6,8 @@ trl-consistency estimate Qwen/Qwen3-4B-Instruct-2507 --method bct --max_length 1
 ```
 """
 
-import json
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ from ..costs.setup import DTYPES, Setup, make_outline
 from ..errors import ConsistencyError, ends_with_message
 from ..models.checks import load_config
 from ..models.embedded_models import resolve_model
+from ..upstream import old_names_allowed
+from .json_output import one_object
 from .parser import StrictParser
 
 
@@ -75,7 +77,7 @@ class EstimateArguments(CommandArguments):
         help="Share of `tflops` that a step reaches. The default is what large models reach in training on one node; "
         "measure a few steps of yours, and give theirs.",
     )
-    json: bool = option(False, help="Print JSON instead of text.")
+    json: bool = option(False, help="Print one JSON object instead of text.")
 
 
 def main(args: EstimateArguments) -> dict[str, Any]:
@@ -89,6 +91,7 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     name = resolve_model(args.model_name_or_path)
     folder = os.path.dirname(os.path.abspath(name)) if name.endswith(".json") else name
     outline = make_outline(folder, config, peft_config, attention)
+    print("Following the tensors of a step (no weights are loaded) ...", file=sys.stderr)
     memory = measure_memory(outline, setup)
     found: dict[str, Any] = {"setup": vars(setup), "memory": {**vars(memory), "total": memory.total}}
     if args.memory is not None:
@@ -214,13 +217,11 @@ def with_model_named(args: Sequence[str]) -> list[str]:
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Estimates and prints; faulty options end the program with one message."""
-    import sys
-
     args = with_model_named(sys.argv[1:] if args is None else args)
     (estimate_args,) = StrictParser((EstimateArguments,), "estimate", prog=prog).parse_args_and_config(args)
-    with suppress(BrokenPipeError):
-        found = main(estimate_args)
-        print(json.dumps(found, indent=1) if estimate_args.json else describe(estimate_args, found))
+    with suppress(BrokenPipeError), old_names_allowed(), one_object(estimate_args.json) as printed:
+        printed |= main(estimate_args)
+        print(describe(estimate_args, printed))
 
 
 if __name__ == "__main__":
