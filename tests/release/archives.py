@@ -29,6 +29,7 @@ IN_SDIST = (
     "recipes/*.md",
     "tests/*.py",
     "tests/evaluation/data/*.jsonl",
+    "tests/recipes/estimates.json",
     "tests/public_api.txt",
     "docs/*",
     ".ci/*",

@@ -96,7 +96,7 @@ def test_faulty_yaml(tmp_path, capsys, case):
         (["--learning_rat", "1"], r"unknown flag: `--learning_rat`. Did you mean `--learning_rate`"),
         (["--num_generations", "4"], "It is an option of `trl-consistency on-policy-consistency`."),
         (["--max_step", "1"], "unknown flag: `--max_step`"),
-        (["--max_steps", "many"], "argument --max_steps"),
+        (["--max_steps", "many"], "`--max_steps` must be a whole number, got 'many'"),
         (["--overlong", "cut"], "invalid choice: 'cut'"),
     ],
 )

@@ -1,6 +1,6 @@
 """Publishes a trained model on the Hub: results, card, scan, upload."""
 
-from .hub import check_repo_id, explain, is_checkpoint, publish
+from .hub import check_repo_id, explain, publish
 from .page import add_results, hub_base
 from .results import RESULTS_FILE, Benchmark, Figure, Outcomes, Result, read_results, write_results
 
@@ -15,7 +15,6 @@ __all__ = [
     "check_repo_id",
     "explain",
     "hub_base",
-    "is_checkpoint",
     "publish",
     "read_results",
     "write_results",

@@ -100,7 +100,7 @@ class Upload:
     def sizes(self) -> dict[str, int]:
         """Returns the bytes of each file."""
         sizes = {name: len(content) for name, content in self.changed.items()}
-        return {name: sizes.get(name) or (self.folder / name).stat().st_size for name in self.files}
+        return {name: sizes[name] if name in sizes else (self.folder / name).stat().st_size for name in self.files}
 
     def listing(self) -> str:
         """Returns what would be sent, and what stays, as text."""

@@ -16,8 +16,7 @@ from typing import Any, Literal
 from transformers import PreTrainedConfig
 from trl import ModelConfig, get_peft_config
 
-from ..config.consistency_config import METHODS, ConsistencyConfig
-from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
+from ..config.consistency_config import METHODS
 from ..config.options import SHARE, CommandArguments, above, at_least, check_ranges, option, with_help
 from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, measure_memory
 from ..costs.operations import count_step, uncounted
@@ -47,24 +46,18 @@ class EstimateArguments(CommandArguments):
     load_in_4bit: bool = option(False, help="Whether the weights are quantized to NF4.")
     use_bnb_nested_quant: bool = option(False, help="Whether the scales of quantized weights are quantized too.")
     use_peft: bool = option(False, help="Whether a LoRA adapter is trained, instead of all weights.")
-    lora_r: int = option(ModelConfig.lora_r, at_least(1), help="Rank of the adapter.")
-    lora_dropout: float = option(ModelConfig.lora_dropout, help="Dropout of the adapter.")
+    lora_r: int = option(16, at_least(1), help="Rank of the adapter.")
+    lora_dropout: float = option(0.05, help="Dropout of the adapter.")
     lora_target_modules: list[str] = option(["all-linear"], help="Layers that get an adapter.")
     # Parameters that control the step
     method: str = option("bct", choices=(*METHODS, "opct"), help="Objective; `opct` is on-policy consistency.")
-    max_completion_length: int = option(
-        ConsistencyConfig.max_completion_length, at_least(1), help="Tokens of an answer in it (bct, kl, opct)."
-    )
+    max_completion_length: int = option(512, at_least(1), help="Tokens of an answer in it (bct, kl, opct).")
     per_device_train_batch_size: int = option(8, at_least(1), help="Rows of a micro-batch; for `opct`, rollouts.")
     gradient_accumulation_steps: int = option(1, at_least(1), help="Micro-batches of an optimizer step.")
-    num_generations: int = option(
-        OnPolicyConsistencyConfig.num_generations, at_least(1), help="Rollouts of a prompt (opct)."
-    )
+    num_generations: int = option(4, at_least(1), help="Rollouts of a prompt (opct).")
     share_prefix: bool = option(True, help="Whether rollouts share the computation of their prompt (opct).")
     layers: list[int] | None = option(None, help="Blocks that act, attct and mlpct compare. By default all.")
-    gradient_checkpointing: bool = option(
-        ConsistencyConfig.gradient_checkpointing, help="Whether blocks are computed again instead of kept."
-    )
+    gradient_checkpointing: bool = option(True, help="Whether blocks are computed again instead of kept.")
     bf16: bool | None = option(None, help="Whether to compute in bfloat16. By default unless `use_cpu`.")
     use_cpu: bool = option(False, help="Whether the step runs on a CPU.")
     optim: str = option("adamw_torch_fused", choices=OPTIMIZERS, help="Optimizer.")

@@ -70,7 +70,7 @@ class LintArguments(CommandArguments):
     )
     dose_pairs: int = option(DOSE_PAIRS, at_least(1), help="Number of those pairs, sampled with `seed`.")
     engine: str = option(
-        EngineArguments.engine,
+        "transformers",
         help="What writes the answers for `dose`: `transformers`, `vllm` in this process, or the address of a vLLM server.",
     )
     samples: int = option(

@@ -17,7 +17,7 @@ from typing import Any
 from ..config.options import CommandArguments, at_least, check_ranges, option, refuse_unused, with_help
 from ..errors import ends_with_message
 from ..escaping import printable
-from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
+from ..evaluation.suites.registry import find_suites, named_suites, run_suites, suite_packages
 from ..evaluation.suites.scores import SuiteScore
 from ..files import write_text
 from ..folder_lock import locked_folder
@@ -65,8 +65,9 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     template_kwargs = as_template_kwargs(args.chat_template_kwargs)
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
-    if all(suite.library == "lm_eval" for suite in find_suites(args.suites, args.judge)):
+    if all(suite.library == "lm_eval" for suite in named_suites(args.suites)):
         refuse_unused(args, ["max_completion_length"], "it is of suites under Inspect, and none of these is")
+    find_suites(args.suites, args.judge)
     with locked_folder(args.output_dir):
         check_output_dir(args.output_dir)
         model, processing_class = load_model(args.model_name_or_path, args.model_revision)

@@ -141,11 +141,8 @@ def run_suites(
     return scores
 
 
-def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list[Suite]:
-    """
-    Looks up suites before any weights load. Raises [`ConsistencyError`] if one is unknown, or needs a judge, or its
-    library is not installed.
-    """
+def named_suites(suites: Sequence[str | Suite]) -> list[Suite]:
+    """Looks up suites. Raises [`ConsistencyError`] if one is unknown or named twice, or there is none."""
     found: list[Suite] = []
     for name in suites:
         if isinstance(name, Suite):
@@ -172,6 +169,19 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
     names = [suite.name for suite in found]
     if len(set(names)) < len(names):
         raise ConsistencyError(f"The suite `{next(name for name in names if names.count(name) > 1)}` is named twice.")
+    return found
+
+
+def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list[Suite]:
+    """
+    Looks up suites before any weights load. Raises [`ConsistencyError`] if one is unknown, or needs a judge, or its
+    library is not installed.
+    """
+    found = named_suites(suites)
+    if judge and not any(suite.judge for suite in found):
+        raise ConsistencyError(
+            f"`judge` (of `evaluate`, `suite_judge`) is given, but none of the suites takes one: {', '.join(suite.name for suite in found)}. Leave it out."
+        )
     for suite in found:
         if suite.judge and not judge:
             raise ConsistencyError(
@@ -183,10 +193,6 @@ def find_suites(suites: Sequence[str | Suite], judge: str | None = None) -> list
         for package in packages:
             if installed_version(package) is None:
                 raise ConsistencyError(f"`{suite.name}` needs the package `{package}`: `pip install -e '.[suites]'`.")
-    if judge and not any(suite.judge for suite in found):
-        raise ConsistencyError(
-            f"`judge` (of `evaluate`, `suite_judge`) is given, but none of the suites takes one: {', '.join(names)}. Leave it out."
-        )
     return found
 
 
