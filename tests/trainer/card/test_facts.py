@@ -527,7 +527,7 @@ def test_no_card_says_so_of_what_vllm_cannot_serve(tmp_path, model_dir, lora):
 
 @pytest.mark.vllm
 def test_vllm_knows_the_flags_of_the_card(tmp_path, cached_base):
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     (line,) = served(card(make_trainer(tmp_path, "me/base", LoraConfig(r=4, target_modules=["q_proj"])))[0])
