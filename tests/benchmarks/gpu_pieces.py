@@ -14,14 +14,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen3_5ForCausalLM,
-    Qwen3_5TextConfig,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import LlamaForCausalLM, Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3ForCausalLM
 from trl.kernels.chunked_divergence import ChunkedDivergenceFunction
 from trl.trainer.utils import add_fused_lm_head
 
@@ -29,6 +22,7 @@ from tests.benchmarks import steps
 from tests.benchmarks.sizes import Size
 from tests.benchmarks.test_prefix_sharing import ours as our_rollout_loss
 from tests.benchmarks.test_prefix_sharing import trls
+from tests.recipes.shapes import SHAPES
 from trl_consistency.costs.operations import count_step, uncounted
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.losses.supervised import supervised_row_losses
@@ -94,35 +88,13 @@ class Scale:
         return 2 * width**3 / self.seconds(lambda: left @ right)
 
 
-# The shapes of models, whose weights are random here
-MODELS: dict[str, Callable[[], tuple[type, Any]]] = {
-    "qwen3-4b": lambda: (
-        Qwen3ForCausalLM,
-        Qwen3Config(
-            vocab_size=151_936,
-            hidden_size=2560,
-            intermediate_size=9728,
-            num_hidden_layers=36,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-            head_dim=128,
-            tie_word_embeddings=True,
-        ),
-    ),
-    "llama-3.1-8b": lambda: (
-        LlamaForCausalLM,
-        LlamaConfig(
-            vocab_size=128_256,
-            hidden_size=4096,
-            intermediate_size=14_336,
-            num_hidden_layers=32,
-            num_attention_heads=32,
-            num_key_value_heads=8,
-        ),
-    ),
-    "qwen3.5-4b": lambda: (
+# The models' classes and shapes. Their weights are random here. Qwen3.5-4B's shape is not known for certain.
+MODELS: dict[str, tuple[type, Callable[[], Any]]] = {
+    "qwen3-4b": (Qwen3ForCausalLM, SHAPES["Qwen/Qwen3-4B-Instruct-2507"][0]),
+    "llama-3.1-8b": (LlamaForCausalLM, SHAPES["meta-llama/Llama-3.1-8B-Instruct"][0]),
+    "qwen3.5-4b": (
         Qwen3_5ForCausalLM,
-        Qwen3_5TextConfig(
+        lambda: Qwen3_5TextConfig(
             vocab_size=248_320,
             hidden_size=2560,
             intermediate_size=9216,
@@ -145,7 +117,8 @@ TINY = {
 
 def make_model(name: str, scale: Scale, nf4: bool = False) -> Any:
     """Returns a model of random weights in bfloat16 or NF4."""
-    kind, config = MODELS[name]()
+    kind, shape = MODELS[name]
+    config = shape()
     if scale.is_dry:
         config = type(config)(**TINY, head_dim=16)
     with torch.device(scale.device):

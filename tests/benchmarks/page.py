@@ -131,9 +131,6 @@ def _data_sections(results: Results) -> list[str]:
     for name, row in ROWS.items():
         if name in RATIOS or name not in results:
             continue
-        if "missing" in results[name]:
-            sections.append(f"**{row.about}** has not been measured: {results[name]['missing']}.")
-            continue
         head = ["", "CPU seconds", "wall seconds", "peak, MiB"]
         lines = [
             [rival, seconds(of["cpu"]), seconds(of["wall"]), f"{of['peak']:,.0f}"]

@@ -1,6 +1,5 @@
 """The rows of the benchmark: what is measured, and against whom."""
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,6 @@ class Row:
     about: str
     rivals: Callable[[Size], tuple[str, ...]]
     make: Callable[[str, Size, Turns], Made]
-    missing: Callable[[], str] = lambda: ""  # why it cannot be measured here
     most_turns: int = 100
 
 
@@ -128,10 +126,6 @@ def _command(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "trl_consistency.cli", *words], check=True, stdout=subprocess.DEVNULL)
 
 
-def _vllm(rival: str, size: Size, turns: Turns) -> Made:
-    raise NotImplementedError("`make vllm-test` has the environment in which this row can be written.")
-
-
 ROWS = {
     of.name: of
     for of in (
@@ -195,13 +189,6 @@ ROWS = {
             lambda size: tuple(COMMANDS),
             lambda rival, size, turns: Made(lambda: _command(rival, "--help")),
             most_turns=5,
-        ),
-        Row(
-            "vllm",
-            "Targets by vLLM, against transformers",
-            _rivals("vLLM", "transformers"),
-            _vllm,
-            missing=lambda: "not written yet" if importlib.util.find_spec("vllm") else "vLLM is not installed",
         ),
     )
 }

@@ -39,8 +39,6 @@ PACKAGES = ("torch", "trl", "transformers", "peft", "trl-consistency")
 
 def measure_row(row: Row, size: Size) -> dict[str, Any]:
     """Lets all rivals of a row take turns. Returns figures of each, and their ratios to the first."""
-    if reason := row.missing():
-        return {"missing": reason}
     names = row.rivals(size)
     workers = {name: Worker(row.name, name, size.name) for name in names}
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}

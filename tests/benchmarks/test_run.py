@@ -41,7 +41,7 @@ class TwoTurns(Turns):
 RIVALS = [
     pytest.param(name, rival, id=f"{name}-{rival}")
     for name, row in ROWS.items()
-    if not row.missing() and name not in ("start", "pairs")
+    if name not in ("start", "pairs")
     for rival in row.rivals(TINY)
 ]
 
@@ -152,7 +152,6 @@ def test_the_page(tmp_path):
             "floor": {"operations": 8e9, "rate": {"median": 8e9}, "share": {"ours": 0.5, "whole model": 0.17}},
         },
         "growth": {"growth": {"layers": {"seconds": [1, 2, 6], "exponent": 1.3, "expected": 1.0}}},
-        "vllm": {"missing": "vLLM is not installed"},
     }
     for name, row in rows.items():
         (folder / "full" / f"{name}.json").write_text(json.dumps({"machine": machine, **row}))
@@ -161,7 +160,6 @@ def test_the_page(tmp_path):
     assert "Our time goes into matrix products 80%." in text
     assert "`act_step` is farthest from its floor: 0.50." in text
     assert "With *layers* the step grows by an exponent of 1.30, and 1.00 would do." in text
-    assert "vLLM is not installed" in text
     assert "Nobody has had a device yet." in text
     assert "busy" not in text
     assert (folder / "ratios.png").stat().st_size > 1000

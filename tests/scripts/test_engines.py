@@ -208,6 +208,15 @@ def test_an_engine_answers_for_the_dose(in_process, served, options, tmp_path, c
     assert any(path == "/v1/completions" for path, _ in served.requests)
 
 
+def test_a_recipe_for_vllm_can_be_linted_with_transformers(options, tmp_path, capsys):
+    """The recipe's options of vLLM are for its training."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"model_name_or_path: {options[1]}\nuse_vllm: true\nvllm_gpu_memory_utilization: 0.5\n")
+    words = ["--pairs", str(tmp_path / "pairs.jsonl"), "--dose_pairs", "2", "--max_completion_length", "3"]
+    cli(["lint", "--config", str(recipe), *words, "--dose", "--json"])
+    assert "dose" in json.loads(capsys.readouterr().out)
+
+
 def test_an_engine_that_nothing_is_asked_of(in_process, options, tmp_path):
     lint = ["lint", "--pairs", str(tmp_path / "pairs.jsonl"), "--model_name_or_path", options[1], "--engine", "vllm"]
     with pytest.raises(SystemExit, match="`engine` is given, but no dose is measured: set `dose`"):

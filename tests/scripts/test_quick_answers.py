@@ -57,6 +57,14 @@ def test_sources_say_what_the_real_parser_says(command, real_parser):
             assert option.default is not None or action.default == [], name
 
 
+@pytest.mark.parametrize(("command", "first"), [("pairs", "Data"), ("evaluate", "Models and pairs")])
+def test_help_begins_with_the_options_of_the_command_itself(command, first):
+    """Those that it shares with others, here of the engine, come later."""
+    titles = re.findall(r"^([A-Z][\w ]*):$", help_text(command, "prog", everything=False), re.MULTILINE)
+    assert titles[0] == first
+    assert "Engine" in titles
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_explains_own_options_on_two_screens(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")

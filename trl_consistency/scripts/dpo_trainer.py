@@ -18,7 +18,7 @@ from ..trainer.run.manifest import (
     describe_rows,
     describe_template,
     find_differences,
-    show,
+    list_differences,
 )
 
 
@@ -85,10 +85,7 @@ class _Record:
             )
             return
         if differences := find_differences(saved, self.run):
-            rows = "".join(
-                f"\n  `{name}`: {show(old)} there, {show(new)} here" for name, (old, new) in differences.items()
-            )
             raise ConsistencyError(
                 f"`resume_from_checkpoint`: {checkpoint} belongs to another run. Resume with what that run had, or begin a new one "
-                f"in another `output_dir`.{rows}"
+                f"in another `output_dir`.{list_differences(differences)}"
             )

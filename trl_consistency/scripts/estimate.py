@@ -84,7 +84,7 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     name = resolve_model(args.model_name_or_path)
     folder = os.path.dirname(os.path.abspath(name)) if name.endswith(".json") else name
     outline = make_outline(folder, config, peft_config, attention)
-    print("Following the tensors of a step (no weights are loaded) ...", file=sys.stderr)
+    print("Tracing a training step (no weights are loaded) ...", file=sys.stderr)
     memory = measure_memory(outline, setup)
     found: dict[str, Any] = {"setup": vars(setup), "memory": {**vars(memory), "total": memory.total}}
     if args.memory is not None:

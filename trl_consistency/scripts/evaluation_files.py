@@ -135,7 +135,7 @@ def write_report(
         pictures.append(Picture(plot_training(histories, folder / "training.png"), "During training", text))
     counts = ", ".join(f"{name} ({of_set['rows']:,})" for name, of_set in summary["pairs"].items())
     report = Report(
-        "Before and after consistency training",
+        "Before and after consistency training" if len(found) > 1 else "One model's answers",
         f"All models answered the same pairs: {counts}.",
         list(found),
         tables,

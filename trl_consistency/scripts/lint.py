@@ -11,7 +11,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from functools import partial
 from typing import Any, get_type_hints
 
@@ -131,8 +131,8 @@ def main(
         refuse_unused(lint_args, ["dose_pairs", "engine"], "no dose is measured: set `dose`")
     if lint_args.html is not None:
         check_file(lint_args.html, "html")
-    name, engine = model_args.model_name_or_path or "", EngineArguments(engine=lint_args.engine)
-    check_engine(engine, name, model_args.load_in_4bit)
+    engine_args = EngineArguments(engine=lint_args.engine)
+    check_engine(engine_args, model_args.model_name_or_path or "", model_args.load_in_4bit)
     rows = read_pairs(lint_args.pairs, script_args, dataset_args)
     processing_class = recipe_processing_class(model_args, recipe)
     if rows:
@@ -155,7 +155,12 @@ def main(
         always_generates=is_on_policy,
         thinking_markers=markers,
     )
-    dose = _measure_dose(lint_args, rows, report, recipe, kwargs, model_args) if lint_args.dose else None
+    dose = None
+    if lint_args.dose:
+        # The recipe has these for its training, too, so they are no fault where transformers answers here.
+        names = ("vllm_gpu_memory_utilization", "vllm_server_timeout")
+        engine_args = replace(engine_args, **{name: getattr(recipe, name) for name in names})
+        dose = _measure_dose(lint_args.dose_pairs, rows, report, recipe, kwargs, model_args, engine_args)
     compares_span = not recipe_keys or (recipe.needs_shared_span and not is_on_policy)
     irrelevant = () if compares_span else SPAN_FINDINGS
     show = partial(
@@ -243,12 +248,13 @@ def context_length(model_args: ModelConfig, recipe: Any, processing_class: Proce
 
 
 def _measure_dose(
-    lint_args: LintArguments,
+    pairs: int,
     rows: list[dict[str, Any]],
     report: LintReport,
     recipe: Any,
     chat_template_kwargs: dict[str, Any],
     model_args: ModelConfig,
+    engine_args: EngineArguments,
 ) -> Dose:
     from ..evaluation.grading.answer_keys import check_keys
     from ..models.loading import BASE, load_model
@@ -265,15 +271,10 @@ def _measure_dose(
         for index, row in enumerate(rows)
         if index not in report.reasons
     ]
-    sample = sample_pairs(usable, lint_args.dose_pairs, recipe.seed)
+    sample = sample_pairs(usable, pairs, recipe.seed)
     if not sample:
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
     length = recipe.max_completion_length or 256
-    engine_args = EngineArguments(
-        engine=lint_args.engine,
-        vllm_gpu_memory_utilization=recipe.vllm_gpu_memory_utilization,
-        vllm_server_timeout=recipe.vllm_server_timeout,
-    )
     options = AnswerOptions(length)
     with open_engine(engine_args, base, model, processing_class, options, longest_prompt(sample)) as engine:
         return measure_dose(

@@ -175,7 +175,9 @@ def help_text(command: str, prog: str, everything: bool) -> str:
     )
     groups: dict[str, Any] = {}
     of_recipe, inherited = [], 0
-    for option in sorted(command_options(command).values(), key=lambda option: not option.is_own):
+    for option in sorted(
+        command_options(command).values(), key=lambda option: (not option.is_own, option.owner not in classes)
+    ):
         if not everything and not (option.is_own and option.name in explained):
             of_recipe += [option.name] if option.is_own else []
             inherited += not option.is_own

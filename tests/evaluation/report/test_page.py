@@ -94,7 +94,7 @@ def test_markdown_says_the_same(tmp_path):
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings == [
         *("# Title", "## A plot", "## Rates", "## Differences", "## Another"),
-        "## Answers before and after",
+        "## Answers",
     ]
     assert text.index("- **Right answers &lt; before.**") < text.index("## A plot"), "what was lost comes first"
     assert "![A plot](plot.png)" in text

@@ -83,8 +83,8 @@ def make_demo(found: Mapping[str, Results], seed: int) -> Demo:
         f"{len(drawn):,} of {len(places):,} rows, drawn with seed {seed}" if len(drawn) < len(places) else "All rows"
     )
     return Demo(
-        "Answers before and after consistency training",
-        f"{sampled}. Each prompt is shown with its irrelevant cue, and the answers of two models to it. The answers are stored: no "
+        "Answers before and after consistency training" if len(found) > 1 else "One model's answers",
+        f"{sampled}. Each prompt is shown with its irrelevant cue, and the answers to it. The answers are stored: no "
         "model runs here. Outcomes are read by rules or a judge, and can be wrong.",
         list(found),
         [_row(found, *places[number]) for number in drawn],

@@ -137,6 +137,11 @@ def find_differences(
     return {name: both for name, both in differences.items() if name != "length" or not is_constant}
 
 
+def list_differences(differences: Mapping[str, tuple[Any, Any]]) -> str:
+    """Returns the end of a message: a line for each difference, with what the checkpoint has and what is here."""
+    return "".join(f"\n  `{name}`: {show(old)} there, {show(new)} here" for name, (old, new) in differences.items())
+
+
 def show(value: Any) -> str:
     """Formats a value for a message."""
     if isinstance(value, list) and all(isinstance(part, str) for part in value):

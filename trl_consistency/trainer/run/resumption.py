@@ -29,6 +29,7 @@ from .manifest import (
     describe_targets,
     describe_template,
     find_differences,
+    list_differences,
     show,
 )
 from .own_optimizer import OPTIMIZER, describe_own_optimizer, is_of_own_optimizer
@@ -133,9 +134,7 @@ class RunRecord:
             del differences["model"]
         refused = {name: both for name, both in differences.items() if name not in self._may_change}
         if refused:
-            rows = "".join(
-                f"\n  `{name}`: {show(old)} there, {show(new)} here" for name, (old, new) in refused.items()
-            )
+            rows = list_differences(refused)
             if "model" in refused:
                 rows += (
                     "\n  Give the model that the run began with, not the checkpoint's: "
