@@ -303,7 +303,7 @@ def recipe_piece(recipe: str, scale: Scale) -> Figures:
         return {"missing": "the package of SmolLM2's weights is not installed (`make real`)"}
     with tempfile.TemporaryDirectory() as folder:
         config = f"recipes/smollm2-135m-instruct/{recipe}.yaml"
-        return _command(scale, "-m", module, "--config", config, "--output_dir", folder)
+        return _command(scale, "-m", module, "--config", config, "--use_cpu", "false", "--output_dir", folder)
 
 
 def vllm_piece(scale: Scale) -> Figures:

@@ -29,13 +29,15 @@ def main(args: list[str] | None = None) -> None:
     said = "work folder, from which a killed command goes on (%(default)s)"
     parser.add_argument("--output_dir", type=Path, default=Path("reproduce"), help=said)
     parser.add_argument("--processes", type=int, metavar="N", help="cells at a time (one for each processor)")
+    said = "where models are trained and measured (%(default)s); random numbers differ between devices"
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=said)
     parser.add_argument("--list", action="store_true", help="only list the cells")
     said = "read the answers of finished cells again; those still in the work folder are not generated again"
     parser.add_argument("--read_again", action="store_true", help=said)
     parsed = parser.parse_args(args)
     if parsed.processes is not None and parsed.processes < 1:
         parser.error(f"--processes must be at least 1, got {parsed.processes}.")
-    plan, places = Plan(), Places(parsed.output_dir, parsed.data_dir)
+    plan, places = Plan(device=parsed.device), Places(parsed.output_dir, parsed.data_dir)
     if parsed.list:
         for job in plan.jobs(parsed.only):
             print(f"{job.title:28}{'done' if places.cell(job).is_file() else 'missing'}")

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from peft import PeftModel
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -94,6 +95,7 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
             key = data.sets[name].digest
             capability[name] = parts.get(f"capability-{name}", key, lambda of=data: _capability(plan, models, of))
     return {
+        "device": "cpu" if plan.device == "cpu" else torch.cuda.get_device_name(),
         "versions": {name: version(name) for name in LIBRARIES} | {"python": platform.python_version()},
         "code": code_digest(),
         "left_out": left_out,
@@ -164,7 +166,8 @@ def _load_models(plan: Plan, work: Path, adapter: Path | None) -> Models:
     identity = identity_digest(model_identity(model, plan.model, as_loaded=True))
     if adapter is not None:
         model = model.merge_and_unload()  # the same but for rounding, and a tenth faster
-    return Models(model.eval(), base.eval(), tokenizer, cache, base_cache, identity)
+    model, base = (of.to(plan.device).eval() for of in (model, base))
+    return Models(model, base, tokenizer, cache, base_cache, identity)
 
 
 def _with_system(pairs: PairSet, system: str) -> PairSet:

@@ -229,6 +229,8 @@ class Plan:
             Tokens of an answer, and of a reply to an everyday prompt.
         batch_size (`int`, *optional*, defaults to `64`), long_batch_size (`int`, *optional*, defaults to `8`):
             Prompts in a batch, and long prompts in a batch.
+        device (`str`, *optional*, defaults to `"cpu"`):
+            Where models are trained and measured, `"cpu"` or `"cuda"`. The recipes themselves choose the CPU.
     """
 
     model: str = "embedded:smollm2"
@@ -242,6 +244,7 @@ class Plan:
     reply_tokens: int = 192
     batch_size: int = 64
     long_batch_size: int = 8
+    device: str = "cpu"
 
     def jobs(self, only: Sequence[str] = ()) -> list[Job]:
         """

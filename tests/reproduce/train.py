@@ -83,21 +83,24 @@ def training_of(plan: Plan, job: Job, work: Path) -> Training:
         raise ConsistencyError(f"{job.title} has no recipe: there is no file {recipe}.")
     shown = recipe.relative_to(ROOT) if recipe.is_relative_to(ROOT) else recipe
     words = [*cell.command.split(), "--config", str(shown)]
+    of_device = [] if plan.device == "cpu" else ["--use_cpu", "false"]
     made: list[list[str]] = []
     if cell.data:
         data = plan.data[cell.data]
         path = work / data.path
         made = [[part.format(work=work, path=path) for part in command.split()] for command in data.commands]
+        made = [[*command, *(of_device if "--config" in command else [])] for command in made]
         words += ["--dataset_name", str(path)]
     folder = work / "models" / job.name
-    words += [*cell.flags, *([] if job.seed is None else ["--seed", str(job.seed)]), "--output_dir", str(folder)]
+    words += [*cell.flags, *of_device, *([] if job.seed is None else ["--seed", str(job.seed)])]
+    words += ["--output_dir", str(folder)]
     saving = []
     if cell.generates:
         options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
         model = "-".join(str(options.get(name, "")) for name in OF_TARGETS)
         saving = ["--target_cache_dir", str(work / "targets" / model)]
     data_commands = list(plan.data[cell.data].commands) if cell.data else []
-    parts = [digest(recipe.read_bytes()), cell.command, list(cell.flags), job.seed, data_commands]
+    parts = [digest(recipe.read_bytes()), cell.command, [*cell.flags, *of_device], job.seed, data_commands]
     return Training(recipe, made, words, saving, folder, json.dumps(parts))
 
 
