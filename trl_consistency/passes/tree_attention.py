@@ -89,8 +89,9 @@ def _refused_kernels(heads: int, kv_heads: int, width: int, dtype: torch.dtype, 
     ones = torch.ones(3, 2 * BLOCK, dtype=torch.long, device=device)
     packing = Packing.of(Batch.of(ones, ones, ones[:, :50], ones[:, :50]))
     shapes = [(1, number, packing.end.shape[1], width) for number in (heads, kv_heads, kv_heads, heads)]
+    own = torch.Generator(device).manual_seed(0)  # the global one belongs to the training
     query, key, value, towards = (
-        torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for shape in shapes
+        torch.randn(shape, generator=own, dtype=dtype, device=device, requires_grad=True) for shape in shapes
     )
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
