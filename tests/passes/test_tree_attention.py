@@ -1,12 +1,11 @@
 """FlexAttention for packed rows, against dense masks and against rows that run one by one."""
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
-from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -84,15 +83,18 @@ def test_rows_in_one_row_do_not_see_each_other():
 
 def test_flex_attention_equals_sdpa_and_is_compiled_once(monkeypatch):
     """With the compiler's front alone: its kernels for CPUs know no dynamic lengths, and have no backward pass."""
-    compiled = torch.compile(flex_attention, dynamic=True, backend="aot_eager")
-    monkeypatch.setattr(tree_attention, "_compiled", cache(lambda: compiled))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(tree_attention, "_compiled", cache(tree_attention._compiled.__wrapped__))
+    # As many heads as the first group has blocks, which must not be taken for the same number
+    heads = -(-packed("ragged").end.shape[1] // BLOCK)
     torch._dynamo.reset()
     counters.clear()
     for group in GROUPS:
         for window in (None, 70):
             packing = packed(group)
             length = packing.end.shape[1]
-            query, key, value = (torch.randn(1, length, heads, 32).transpose(1, 2) for heads in (8, 4, 4))
+            shapes = ((1, length, number * heads, 32) for number in (2, 1, 1))
+            query, key, value = (torch.randn(shape).transpose(1, 2) for shape in shapes)
             with torch.no_grad():
                 output = tree_attention.compiled_flex(query, key, value, packing.block_mask(window), 0.2)
             mask = packing.mask(window)
