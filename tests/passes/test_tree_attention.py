@@ -93,8 +93,10 @@ def test_flex_attention_equals_sdpa_and_is_compiled_once(monkeypatch):
         for window in (None, 70):
             packing = packed(group)
             length = packing.end.shape[1]
-            shapes = ((1, length, number * heads, 32) for number in (2, 1, 1))
-            query, key, value = (torch.randn(shape).transpose(1, 2) for shape in shapes)
+            query, key, value = (
+                torch.randn(1, length, number * heads * 32).unflatten(2, (-1, 32)).transpose(1, 2)
+                for number in (2, 1, 1)
+            )
             with torch.no_grad():
                 output = tree_attention.compiled_flex(query, key, value, packing.block_mask(window), 0.2)
             mask = packing.mask(window)
