@@ -27,6 +27,8 @@ from trl_consistency.costs.operations import count_step, uncounted
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.losses.supervised import supervised_row_losses
 from trl_consistency.models.quantization import prevent_repacking
+from trl_consistency.passes.prefix_sharing import PrefixSharing
+from trl_consistency.passes.tree_attention import refused_kernels
 
 
 GIB = 1 << 30
@@ -245,31 +247,44 @@ def head_piece(scale: Scale) -> Figures:
 
 
 def flex_piece(scale: Scale) -> Figures:
-    """Seconds of attention under the tree mask of packed rollouts: FlexAttention against a dense mask."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    """A step on packed rollouts, by length: FlexAttention against a dense mask. Half of a row is its prompt."""
+    student = adapted(make_model("qwen3-4b", scale))  # with gradient checkpointing, so rollouts are packed
+    config = student.config.get_text_config()
+    ways = {"dense mask": PrefixSharing(flex_tokens=None), "FlexAttention": PrefixSharing(flex_tokens=1)}
+    losses_of = {
+        way: our_rollout_loss(student, "ours, with TRL's divergence", sharing) for way, sharing in ways.items()
+    }
 
-    prompt, rollout, count = (32, 8, 4) if scale.is_dry else (2048, 256, 8)
-    branches = torch.cat([torch.zeros(prompt), torch.arange(1, count + 1).repeat_interleave(rollout)])
-    branches = branches.to(scale.device)
-    length = len(branches)
+    def step(way: str, batch: dict[str, Any]) -> float:
+        with torch.autocast(scale.device, torch.bfloat16):
+            loss = losses_of[way](batch)
+        loss.backward()
+        student.zero_grad()
+        return float(loss.detach())
 
-    def seen(batch: Any, head: Any, query: Any, key: Any) -> Any:
-        return (query >= key) & ((branches[key] == 0) | (branches[key] == branches[query]))
-
-    dtype = torch.float32 if scale.is_dry else torch.bfloat16
-    q, k, v = (torch.randn(1, 8, length, 64, device=scale.device, dtype=dtype, requires_grad=True) for _ in range(3))
-    places = torch.arange(length, device=scale.device)
-    dense = seen(0, 0, places[:, None], places[None])
-    sdpa = partial(nn.functional.scaled_dot_product_attention, q, k, v, attn_mask=dense)
-    figures: Figures = {"dense mask, seconds": scale.seconds(lambda: sdpa().sum().backward())}
-    blocks = create_block_mask(seen, None, None, length, length, device=scale.device)
-    if scale.is_dry:  # uncompiled, on a CPU it has no backward pass
-        with torch.no_grad():
-            result = flex_attention(q.detach(), k.detach(), v.detach(), block_mask=blocks)
-            figures["largest difference"] = float((result - sdpa()).abs().max())
-        return figures
-    compiled = torch.compile(flex_attention)
-    figures["FlexAttention, seconds"] = scale.seconds(lambda: compiled(q, k, v, block_mask=blocks).sum().backward())
+    figures: Figures = {}
+    for length in (128, 256) if scale.is_dry else (512, 1024, 2048, 4096, 8192):
+        size = replace(scale.size(), vocabulary=config.vocab_size, rollouts=(length // 2, 64, length // 16, 8, 1))
+        batch = {name: of.to(scale.device) for name, of in steps.rollout_batch(size).items()}
+        losses, seconds = {}, {}
+        for way in ways:
+            start = time.perf_counter()
+            losses[way] = step(way, batch)
+            figures[f"{length} tokens, {way}, first step, seconds"] = time.perf_counter() - start
+            if not scale.is_dry:
+                torch.cuda.reset_peak_memory_stats()
+            seconds[way] = scale.seconds(partial(step, way, batch))
+            figures[f"{length} tokens, {way}, seconds"] = seconds[way]
+            figures[f"{length} tokens, {way}, peak GiB"] = scale.peak()
+        figures[f"{length} tokens, times as fast with FlexAttention"] = (
+            seconds["dense mask"] / seconds["FlexAttention"]
+        )
+        difference = abs(losses["FlexAttention"] / losses["dense mask"] - 1)
+        figures[f"{length} tokens, relative difference of losses"] = difference
+    if not scale.is_dry:
+        reason = refused_kernels(config, torch.bfloat16, torch.device(scale.device, 0))
+        refused = {way: sharing.refused or {} for way, sharing in ways.items()}
+        figures["FlexAttention"] = f"refused: {reason}; {refused}" if reason or any(refused.values()) else "ran"
     return figures
 
 
@@ -289,7 +304,9 @@ def tests_piece(scale: Scale) -> Figures:
     """The tests that are marked `gpu`."""
     dry = ["--collect-only"] if scale.is_dry else []
     return _command(
-        scale, "-m", "pytest", "-p", "no:xdist", "-q", "-m", "gpu", *dry, "tests/trainer", "tests/rollouts"
+        scale,
+        *("-m", "pytest", "-p", "no:xdist", "-q", "-m", "gpu", *dry),
+        *("tests/trainer", "tests/rollouts", "tests/passes"),
     )
 
 

@@ -84,8 +84,8 @@ def trls(student: Any, teacher: Any) -> Callable[[dict[str, Tensor]], Tensor]:
     return lambda batch: trainer._compute_loss(student, batch, None)[0]
 
 
-def ours(student: Any, who: str) -> Callable[[dict[str, Tensor]], Tensor]:
-    sharing = PrefixSharing()
+def ours(student: Any, who: str, sharing: PrefixSharing | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
+    sharing = sharing or PrefixSharing()
     divergence_of = {
         "ours": shared_head_divergence,
         "ours, with TRL's divergence": lambda hidden, reference, weight: ChunkedDivergenceFunction.apply(

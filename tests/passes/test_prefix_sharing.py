@@ -244,7 +244,8 @@ def test_mask_is_a_tree(window):
                 and key_branch in (0, branch)
                 and key_position <= position
                 and (window is None or position - key_position < window)
-                for key_prompt, key_branch, key_position in places
+                and (prompt >= 0 or key == query)  # padding sees itself
+                for key, (key_prompt, key_branch, key_position) in enumerate(places)
             ]
             assert seen[query].tolist() == expected
     assert mask.any(-1).all()

@@ -23,6 +23,7 @@ from .blocks import base_model, find_blocks
 from .learned_prompt import has_learned_prompt
 from .prefix_strategies import dropout_off, windows_of
 from .prompt_cache import RECURRENT, cached_kinds
+from .tree_attention import attend_to_tree
 
 
 @dataclass
@@ -71,7 +72,7 @@ def attend_by_sequence(
     """SDPA, which on a flat batch (`cu_seq_lens_q`) attends within each sequence. Tensors are [1, heads, N, width]."""
     ends = kwargs.pop("cu_seq_lens_q", None)
     if ends is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return attend_to_tree(module, query, key, value, attention_mask, **kwargs)
     lengths, window = ends.diff().tolist(), kwargs.get("sliding_window")
     parts = [
         sdpa_attention_forward(module, *of_sequence, _window_mask(of_sequence[0], window), **kwargs)[0]

@@ -1,12 +1,18 @@
 """Batches of completions that share prompts, and their packed form: each distinct prompt with all its completions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from .capture import needed_mask
+
+
+BLOCK = 128  # tokens of a block in a block mask
 
 
 def distinct_rows(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,6 +70,7 @@ class Packing:
     prompt: Tensor  # [R, L], index of the token's prompt, -1 for padding
     branch: Tensor  # [R, L], 0 in the prompt, and from 1 for its completions
     position: Tensor  # [R, L], the token's position in its text
+    end: Tensor  # [R, L], the place after the last token that sees this one
     states: Tensor  # [B, C], index of each state in the flattened [R, L]
 
     @classmethod
@@ -84,6 +91,8 @@ class Packing:
 
         source, prompts, branches, positions = torch.zeros(4, num_rows * length, dtype=torch.long)
         prompts.fill_(-1)
+        # Padding sees itself, as a softmax needs an entry.
+        ends = torch.arange(num_rows * length) + 1
         states = torch.empty(len(batch.rows), columns, dtype=torch.long)
         for prompt, start in enumerate(placed):
             own, end = prompt_lengths[prompt], start + prompt_lengths[prompt]
@@ -96,22 +105,75 @@ class Packing:
                 source[start_of_branch:end] = torch.arange(first, first + branch_lengths[row])
                 positions[start_of_branch:end] = torch.arange(own, own + branch_lengths[row])
                 branches[start_of_branch:end] = branch
+                ends[start_of_branch:end] = end
                 states[row] = last
                 states[row, 1 : branch_lengths[row] + 1] = torch.arange(start_of_branch, end)
             prompts[start:end] = prompt
+            ends[start : last + 1] = end
+        ends -= torch.arange(num_rows).repeat_interleave(length) * length
         device = batch.rows.device
-        flat = torch.stack([source, prompts, branches, positions]).view(4, num_rows, length).to(device)
-        return cls(flat[0], flat[1], flat[2], flat[3], states.to(device))
+        flat = torch.stack([source, prompts, branches, positions, ends]).view(5, num_rows, length).to(device)
+        return cls(flat[0], flat[1], flat[2], flat[3], flat[4], states.to(device))
+
+    def in_one_row(self) -> "Packing":
+        """Returns the same with all rows one after another, `[1, R * L]`."""
+        rows, length = self.end.shape
+        ends = self.end + torch.arange(rows, device=self.end.device)[:, None] * length
+        parts = self.source, self.prompt, self.branch, self.position, ends
+        # Copies: the compiler would look at the tensor of which one is a part.
+        source, prompt, branch, position, end = (part.reshape(1, -1).clone() for part in parts)
+        return Packing(source, prompt, branch, position, end, self.states)
+
+    def sees(self, window: int | None) -> Callable[..., Tensor]:
+        """
+        Returns the predicate of the tree: whether the query token of a row sees the key token. A prompt is followed by
+        its completions, so the tokens that see one are those from its own place to its `end`.
+        """
+        end, position = self.end, self.position
+        limit = None if window is None else torch.tensor(window, device=end.device)  # numbers would be compiled in
+
+        def sees(row: Any, head: Any, query: Any, key: Any) -> Any:
+            seen = (key <= query) & (query < end[row, key])
+            return seen if limit is None else seen & (position[row, query] - position[row, key] < limit)
+
+        return sees
 
     def mask(self, window: int | None) -> Tensor:
-        """Returns the attention mask, `[R, 1, L, L]`. Padding attends to padding, as a softmax needs an entry."""
-        distance = self.position[:, :, None] - self.position[:, None, :]  # query, key
-        of_key, of_query = self.branch[:, None, :], self.branch[:, :, None]
-        seen = (self.prompt[:, :, None] == self.prompt[:, None, :]) & (distance >= 0)
-        seen &= (of_key == 0) | (of_key == of_query)
+        """Returns the dense attention mask, `[R, 1, L, L]`."""
+        rows, length = self.end.shape
+        places = torch.arange(length, device=self.end.device)
+        of_row = torch.arange(rows, device=self.end.device)[:, None, None, None]
+        return self.sees(window)(of_row, None, places[:, None], places)
+
+    def block_mask(self, window: int | None) -> BlockMask:
+        """Returns the same mask for FlexAttention, without forming its entries."""
+        rows, length = self.end.shape
+        count = -(-length // BLOCK)
+        ends, positions = (
+            F.pad(values, (0, count * BLOCK - length)).view(rows, count, BLOCK) for values in (self.end, self.position)
+        )
+        keys = torch.arange(count, device=ends.device)
+        queries = keys[:, None]
+        # By blocks [R, queries, keys]: whether some entry may be seen, and whether all are.
+        some = (keys < queries) & (ends.amax(2)[:, None] > queries * BLOCK) | (keys == queries)
+        every = (keys < queries) & (ends.amin(2)[:, None] >= (queries + 1) * BLOCK)
         if window is not None:
-            seen &= distance < window
-        return seen[:, None]
+            least, most = positions.amin(2), positions.amax(2)
+            some &= least[:, :, None] - most[:, None] < window
+            every &= most[:, :, None] - least[:, None] < window
+        return BlockMask.from_kv_blocks(
+            *_listed(some & ~every),
+            *_listed(every),
+            BLOCK_SIZE=BLOCK,
+            mask_mod=self.sees(window),
+            seq_lengths=(length, length),
+        )
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns, for each row of `blocks`, how many are set, and the indices of all, those set first."""
+    order = blocks.int().argsort(dim=-1, descending=True, stable=True)
+    return blocks.sum(-1)[:, None].int(), order[:, None].int()
 
 
 def first_fit(lengths: list[int]) -> tuple[list[int], tuple[int, int]]:

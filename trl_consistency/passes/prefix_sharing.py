@@ -7,7 +7,8 @@ strategies:
 - *cache*: the prompts run once, their keys and values are repeated for the rollouts (with gradients), and the
   completions run after them. It is faster, but gradient checkpointing drops the cache.
 - *packed*: one row holds a prompt and all its completions. The attention mask is a tree: a completion attends to its
-  prompt and to itself, and its positions continue those of the prompt. The mask is dense, hence quadratic.
+  prompt and to itself, and its positions continue those of the prompt. The mask is dense, hence quadratic, except for
+  long rows on GPUs, where FlexAttention skips the blocks of it that are empty.
 
 If neither is possible, each row runs separately (*plain*), and the reason is returned.
 """
@@ -27,7 +28,19 @@ from .blocks import Blocks, find_blocks
 from .capture import MAX_MASK_ENTRIES
 from .load_balancing import Routing
 from .packing import Batch, Packing, distinct_rows
-from .prefix_strategies import TAKES_MASK, refused_strategies, run_cache, run_packed, run_plain, run_prompts
+from .prefix_strategies import (
+    TAKES_MASK,
+    refused_strategies,
+    run_cache,
+    run_packed,
+    run_plain,
+    run_prompts,
+    takes_blocks,
+)
+from .tree_attention import refused_kernels
+
+
+FLEX_TOKENS = 1000  # of a packed row, from which FlexAttention is used on GPUs. Not measured yet.
 
 
 @dataclass
@@ -47,11 +60,19 @@ class PrefixSharing:
     The first call tests both strategies on a few tokens. A strategy is not used if its states differ from the plain ones;
     `refused` then has the reason. `use_cache` allows the cache strategy. It runs the backbone twice per call, and the
     other strategies once; with sharded parameters, every process must run it equally often. `max_mask_entries` limits the
-    number of packed or padded rows times their squared length.
+    number of packed or padded rows times their squared length, where the mask is dense. Packed rows of at least
+    `flex_tokens` do not need a dense mask on GPUs; `None` gives them one.
     """
 
-    def __init__(self, share: bool = True, use_cache: bool = True, max_mask_entries: int = MAX_MASK_ENTRIES):
+    def __init__(
+        self,
+        share: bool = True,
+        use_cache: bool = True,
+        max_mask_entries: int = MAX_MASK_ENTRIES,
+        flex_tokens: int | None = FLEX_TOKENS,
+    ):
         self.share, self.use_cache, self.max_mask_entries = share, use_cache, max_mask_entries
+        self.flex_tokens = flex_tokens
         self.refused: dict[str, str] | None = None
 
     def __call__(
@@ -90,7 +111,8 @@ class PrefixSharing:
             if self._takes_cache(blocks, batch, reasons):
                 (hidden, routing), strategy = run_cache(blocks.backbone, batch, options), "cache"
             elif packing := self._packing(blocks, batch, reasons):
-                (hidden, routing), strategy = run_packed(blocks.backbone, batch, packing, options), "packed"
+                flex = self._takes_flex(blocks, packing)
+                (hidden, routing), strategy = run_packed(blocks.backbone, batch, packing, options, flex), "packed"
             else:
                 (hidden, routing), strategy = run_plain(blocks.backbone, batch, options), "plain"
         reason = "; ".join(dict.fromkeys(reasons)) or None
@@ -170,25 +192,35 @@ class PrefixSharing:
             return None
         packing = batch.packed()
         rows, length = packing.source.shape
+        flex = self._takes_flex(blocks, packing)
         entries = rows * length**2
-        if entries > self.max_mask_entries:
+        if entries > self.max_mask_entries and not flex:
             reasons.append(
                 f"the mask of {rows} packed rows of {length} tokens has {entries:,} entries, more than "
                 f"{self.max_mask_entries:,}"
             )
             return None
         # Multiply-adds of a block, divided by twice its width h: about 12 h² per token and 2 h per entry of the
-        # attention map. A causal mask skips half of these entries, a tree mask none.
+        # attention map. A causal mask skips half of these entries, a dense tree mask none.
         backbone: Any = blocks.backbone
         width = backbone.config.get_text_config().hidden_size
         plain_length = batch.prompt_ids.shape[1] + batch.completion_ids.shape[1] - 1
         plain = len(batch.rows) * (6 * width * plain_length + plain_length**2 // 2)
-        if 6 * width * rows * length + entries >= plain:
+        if 6 * width * rows * length + (entries // 2 if flex else entries) >= plain:
             reasons.append(
                 "packed rows would cost more than they save: the prompts are short beside their completions"
             )
             return None
         return packing
+
+    def _takes_flex(self, blocks: Blocks, packing: Packing) -> bool:
+        backbone: Any = blocks.backbone
+        if self.flex_tokens is None or packing.end.shape[1] < self.flex_tokens or not takes_blocks(backbone):
+            return False
+        device, dtype = packing.end.device, backbone.get_input_embeddings().weight.dtype
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        return "flex" not in (self.refused or {}) and refused_kernels(backbone.config, dtype, device) is None
 
 
 def _checkpoints(module: nn.Module) -> bool:

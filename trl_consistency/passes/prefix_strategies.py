@@ -3,7 +3,7 @@ The three strategies of [`~trl_consistency.passes.prefix_sharing.PrefixSharing`]
 Each takes a batch and returns the states [B, C, hidden] and the routing. `options` go to the backbone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from .blocks import Blocks
 from .load_balancing import Routing, joined, routing_of
 from .packing import Batch, Packing
 from .prompt_cache import ATTENTION, RECURRENT, cached_kinds, make_prompt_cache
+from .tree_attention import register
 
 
 # Attention implementations that take a mask [B, 1, T, T]
@@ -74,11 +75,14 @@ def run_cache(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Ten
 
 
 def run_packed(
-    backbone: Any, batch: Batch, packing: Packing, options: dict[str, Any]
+    backbone: Any, batch: Batch, packing: Packing, options: dict[str, Any], flex: bool = False
 ) -> tuple[Tensor, Routing | None]:
     tokens = torch.cat([batch.prompt_ids.flatten(), batch.completion_ids.flatten()])
     windows = windows_of(backbone.config)
-    masks = {window: packing.mask(window) for window in set(windows)}
+    if flex:
+        register()
+        packing = packing.in_one_row()  # FlexAttention skips what one prompt would see of another
+    masks: Any = {window: (packing.block_mask if flex else packing.mask)(window) for window in set(windows)}
     if backbone.config._attn_implementation == "eager":
         # Eager attention adds the mask to the scores.
         dtype = backbone.get_input_embeddings().weight.dtype
@@ -140,6 +144,11 @@ def dropout_off(backbone: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def takes_blocks(backbone: Any) -> bool:
+    """Whether the packed strategy may use FlexAttention: on GPUs, in place of SDPA."""
+    return next(backbone.parameters()).device.type == "cuda" and backbone.config._attn_implementation == "sdpa"
+
+
 def refused_strategies(blocks: Blocks) -> dict[str, str]:
     """Returns the strategies that fail or give other states than the plain strategy, with reasons."""
     backbone: Any = blocks.backbone
@@ -168,16 +177,18 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     with torch.no_grad(), dropout_off(backbone):
         expected = run_plain(backbone, batch, {})[0][completion_mask.bool()].float()
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
-        for strategy in {"cache", "packed"} - refused.keys():
+        runs: dict[str, Callable[[], Any]] = {
+            "cache": lambda: run_cache(backbone, batch, {}),
+            "packed": lambda: run_packed(backbone, batch, Packing.of(batch), {}),
+        }
+        if takes_blocks(backbone):
+            runs["flex"] = lambda: run_packed(backbone, batch, Packing.of(batch), {}, flex=True)
+        for strategy in runs.keys() - refused.keys():
             if strategy == "packed" and attention not in TAKES_MASK:
                 refused[strategy] = f"`{attention}` attention does not accept a tree mask"
                 continue
             try:
-                hidden, _ = (
-                    run_cache(backbone, batch, {})
-                    if strategy == "cache"
-                    else run_packed(backbone, batch, Packing.of(batch), {})
-                )
+                hidden, _ = runs[strategy]()
             except Exception as error:  # an unknown architecture may raise anything
                 refused[strategy] = (
                     f"`{name}` does not run on the {strategy} strategy ({type(error).__name__}: {error})"
