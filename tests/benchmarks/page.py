@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from tests.benchmarks.gpu_pieces import PIECES
 from tests.benchmarks.rows import RATIOS, ROWS
 from trl_consistency.files import write_by, write_text
 
@@ -209,10 +210,32 @@ def _quick(results: Results) -> str:
 def _gpu(results: Results) -> str:
     if not results:
         return "## GPUs\n\nNobody has had a device yet. `make gpu` measures this section: pieces of under nine minutes each, which go on after a kill."
-    rows = []
+    missing = [f"`{name}`" for name in PIECES if name not in results]
+    sections = [
+        "## GPUs",
+        "`make gpu` measures this section: pieces of under nine minutes each, which go on after a kill.",
+    ]
+    if missing:
+        sections[-1] += f" Not measured yet: {', '.join(missing)}."
     for name, piece in results.items():
-        for figure, value in piece["figures"].items():
-            rows.append(
-                [f"`{name}`", piece["device"], figure, f"{value:.3g}" if isinstance(value, float) else str(value)]
-            )
-    return f"## GPUs\n\n{_table(['piece', 'device', 'what', 'figure'], rows)}"
+        of, work = piece["machine"], PIECES[name]
+        versions = ", ".join(f"{library} {of[library]}" for library in ("torch", "trl", "transformers", "peft"))
+        about = str(getattr(work, "func", work).__doc__).strip()
+        sections += [f"### `{name}`", f"{about}\n\n{piece['device']}; {versions}.", _figures(piece["figures"])]
+    return "\n\n".join(sections)
+
+
+def _figures(figures: dict[str, Any]) -> str:
+    """Figures by what their names begin with: `ours, seconds` stands in the row `ours` and the column `seconds`."""
+    rows: dict[str, dict[str, str]] = {}
+    alone = []
+    for name, value in figures.items():
+        text = f"{value:.3g}" if isinstance(value, float) else str(value)
+        row, comma, column = name.partition(", ")
+        if comma:
+            rows.setdefault(row, {})[column] = text
+        else:
+            alone.append(f"- {name}: {text}")
+    columns = list(dict.fromkeys(column for of_row in rows.values() for column in of_row))
+    lines = [[row, *(of_row.get(column, "") for column in columns)] for row, of_row in rows.items()]
+    return "\n\n".join([*([_table(["", *columns], lines)] if rows else []), *(["\n".join(alone)] if alone else [])])

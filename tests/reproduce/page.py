@@ -35,6 +35,7 @@ from trl_consistency.pages import cells_table, row_table
 
 PAGE = ROOT / "docs" / "results.md"
 BASE, NOT_RUN, NOT_MEASURED = "base", "not run", "not measured"
+CPU = "CPU"
 LINE = "<br>"  # a new line in a cell
 MAIN = ("base", "bct", "bct_greedy", "act", "opct")
 SHORT = ("base", "bct", "act", "opct")
@@ -191,14 +192,18 @@ def distance_table(cells: Cells) -> str:
 
 
 def cost_table(cells: Cells) -> str:
-    """Returns the minutes of one core that a cell took: to train, to make its data, and to measure."""
+    """Returns the minutes of one core that a cell took: to train, to make its data, and to measure; not of those on GPUs."""
 
     def minutes(seconds: Sequence[float], otherwise: str = "none") -> str:
         return f"{sum(seconds) / len(seconds) / 60:.1f}" if seconds else otherwise
 
     rows = []
     for cell in cells.plan.cells:
-        runs = cells.runs(cell.name)
+        all_runs = cells.runs(cell.name)
+        runs = [run for run in all_runs if device_of(run) == CPU]
+        if all_runs and not runs:
+            rows.append((cell.label, ["on a GPU"] * 3))
+            continue
         trained = [run.get("training", {}) for run in runs]
         # A training that went on after a kill has not measured all of its time.
         training = [of["cpu_seconds"] for of in trained if "cpu_seconds" in of and not of.get("resumed")]
@@ -207,6 +212,20 @@ def cost_table(cells: Cells) -> str:
         figures = [minutes(training, "not known" if cell.recipe else "none"), minutes(data), minutes(measuring)]
         rows.append((cell.label, figures if runs else [NOT_RUN] * 3))
     return str(row_table(["minutes of one core", "training", "its data", "measuring"], rows))
+
+
+def device_of(run: Mapping[str, Any]) -> str:
+    return str(run.get("device", "cpu")).replace("cpu", CPU)  # the first cells do not say it
+
+
+def devices_table(cells: Cells) -> str:
+    """Returns which cells were made on which device, with the versions of torch."""
+    made: dict[tuple[str, str], list[str]] = {}
+    for job in cells.plan.jobs():
+        if run := cells.by_name[job.cell.name].get(job.seed):
+            made.setdefault((device_of(run), run["versions"]["torch"]), []).append(f"`{job.title}`")
+    rows = [(device, [torch, " ".join(titles)]) for (device, torch), titles in made.items()]
+    return str(row_table(["device", "torch", "cells"], rows, aligned=False))
 
 
 def claims_table(cells: Cells) -> str:
@@ -282,6 +301,7 @@ TABLES: dict[str, Callable[[Cells], str]] = {
     "capability": capability_table,
     "distance": distance_table,
     "cost": cost_table,
+    "devices": devices_table,
     "claims": claims_table,
 }
 METHODS: dict[str, Callable[[Cells], str]] = {"methods": lambda cells: short_table(cells, cell_text)}

@@ -65,11 +65,14 @@ def fake_cell(job, seed):
             "answer_tokens": [8] * HUNDRED,
         },
         "capability": capability,
+        "versions": {"torch": "2.0"},
         "measuring": {
             "words": {"seconds": 60.0, "cpu_seconds": 50.0},
             "distance": {"seconds": 9.0, "cpu_seconds": 10.0},
         },
     }
+    if job.cell.name == "kl":
+        cell["device"] = "NVIDIA H100"
     if job.cell.recipe:
         cell["training"] = {"seconds": 700.0, "cpu_seconds": 600.0, "resumed": False}
     return cell
@@ -242,3 +245,13 @@ def test_pages_are_written_and_pictures_drawn(folder, tmp_path):
         assert (folder.parent / name).read_bytes().startswith(b"\x89PNG")
     for page in PAGES:
         assert (tmp_path / page.relative_to(ROOT)).read_text() == made_page(page, Cells(Plan(), folder))
+
+
+def test_cells_of_a_gpu_have_no_minutes_of_a_core(page):
+    rows = rows_of(page, "cost")
+    assert set(rows["KL"].values()) == {"on a GPU"}
+    assert rows["MLPCT"]["training"] == "10.0"
+    devices = rows_of(page, "devices")
+    assert devices["NVIDIA H100"] == {"torch": "2.0", "cells": "`kl/1`"}
+    assert "`kl/1`" not in devices["CPU"]["cells"]
+    assert "`base`" in devices["CPU"]["cells"]

@@ -72,7 +72,7 @@ class Training(NamedTuple):
 
     @property
     def recipe_digest(self) -> str:
-        return digest(self.recipe.read_bytes())
+        return _digest_of_options(self.recipe)
 
 
 def training_of(plan: Plan, job: Job, work: Path) -> Training:
@@ -100,8 +100,13 @@ def training_of(plan: Plan, job: Job, work: Path) -> Training:
         model = "-".join(str(options.get(name, "")) for name in OF_TARGETS)
         saving = ["--target_cache_dir", str(work / "targets" / model)]
     data_commands = list(plan.data[cell.data].commands) if cell.data else []
-    parts = [digest(recipe.read_bytes()), cell.command, [*cell.flags, *of_device], job.seed, data_commands]
+    parts = [_digest_of_options(recipe), cell.command, [*cell.flags, *of_device], job.seed, data_commands]
     return Training(recipe, made, words, saving, folder, json.dumps(parts))
+
+
+def _digest_of_options(recipe: Path) -> str:
+    """Returns the digest of a recipe's options; its comments decide nothing."""
+    return digest(yaml.safe_load(recipe.read_text(encoding="utf-8")))
 
 
 def train(training: Training, in_process: bool = False) -> dict[str, Any]:
