@@ -472,6 +472,34 @@ def test_results_without_verdicts_are_incomplete(tokenizer, monkeypatch):
         results.differences(evaluate(None, tokenizer, rows))
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("max_new_tokens", 8, r"`max_new_tokens` 8 and 16"),
+        ("temperature", 0.7, r"`temperature` 0.7 and 0.0"),
+        ("multiple_choice", "logprob", "`multiple_choice` 'logprob' and 'text'"),
+    ],
+)
+def test_results_of_other_options_are_not_compared(tokenizer, monkeypatch, option, value, said):
+    """A shorter answer that is cut looks like another model's."""
+    says(monkeypatch, tokenizer, {"What?": "Paris.", "Rome? What?": "Rome."})
+    rows = [row("What?", "Rome? ", answer="Paris", biased_answer="Rome")]
+    plain = {"max_new_tokens": 16}
+    before = evaluate(None, tokenizer, rows, AnswerOptions(**{**plain, option: value}))
+    after = evaluate(None, tokenizer, rows, AnswerOptions(**plain))
+    with pytest.raises(ConsistencyError, match=f"with other options: {said}. Measure both with the same"):
+        after.differences(before)
+    with pytest.raises(ConsistencyError, match="with other options"):
+        evaluate(None, tokenizer, rows, AnswerOptions(**plain), reference=before)
+
+
+def test_options_that_only_save_time_may_differ(tokenizer, monkeypatch):
+    says(monkeypatch, tokenizer, {"What?": "Paris.", "Rome? What?": "Rome."})
+    rows = [row("What?", "Rome? ", answer="Paris", biased_answer="Rome")]
+    before, after = (evaluate(None, tokenizer, rows, AnswerOptions(8, size, progress=size == 2)) for size in (1, 2))
+    assert after.differences(before)["sycophancy"].value == 0
+
+
 def test_figures_are_json(tokenizer, monkeypatch):
     _, trained = lost(tokenizer, monkeypatch)
     for rate in trained.rates().values():

@@ -46,6 +46,7 @@ def one_of(*names: str) -> Allowed:
 
 SHARE = Allowed("above 0 and at most 1", lambda value: 0 < value <= 1)
 BELOW_ONE = Allowed("at least 0 and below 1", lambda value: 0 <= value < 1)
+NO_SPACE_AT_END = Allowed("text without a space at its end", lambda value: not value.endswith(" "))
 TWO_TEXTS = Allowed(
     "two different texts: what opens a thought and what closes it",
     lambda of: (

@@ -191,9 +191,12 @@ class Results:
     Args:
         sets (`dict[str, SetResults]`):
             Results by the name of the set. The name is `""` for pairs without one.
+        options ([`AnswerOptions`], *optional*):
+            How they were measured.
     """
 
     sets: Mapping[str, SetResults]
+    options: AnswerOptions = field(default_factory=AnswerOptions)
 
     def rates(self, with_intervals: bool = True) -> dict[str, Estimate]:
         """
@@ -215,9 +218,10 @@ class Results:
         Returns the differences of the rates from the base model's on the same rows, with paired intervals.
 
         Raises:
-            [`ConsistencyError`]: If the two were measured on different rows, or graded differently.
+            [`ConsistencyError`]: If the two were measured on different rows, with other options, or graded differently.
         """
         _check_same_rows(_pairs(base), _pairs(self))
+        _check_same_options(base.options, self.options)
         for name, side in ((name, side) for name in self.sets for side in SIDES):
             grades = zip(base.sets[name].grades[side], self.sets[name].grades[side], strict=True)
             for one, other in grades:
@@ -339,11 +343,13 @@ class Results:
         [`ConsistencyError`] if `thinking_markers` are not two different texts.
         """
         thinking_markers = check_markers(thinking_markers)
-        return Results(
-            {
+        return replace(
+            self,
+            sets={
                 name: replace(of_set, grades=_grades(of_set, judge, judge_questions, thinking_markers))
                 for name, of_set in self.sets.items()
-            }
+            },
+            options=replace(self.options, thinking_markers=thinking_markers),
         )
 
 
@@ -418,6 +424,7 @@ def evaluate(
         of_set.check_lengths(name or "pairs", config and context_of(config))
     if reference is not None:
         _check_same_rows(_pairs(reference), sets)
+        _check_same_options(reference.options, options)
     rows = [row for of_set in sets.values() for row in of_set.rows]
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
@@ -433,7 +440,7 @@ def evaluate(
         ungraded = SetResults(of_set, answers, {}, others, preferred, texts)
         found[name] = replace(ungraded, grades=_grades(ungraded, judge, judge_questions, options.thinking_markers))
         start = end
-    return Results(found)
+    return Results(found, options)
 
 
 def _preferences(
@@ -479,6 +486,14 @@ def _check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet])
                 f"The two results are of different rows{f' in the set {name}' if name else ''}: only the same rows with the same "
                 "keys (`answer`, `aliases`, `biased_answer`, `category`), in the same order, can be compared."
             )
+
+
+def _check_same_options(one: AnswerOptions, other: AnswerOptions) -> None:
+    """Raises [`ConsistencyError`] for options with which the same model would get other figures."""
+    if differences := one.differences(other):
+        raise ConsistencyError(
+            f"The two results were measured with other options: {', '.join(differences)}. Measure both with the same."
+        )
 
 
 def _grades(

@@ -23,6 +23,7 @@ from accelerate import PartialState
 from transformers import BitsAndBytesConfig
 
 from ..config.options import (
+    NO_SPACE_AT_END,
     SHARE,
     TEMPERATURE,
     at_least,
@@ -142,7 +143,9 @@ class EvaluateArguments(EngineArguments):
         "text",
         help="`text` reads the choice in a generated answer, `logprob` takes the likeliest of the offered letters.",
     )
-    choice_prefix: str = option(CHOICE_PREFIX, help="With `logprob`, beginning of the answer, before the letter.")
+    choice_prefix: str = option(
+        CHOICE_PREFIX, NO_SPACE_AT_END, help="With `logprob`, beginning of the answer, before the letter."
+    )
     free_answers: Literal["text", "logprob"] = option(
         "text",
         help="`logprob` also scores the right and the suggested answer of questions without choices, which no rule must read.",

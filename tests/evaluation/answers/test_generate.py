@@ -20,6 +20,15 @@ def row(clean, perturbed, tokenizer, **columns):
     return {**prompts, **ids, **columns}
 
 
+def test_space_after_the_prefix_of_a_letter_is_refused():
+    """A letter after a token of a lone space is none that a model would write."""
+    with pytest.raises(
+        ConsistencyError, match="`choice_prefix` must be text without a space at its end, got 'It is '"
+    ):
+        AnswerOptions(multiple_choice="logprob", choice_prefix="It is ")
+    assert AnswerOptions(multiple_choice="logprob", choice_prefix="Answer:\n").choice_prefix == "Answer:\n"
+
+
 QUESTION = "Which animal is quick?\n(A) fox\n(B) dog\n(C) cat"
 
 

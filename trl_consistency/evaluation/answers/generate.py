@@ -2,12 +2,22 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from transformers import GenerationConfig, PreTrainedModel
 
-from ...config.options import SHARE, TEMPERATURE, TWO_TEXTS, at_least, check_ranges, one_of, option, with_help
+from ...config.options import (
+    NO_SPACE_AT_END,
+    SHARE,
+    TEMPERATURE,
+    TWO_TEXTS,
+    at_least,
+    check_ranges,
+    one_of,
+    option,
+    with_help,
+)
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ...data.thinking import thought_span
@@ -44,7 +54,7 @@ class AnswerOptions:
         multiple_choice (`str`, *optional*, defaults to `"text"`):
             `"text"` lets the model write its answers. `"logprob"` takes the likeliest of the letters in the prompt.
         choice_prefix (`str`, *optional*, defaults to `"The answer is ("`):
-            Beginning of the answer, before that letter.
+            Beginning of the answer, before that letter. It must not end in a space: a letter counts with one before it, too.
         free_answers (`str`, *optional*, defaults to `"text"`):
             `"text"` reads the answers that the model writes to questions without choices. `"logprob"` also scores the right
             and the suggested answer by their log-probabilities.
@@ -65,7 +75,7 @@ class AnswerOptions:
     top_p: float = option(1.0, SHARE)
     seed: int = 0
     multiple_choice: Literal["text", "logprob"] = option("text", one_of("text", "logprob"))
-    choice_prefix: str = CHOICE_PREFIX
+    choice_prefix: str = option(CHOICE_PREFIX, NO_SPACE_AT_END)
     free_answers: Literal["text", "logprob"] = option("text", one_of("text", "logprob"))
     answer_prefix: str = ANSWER_PREFIX
     thinking_markers: tuple[str, str] = option(THINKING_MARKERS, TWO_TEXTS)
@@ -75,6 +85,14 @@ class AnswerOptions:
         check_ranges(self)
         if self.temperature == 0:
             check_sampling({"top_p": self.top_p})
+
+    def differences(self, other: "AnswerOptions") -> list[str]:
+        """Returns the options that decide answers or how they are read, and differ: `` `temperature` 0.7 and 0.0 ``."""
+        return [
+            f"`{of.name}` {getattr(self, of.name)!r} and {getattr(other, of.name)!r}"
+            for of in fields(self)
+            if of.name not in ("batch_size", "progress") and getattr(self, of.name) != getattr(other, of.name)
+        ]
 
 
 class Answer(NamedTuple):
