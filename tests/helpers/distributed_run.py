@@ -2,12 +2,14 @@
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import TrainerCallback, set_seed
 
+from tests.generation.test_vllm_engine import Engine
 from tests.helpers.distributions import (
     adapter_options,
     add_guard,
@@ -21,6 +23,8 @@ from tests.helpers.distributions import (
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
+from trl_consistency.generation import vllm_engine
+from trl_consistency.trainer.run import checks
 from trl_consistency.upstream import end_run
 
 
@@ -36,12 +40,20 @@ class SpoilReference(TrainerCallback):
             shard(weight).data.view(-1)[0] += 1
 
 
+def stand_in_for_vllm(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(checks, "find_spec", lambda name: name == "vllm" or find_spec(name))
+    patch.setattr(vllm_engine, "load_vllm_generation", lambda: Engine)
+
+
 def main(directory: str, model: str, batch_size: str, adapter: str, methods: str, others: str = "{}") -> None:
     allow_fsdp_on_cpu()
     set_seed(0)  # of new adapters
     method = methods.split("+")
     others = json.loads(others)
     given, rows, spoil = others.pop("given", False), others.pop("rows", 16), others.pop("spoil", False)
+    patch = pytest.MonkeyPatch()
+    if others.get("use_vllm"):
+        stand_in_for_vllm(patch)
     guard, streamed = others.pop("guard", False), others.pop("streamed_evaluation", False)
     held_out = make_pairs(7)
     trainer = ConsistencyTrainer(
@@ -89,6 +101,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
         }
         torch.save(result, Path(directory) / "result.pt")
     end_run(trainer)
+    patch.undo()
 
 
 if __name__ == "__main__":

@@ -101,6 +101,14 @@ def others_of(row, adapter, name):
     return {"given": True} if name == "FSDP2" else {}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["FSDP2", "DDP"])
+def test_targets_of_an_engine(tmp_path, sharp_model, one_process, name):
+    """Under FSDP, which has no whole model, too. A stand-in takes vLLM's place."""
+    others = {"use_vllm": True, "temperature": 0.0}
+    check_two_equal_one(tmp_path, sharp_model, one_process, name, PAIRED, "lora", "bct", **others)
+
+
 def load_result(directory):
     return torch.load(directory / "result.pt", weights_only=True)
 
