@@ -25,6 +25,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in what a shell star
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The tests are about CPUs, and hide GPUs, except for those that need one."""
+    wanted = config.getoption("markexpr").replace("not gpu", "").replace("not vllm", "")
+    if "gpu" not in wanted and "vllm" not in wanted:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_finish() -> None:
     """Every training collects garbage, among all that exists: modules and tests, which stay, are left out from here on."""
     import torch  # not above: with several processes pytest's own one runs no test
