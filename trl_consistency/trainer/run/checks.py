@@ -260,6 +260,21 @@ def check_reference_options(trainer: Trainer) -> None:
             )
 
 
+def check_padding_free_parallelism(trainer: Trainer) -> None:
+    """Raises [`ConsistencyError`] if several devices would share the one row of a batch without padding."""
+    option = trainer.args.padding_free_option
+    if trainer.args.n_gpu > 1:
+        raise ConsistencyError(
+            f"`{option}` is not available with `torch.nn.DataParallel` (several GPUs in one process), which shares out the "
+            "rows of a batch: without padding it is one row. Use `accelerate launch`, or leave it out."
+        )
+    if trainer.accelerator.parallelism_config is not None:
+        raise ConsistencyError(
+            f"`{option}` is not available with tensor, context or sequence parallelism: texts would attend to one another "
+            "where a batch is shared out. Leave one of them out."
+        )
+
+
 def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
     """Raises [`ConsistencyError`] if the reference (with `adapter_off`, the base model) cannot run sharded."""
     backend, args = DistributedBackend(trainer.accelerator), trainer.args
@@ -319,7 +334,7 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig, peft
             config = load_config(model_id, options.get("revision"), args.trust_remote_code, options)
             model = check_architecture(model_id, config, options.get("attn_implementation"))
         if model is not None:  # a model with code of its own is checked once it is loaded
-            check_padding_free(model, peft_config)
+            check_padding_free(model, peft_config, args.padding_free_option)
 
 
 def refuse_arguments(**arguments: tuple[Any, str]) -> None:
