@@ -277,7 +277,7 @@ def test_models_whose_states_differ(tmp_path, monkeypatch):
 @pytest.mark.parametrize("option", ["packing", "padding_free"])
 def test_batches_that_are_shared_out(n_gpu, parallelism, reason, option):
     trainer = SimpleNamespace(
-        args=SimpleNamespace(n_gpu=n_gpu, padding_free_option=option),
+        args=SimpleNamespace(n_gpu=n_gpu, packing=option == "packing"),
         accelerator=SimpleNamespace(parallelism_config=parallelism),
     )
     with pytest.raises(ConsistencyError, match=f"`{option}` is not available with {reason}"):
@@ -285,5 +285,5 @@ def test_batches_that_are_shared_out(n_gpu, parallelism, reason, option):
 
 
 def test_one_device_is_fine():
-    args = SimpleNamespace(n_gpu=1, padding_free_option="packing")
+    args = SimpleNamespace(n_gpu=1, packing=True)
     check_padding_free_parallelism(SimpleNamespace(args=args, accelerator=SimpleNamespace(parallelism_config=None)))

@@ -167,11 +167,6 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         return dict(zip(self.method, self.method_weights or [1.0] * len(self.method), strict=True))
 
     @property
-    def padding_free_option(self) -> str:
-        """The option that asks for batches without padding, for messages."""
-        return "packing" if self.packing else "padding_free"
-
-    @property
     def compares_with_reference(self) -> bool:
         """Whether the reference runs during training. `bct` alone needs only its answers."""
         return self.method != ["bct"] or self.log_consistency_metrics
@@ -272,7 +267,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
     def _check_padding_free(self) -> None:
         if not (self.packing or self.padding_free):
             return
-        option = self.padding_free_option
+        option = padding_free_option(self)
         if "attct" in self.method:
             raise ConsistencyError(
                 f"`{option}` cannot be used with `attct`: it compares attention maps, which have a row for each "
@@ -287,8 +282,8 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             return
         if self.max_length is None:
             raise ConsistencyError(
-                "`packing` needs `max_length`: a packed sequence holds as many pairs as fit into so many tokens. Set it at "
-                "least to the longest row."
+                "`packing` needs `max_length`: a packed sequence holds as many pairs as fit into so many tokens. Set it to "
+                "at least the length of the longest row."
             )
         strategy = getattr(self.train_sampling_strategy, "value", self.train_sampling_strategy)
         if strategy not in ("random", "sequential"):
@@ -325,3 +320,8 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         elif self.loss_type == "dft":
             refused["label_smoothing_factor"] = (self.label_smoothing_factor, "`loss_type: dft` has none")
         self._refuse("in consistency training", refused)
+
+
+def padding_free_option(args: Any) -> str:
+    """Returns the option that asks for batches without padding, for messages."""
+    return "packing" if args.packing else "padding_free"

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalPrediction
 from trl import SFTTrainer
 
-from ..config.consistency_config import ConsistencyConfig
+from ..config.consistency_config import ConsistencyConfig, padding_free_option
 from ..config.device import mixed_precision
 from ..data.alignment import AlignmentReport, log_alignment
 from ..data.collators import PairCollator
@@ -203,7 +203,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         if args.padding_free:
             check_padding_free_parallelism(self)
             with gathered(self.model, self.accelerator), mixed_precision(self.accelerator):
-                prepare_padding_free(self.model, args.padding_free_option)
+                prepare_padding_free(self.model, padding_free_option(args))
         self.paired_loss = self._make_paired_loss(model)
         self._set_up_targets()
 

@@ -14,7 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
-from ...config.consistency_config import ConsistencyConfig
+from ...config.consistency_config import ConsistencyConfig, padding_free_option
 from ...data.eval_sets import named
 from ...data.prepare import is_prepared
 from ...errors import ConsistencyError, one_line
@@ -262,7 +262,7 @@ def check_reference_options(trainer: Trainer) -> None:
 
 def check_padding_free_parallelism(trainer: Trainer) -> None:
     """Raises [`ConsistencyError`] if several devices would share the one row of a batch without padding."""
-    option = trainer.args.padding_free_option
+    option = padding_free_option(trainer.args)
     if trainer.args.n_gpu > 1:
         raise ConsistencyError(
             f"`{option}` is not available with `torch.nn.DataParallel` (several GPUs in one process), which shares out the "
@@ -334,7 +334,7 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig, peft
             config = load_config(model_id, options.get("revision"), args.trust_remote_code, options)
             model = check_architecture(model_id, config, options.get("attn_implementation"))
         if model is not None:  # a model with code of its own is checked once it is loaded
-            check_padding_free(model, peft_config, args.padding_free_option)
+            check_padding_free(model, peft_config, padding_free_option(args))
 
 
 def refuse_arguments(**arguments: tuple[Any, str]) -> None:
