@@ -4,6 +4,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from accelerate import ParallelismConfig
 from peft import PromptTuningConfig
 from torch.testing import assert_close
 from transformers import AttentionInterface, TrainerCallback
@@ -272,7 +273,11 @@ def test_models_whose_states_differ(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("n_gpu", "parallelism", "reason"),
-    [(2, None, "`torch.nn.DataParallel`"), (1, object(), "tensor, context or sequence parallelism")],
+    [
+        (2, None, "`torch.nn.DataParallel`"),
+        (1, ParallelismConfig(cp_size=2), "context or sequence parallelism"),
+        (1, ParallelismConfig(sp_size=2), "context or sequence parallelism"),
+    ],
 )
 @pytest.mark.parametrize("option", ["packing", "padding_free"])
 def test_batches_that_are_shared_out(n_gpu, parallelism, reason, option):
@@ -284,6 +289,8 @@ def test_batches_that_are_shared_out(n_gpu, parallelism, reason, option):
         check_padding_free_parallelism(trainer)
 
 
-def test_one_device_is_fine():
+@pytest.mark.parametrize("parallelism", [None, ParallelismConfig(dp_shard_size=2)])
+def test_batches_that_stay_whole(parallelism):
     args = SimpleNamespace(n_gpu=1, packing=True)
-    check_padding_free_parallelism(SimpleNamespace(args=args, accelerator=SimpleNamespace(parallelism_config=None)))
+    accelerator = SimpleNamespace(parallelism_config=parallelism)
+    check_padding_free_parallelism(SimpleNamespace(args=args, accelerator=accelerator))

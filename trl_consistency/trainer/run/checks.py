@@ -268,10 +268,11 @@ def check_padding_free_parallelism(trainer: Trainer) -> None:
             f"`{option}` is not available with `torch.nn.DataParallel` (several GPUs in one process), which shares out the "
             "rows of a batch: without padding it is one row. Use `accelerate launch`, or leave it out."
         )
-    if trainer.accelerator.parallelism_config is not None:
+    parallelism = trainer.accelerator.parallelism_config
+    if parallelism is not None and (parallelism.cp_enabled or parallelism.sp_enabled):
         raise ConsistencyError(
-            f"`{option}` is not available with tensor, context or sequence parallelism: texts would attend to one another "
-            "where a batch is shared out. Leave one of them out."
+            f"`{option}` is not available with context or sequence parallelism, which cuts the one row of a batch without "
+            "padding, so that its texts would attend to one another. Leave one of them out."
         )
 
 
