@@ -19,7 +19,17 @@ from trl_consistency.passes import flat
 from trl_consistency.trainer.run.checks import check_padding_free_parallelism
 
 
-PAIRS = make_pairs(10)
+def make_uneven_pairs():
+    """Every other pair has the longer prompt on its clean side."""
+
+    def swapped(row, index):
+        sides = ["clean_prompt", "perturbed_prompt"]
+        return {} if index % 2 else dict(zip(sides, (row[side] for side in reversed(sides)), strict=True))
+
+    return make_pairs(10).map(swapped, with_indices=True)
+
+
+PAIRS = make_uneven_pairs()
 LONGEST = 120  # tokens; the rows have 38 to 67
 PACKED = {"packing": True, "max_length": LONGEST, "per_device_train_batch_size": 1}
 
