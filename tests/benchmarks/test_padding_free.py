@@ -138,7 +138,8 @@ def test_epoch_of_packs(method: str, tmp_path: Path) -> None:
     seconds = {name: min(of_round[name][0] for of_round in rounds) for name in rivals}
     print(f"\n{method}, {PACKED_ROWS} pairs:")
     for name, (_, tokens) in rivals.items():
-        assert rounds[0][name][1] == pytest.approx(rounds[0]["padded"][1], rel=1e-5)
+        # The divergence of an untrained model is near 0: a small difference of large sums.
+        assert rounds[0][name][1] == pytest.approx(rounds[0]["padded"][1], rel=1e-5, abs=1e-7)
         faster = seconds["padded"] / seconds[name]
         print(
             f"  {name}: {seconds[name]:.2f} CPU-s, {faster:.2f} times padded; {tokens:,} tokens in the largest batch"

@@ -23,8 +23,10 @@ def make_uneven_pairs():
     """Every other pair has the longer prompt on its clean side."""
 
     def swapped(row, index):
-        sides = ["clean_prompt", "perturbed_prompt"]
-        return {} if index % 2 else dict(zip(sides, (row[side] for side in reversed(sides)), strict=True))
+        sides = row["clean_prompt"], row["perturbed_prompt"]
+        clean, perturbed = sides if index % 2 else reversed(sides)
+        question = row["clean_prompt"][0]["content"]
+        return {"clean_prompt": clean, "perturbed_prompt": perturbed, "shared_text": question}
 
     return make_pairs(10).map(swapped, with_indices=True)
 
