@@ -300,14 +300,17 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         Like [`~transformers.Trainer.get_train_dataloader`], but repeats a stream without end. With `packing`, batches are
         made of packs.
         """
+        is_stream, max_length = isinstance(self.train_dataset, IterableDataset), cast(int, self.args.max_length)
+        if not is_stream and not self.args.packing:
+            return super().get_train_dataloader()
         dataset: Any = self.train_dataset
-        if isinstance(dataset, IterableDataset):
+        if is_stream:
             dataset = RepeatedStream(dataset)
             if self.args.packing:
-                dataset = PackedStream(dataset, self._length_of, cast(int, self.args.max_length))
-        elif self.args.packing:
-            dataset = self._remove_unused_columns(dataset, description="training")
-            self.packed = dataset = PackedPairs(dataset, self._length_of, cast(int, self.args.max_length))
+                dataset = PackedStream(dataset, self._length_of, max_length)
+        else:
+            rows = self._remove_unused_columns(dataset, description="training")
+            self.packed = dataset = PackedPairs(rows, self._length_of, max_length)
             check_drop_last(len(dataset), self.args, "packed sequence")
         return self._get_dataloader(
             dataset=dataset,
