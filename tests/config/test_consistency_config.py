@@ -180,7 +180,24 @@ FAULTY = {
     "eval batch size": ({"per_device_eval_batch_size": 0}, "`per_device_eval_batch_size`"),
     "accumulation": ({"gradient_accumulation_steps": 0}, "`gradient_accumulation_steps`"),
     "jit checkpoint": ({"enable_jit_checkpoint": True}, "SIGTERM saves a checkpoint without it"),
-    "packing": ({"packing": True}, "`packing` is not available"),
+    "packing": ({"packing": True}, "`packing` needs `max_length`"),
+    "packing that cuts": (
+        {"packing": True, "max_length": 64, "packing_strategy": "wrapped"},
+        "`packing_strategy='wrapped'` is not available in consistency training: pairs are never cut",
+    ),
+    "packing that splits": ({"packing_strategy": "bfd_split"}, "`packing_strategy='bfd_split'` is not available"),
+    "packing by length": (
+        {"packing": True, "max_length": 64, "train_sampling_strategy": "group_by_length"},
+        "`packing` cannot be used with `train_sampling_strategy: group_by_length`",
+    ),
+    "packing and noise": (
+        {"packing": True, "max_length": 64, "neftune_noise_alpha": 5.0},
+        "`packing` cannot be used with `neftune_noise_alpha`",
+    ),
+    "packed attention maps": (
+        {"packing": True, "max_length": 64, "method": ["kl", "attct"]},
+        "`packing` cannot be used with `attct`",
+    ),
     "eval packing": ({"eval_packing": True}, "`eval_packing` is not available"),
     "noise without padding": (
         {"padding_free": True, "neftune_noise_alpha": 5.0},

@@ -285,7 +285,8 @@ CASES: list[Case] = [
     Case(
         "refused option",
         "An option of TRL's that pairs cannot have",
-        "`eval_packing` is not available in consistency training: a batch is a fixed number of pairs. Leave it out.",
+        "`eval_packing` is not available in consistency training: an evaluation batch is a fixed number of pairs. `packing` and "
+        "`padding_free` leave out their padding. Leave it out.",
         lambda room: room.train(eval_packing=True),
     ),
     Case(
@@ -589,11 +590,31 @@ CASES: list[Case] = [
         lambda room: room.train(padding_free=True, attn_implementation="eager"),
     ),
     Case(
-        "packed pairs",
-        "Several pairs packed in one row",
-        "`packing` is not available in consistency training: a batch is a fixed number of pairs. `padding_free` leaves out "
-        "their padding. Leave it out.",
+        "packing without a length",
+        "Packed pairs, and no length to pack up to",
+        "`packing` needs `max_length`: a packed sequence holds as many pairs as fit into so many tokens. Set it to at least the "
+        "length of the longest row.",
         lambda room: room.train(packing=True),
+    ),
+    Case(
+        "packing that cuts",
+        "A way of packing that cuts pairs",
+        "`packing_strategy='wrapped'` is not available in consistency training: pairs are never cut. Leave it out.",
+        lambda room: room.train(packing=True, max_length=512, packing_strategy="wrapped"),
+    ),
+    Case(
+        "packing by length",
+        "Packed pairs, drawn by the lengths of rows",
+        "`packing` cannot be used with `train_sampling_strategy: group_by_length`, which goes by the lengths of rows: packed "
+        "sequences are about equally long. Leave one of them out.",
+        lambda room: room.train(packing=True, max_length=512, train_sampling_strategy="group_by_length"),
+    ),
+    Case(
+        "packing with eager attention",
+        "Packed pairs, and an attention that cannot keep them apart",
+        "`packing` is not possible: `eager` attention takes no lengths of sequences. Set `attn_implementation` to `sdpa` or "
+        "`flash_attention_2` if the model has it. Leave it out.",
+        lambda room: room.train(packing=True, max_length=512, attn_implementation="eager"),
     ),
     Case(
         "unknown target modules",

@@ -269,6 +269,24 @@ def test_uneven_last_batches_end(tmp_path, sharp_model, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIG_OF)
+@pytest.mark.parametrize("method", ["bct", "kl"])
+def test_packed_pairs(tmp_path, sharp_model, one_process, name, method):
+    """16 packs of 24 rows, and an epoch of two steps."""
+    others = {"given": True, "packing": True, "max_length": 96, "max_steps": 4}
+    check_two_equal_one(tmp_path, sharp_model, one_process, name, PAIRED, "lora", method, **others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIG_OF)
+def test_uneven_last_batches_of_packs_end(tmp_path, sharp_model, name):
+    """10 packs, 8 a batch."""
+    needs_deepspeed(name)
+    others = {"given": True, "packing": True, "max_length": 144, "rows": 17, "num_train_epochs": 2, "max_steps": -1}
+    assert run(tmp_path / "two", sharp_model, name, PAIRED, "lora", "kl", **others)["moved"] > 5e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIG_OF)
 def test_a_change_in_one_shard_of_the_reference_is_noticed(tmp_path, sharp_model, name):
     needs_deepspeed(name)
     if name in ("DDP", "ZeRO-2"):

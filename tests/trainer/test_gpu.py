@@ -72,6 +72,15 @@ def test_trains_as_on_the_cpu(tmp_path, method, lora):
     torch.testing.assert_close(weights(gpu.model).cpu(), weights(cpu.model), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["bct", "kl"])
+def test_packed_pairs(tmp_path, method):
+    options = {"packing": True, "max_length": 160, "per_device_train_batch_size": 1}
+    cpu, gpu = (trained(tmp_path / str(on_cpu), method, on_cpu, **options) for on_cpu in (True, False))
+    assert len(gpu.packed) < len(gpu.train_dataset)
+    assert losses(gpu) == pytest.approx(losses(cpu), rel=1e-4, abs=1e-6)
+    torch.testing.assert_close(weights(gpu.model).cpu(), weights(cpu.model), rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
 @pytest.mark.parametrize("method", METHODS)
 def test_bfloat16_is_near_float32(tmp_path, method, checkpointing):

@@ -103,6 +103,9 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             Context window for vLLM. Set it to at least the maximum prompt length in the data set plus
             `max_completion_length`; if omitted, it is inferred from the model config.
 
+    `packing` packs whole pairs, as many as fit into `max_length` tokens. `per_device_train_batch_size` then counts packed
+    sequences. Batches have no padding (`padding_free`), in evaluation too, where they are not packed.
+
     > [!NOTE]
     > These parameters have default values different from [`~trl.SFTConfig`]:
     > - `max_length`: Defaults to `None` instead of `1024`: completions are never cut and rows never dropped silently.
@@ -152,6 +155,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         self._check_used()
         self._check_vllm()
         self._settle()
+        self.padding_free |= self.packing
         super().__post_init__()
         self._check_mappings()
         if self.temperature == 0:
@@ -256,18 +260,37 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                     f"`{name}` is set, but `method` is {self.method}: it is for {methods}. Leave it out, or set it back "
                     f"to {default!r}."
                 )
-        if self.padding_free and "attct" in self.method:
-            raise ConsistencyError(
-                "`padding_free` cannot be used with `attct`: it compares attention maps, which have a row for each "
-                "sequence of a batch. Leave one of them out."
-            )
-        if self.padding_free and self.neftune_noise_alpha:
-            raise ConsistencyError(
-                "`padding_free` cannot be used with `neftune_noise_alpha`: the noise of a row depends on its length, and a batch "
-                "without padding is one long row. Leave one of them out."
-            )
+        self._check_padding_free()
         if self.log_layer_distances and not self.log_consistency_metrics:
             raise ConsistencyError("`log_layer_distances` needs `log_consistency_metrics`.")
+
+    def _check_padding_free(self) -> None:
+        if not (self.packing or self.padding_free):
+            return
+        option = padding_free_option(self)
+        if "attct" in self.method:
+            raise ConsistencyError(
+                f"`{option}` cannot be used with `attct`: it compares attention maps, which have a row for each "
+                "sequence of a batch. Leave one of them out."
+            )
+        if self.neftune_noise_alpha:
+            raise ConsistencyError(
+                f"`{option}` cannot be used with `neftune_noise_alpha`: the noise of a row depends on its length, and a batch "
+                "without padding is one long row. Leave one of them out."
+            )
+        if not self.packing:
+            return
+        if self.max_length is None:
+            raise ConsistencyError(
+                "`packing` needs `max_length`: a packed sequence holds as many pairs as fit into so many tokens. Set it to "
+                "at least the length of the longest row."
+            )
+        strategy = getattr(self.train_sampling_strategy, "value", self.train_sampling_strategy)
+        if strategy not in ("random", "sequential"):
+            raise ConsistencyError(
+                f"`packing` cannot be used with `train_sampling_strategy: {strategy}`, which goes by the lengths of rows: "
+                "packed sequences are about equally long. Leave one of them out."
+            )
 
     def _refuse_inherited(self) -> None:
         """Refuses options of `SFTConfig` that consistency training does not support."""
@@ -276,8 +299,11 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                 self.dataloader_persistent_workers and self.regenerate_targets_every,
                 "its workers would keep the targets that `regenerate_targets_every` replaces",
             ),
-            "packing": (self.packing, "a batch is a fixed number of pairs. `padding_free` leaves out their padding"),
-            "eval_packing": (self.eval_packing, "a batch is a fixed number of pairs"),
+            f"packing_strategy={self.packing_strategy!r}": (self.packing_strategy != "bfd", "pairs are never cut"),
+            "eval_packing": (
+                self.eval_packing,
+                "an evaluation batch is a fixed number of pairs. `packing` and `padding_free` leave out their padding",
+            ),
             "assistant_only_loss": (self.assistant_only_loss, "the loss is on the completion by definition"),
             "completion_only_loss=False": (
                 self.completion_only_loss is False,
@@ -294,3 +320,8 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         elif self.loss_type == "dft":
             refused["label_smoothing_factor"] = (self.label_smoothing_factor, "`loss_type: dft` has none")
         self._refuse("in consistency training", refused)
+
+
+def padding_free_option(args: Any) -> str:
+    """Returns the option that asks for batches without padding, for messages."""
+    return "packing" if args.packing else "padding_free"

@@ -1,5 +1,6 @@
 """Batches of pairs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ class PairCollator(DataCollatorForLanguageModeling):
 
     Rows without `completion_ids` get theirs from `targets` when the batch is made, or from `current_targets` if set,
     except for anchors, which keep the reference's. Without `with_completions`, no target is looked up.
+
+    Examples may also be lists of rows (see [`~trl_consistency.data.packing.PackedPairs`]). Their rows make the batch.
     """
 
     targets: TargetTable = field(default_factory=TargetTable)
@@ -31,7 +34,9 @@ class PairCollator(DataCollatorForLanguageModeling):
     with_completions: bool = True
     with_reference: bool = False
 
-    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
+        if isinstance(examples[0], list):
+            examples = [row for pack in examples for row in pack]
         is_anchor = [example["clean_ids"] == example["perturbed_ids"] for example in examples]
         completions = [self._completion(example, anchor) for example, anchor in zip(examples, is_anchor, strict=True)]
         batch = self._padded([example["perturbed_ids"] for example in examples], completions)
@@ -41,6 +46,12 @@ class PairCollator(DataCollatorForLanguageModeling):
             batch["clean_input_ids"], batch["clean_attention_mask"] = clean["input_ids"], clean["attention_mask"]
             batch |= self._spans(examples, is_anchor, completions)
         return batch
+
+    def length(self, example: Mapping[str, Any]) -> int:
+        """Returns the tokens of a row: its longer prompt and its completion."""
+        clean_ids, perturbed_ids = example["clean_ids"], example["perturbed_ids"]
+        completion_ids = self._completion(example, clean_ids == perturbed_ids)
+        return max(len(clean_ids), len(perturbed_ids)) + len(completion_ids)
 
     def _padded(self, prompts: list[list[int]], completions: list[list[int]]) -> dict[str, Any]:
         rows = [
@@ -68,7 +79,7 @@ class PairCollator(DataCollatorForLanguageModeling):
             ]
         return {name: torch.tensor(rows) for name, rows in spans.items()}
 
-    def _completion(self, example: dict[str, Any], is_anchor: bool) -> list[int]:
+    def _completion(self, example: Mapping[str, Any], is_anchor: bool) -> list[int]:
         if not self.with_completions:
             return []
         if example.get("completion_ids") is not None:

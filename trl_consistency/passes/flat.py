@@ -90,30 +90,30 @@ def _window_mask(query: Tensor, window: int | None) -> Tensor | None:
     return ((distance >= 0) & (distance < window))[None, None]
 
 
-def prepare_padding_free(model: nn.Module) -> None:
+def prepare_padding_free(model: nn.Module, option: str = "padding_free") -> None:
     """
-    Makes SDPA attend sequence by sequence in flat batches. Raises [`ConsistencyError`] if the model, which must not be
-    wrapped, computes other states on such a batch than on padded rows.
+    Makes SDPA attend sequence by sequence in flat batches. Raises [`ConsistencyError`], which names the `option` that asks
+    for them, if the model, which must not be wrapped, computes other states on such a batch than on padded rows.
     """
-    check_padding_free(model)
+    check_padding_free(model, option=option)
     AttentionInterface.register("sdpa", attend_by_sequence)
     reason = _reason_of_trial(find_blocks(model).backbone)
     if reason is not None:
-        raise _refusal(reason)
+        raise _refusal(option, reason)
 
 
-def check_padding_free(model: nn.Module, peft_config: Any = None) -> None:
+def check_padding_free(model: nn.Module, peft_config: Any = None, option: str = "padding_free") -> None:
     """
-    Raises [`ConsistencyError`] if the architecture of a model, or a new adapter, is known not to run on flat batches. The
-    model may be on the meta device.
+    Raises [`ConsistencyError`] if the architecture of a model, or a new adapter, is known not to run on flat batches, for
+    which `option` asks. The model may be on the meta device.
     """
     reason = _known_reason(model, peft_config)
     if reason is not None:
-        raise _refusal(reason)
+        raise _refusal(option, reason)
 
 
-def _refusal(reason: str) -> ConsistencyError:
-    return ConsistencyError(f"`padding_free` is not possible: {reason}. Leave it out.")
+def _refusal(option: str, reason: str) -> ConsistencyError:
+    return ConsistencyError(f"`{option}` is not possible: {reason}. Leave it out.")
 
 
 def _known_reason(model: nn.Module, peft_config: Any) -> str | None:

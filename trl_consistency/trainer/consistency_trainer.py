@@ -1,6 +1,6 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from datasets import Dataset, IterableDataset
@@ -9,11 +9,12 @@ from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalPrediction
 from trl import SFTTrainer
 
-from ..config.consistency_config import ConsistencyConfig
+from ..config.consistency_config import ConsistencyConfig, padding_free_option
 from ..config.device import mixed_precision
 from ..data.alignment import AlignmentReport, log_alignment
 from ..data.collators import PairCollator
 from ..data.eval_sets import EvalDataset
+from ..data.packing import PackedPairs, PackedStream
 from ..data.pairs import AnyDataset
 from ..data.prepare import align_pairs, prepare_pairs
 from ..data.rendering import check_template_files
@@ -29,9 +30,15 @@ from ..passes.reference import Reference, StartReference
 from .base import PairTrainer, ProcessingClass, resolve_config
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
-from .run.checks import check_model_options, check_reference_options, refuse_arguments
+from .run.checks import (
+    check_model_options,
+    check_padding_free_parallelism,
+    check_reference_options,
+    refuse_arguments,
+)
 from .run.data_checks import (
     check_chat_template,
+    check_drop_last,
     check_full_batches,
     check_stream,
     check_tokenizer,
@@ -134,6 +141,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     args: ConsistencyConfig
     data_collator: PairCollator
+    packed: PackedPairs | None = None  # the training pairs, once they are packed
 
     def __init__(
         self,
@@ -193,8 +201,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         self.target_maker = TargetMaker(self, loaded_by_name=isinstance(model, str) and self._loads_plainly)
         self._check_loaded(model, data.anchor_dataset)
         if args.padding_free:
+            check_padding_free_parallelism(self)
             with gathered(self.model, self.accelerator), mixed_precision(self.accelerator):
-                prepare_padding_free(self.model)
+                prepare_padding_free(self.model, padding_free_option(args))
         self.paired_loss = self._make_paired_loss(model)
         self._set_up_targets()
 
@@ -287,15 +296,34 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         return paired_loss
 
     def get_train_dataloader(self) -> Any:
-        """Like [`~transformers.Trainer.get_train_dataloader`], but repeats a stream without end."""
-        if not isinstance(self.train_dataset, IterableDataset):
+        """
+        Like [`~transformers.Trainer.get_train_dataloader`], but repeats a stream without end. With `packing`, batches are
+        made of packs.
+        """
+        is_stream, max_length = isinstance(self.train_dataset, IterableDataset), cast(int, self.args.max_length)
+        if not is_stream and not self.args.packing:
             return super().get_train_dataloader()
+        dataset: Any = self.train_dataset
+        if is_stream:
+            dataset = RepeatedStream(dataset)
+            if self.args.packing:
+                dataset = PackedStream(dataset, self._length_of, max_length)
+        else:
+            rows = self._remove_unused_columns(dataset, description="training")
+            self.packed = dataset = PackedPairs(rows, self._length_of, max_length)
+            check_drop_last(len(dataset), self.args, "packed sequence")
         return self._get_dataloader(
-            dataset=RepeatedStream(self.train_dataset),
+            dataset=dataset,
             description="Training",
             batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
             is_training=True,
         )
+
+    def _length_of(self, row: Mapping[str, Any]) -> int:
+        """Returns the tokens that a row takes of a pack, in every epoch."""
+        # Targets that are still to come may be as long as allowed, which the column counts.
+        return row["length"] if self.args.regenerate_targets_every else self.data_collator.length(row)
 
     # Targets
 
@@ -466,9 +494,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
 @contextmanager
 def _pairs_padded(args: ConsistencyConfig) -> Iterator[None]:
-    """Hides `padding_free` from TRL's trainer, whose collator would flatten rows that are not compared yet."""
-    padding_free, args.padding_free = args.padding_free, False
+    """Hides options from TRL's trainer, whose collator would flatten rows that are not compared yet."""
+    options = args.packing, args.padding_free
+    args.packing = args.padding_free = False
     try:
         yield
     finally:
-        args.padding_free = padding_free
+        args.packing, args.padding_free = options

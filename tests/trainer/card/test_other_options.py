@@ -20,11 +20,11 @@ SAID = (
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "resume_from_checkpoint"),
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "max_completion_length"),
     *("regenerate_targets_every", "use_vllm", "num_generations", "completion_length_schedule"),
-    *("mask_truncated_completions", "train_on_thinking"),
+    *("mask_truncated_completions", "train_on_thinking", "packing"),
 )
 # Refused, or used in no run of these trainers
 UNUSED = (
-    *("packing", "packing_strategy", "padding_free", "eval_packing", "completion_only_loss", "assistant_only_loss"),
+    *("packing_strategy", "eval_packing", "completion_only_loss", "assistant_only_loss"),
     *("dataset_text_field", "dataset_kwargs", "truncation_mode", "teacher_model_name_or_path", "label_names"),
     *("teacher_model_revision", "teacher_model_init_kwargs", "max_tool_calling_iterations", "enable_jit_checkpoint"),
     *("average_tokens_across_devices", "auto_find_batch_size", "include_for_metrics", "batch_eval_metrics"),
@@ -32,7 +32,13 @@ UNUSED = (
 )
 # Time, memory, places, logs, evaluations and uploads
 WITHOUT_EFFECT = (
-    *("output_dir", "gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_checkpointing"),
+    *(
+        "output_dir",
+        "padding_free",
+        "gradient_checkpointing",
+        "gradient_checkpointing_kwargs",
+        "activation_checkpointing",
+    ),
     *("activation_checkpointing_kwargs", "activation_offloading", "torch_compile", "torch_compile_backend"),
     *("torch_compile_mode", "liger_kernel_config", "use_cache", "torch_empty_cache_steps", "bf16_full_eval"),
     *("fp16_full_eval", "log_level", "log_level_replica", "log_on_each_node", "disable_tqdm", "report_to", "run_name"),

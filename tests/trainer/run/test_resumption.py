@@ -548,7 +548,6 @@ OTHERS = [
     "num_train_epochs",
     "output_dir",
     "overlong",
-    "packing",
     "packing_strategy",
     "pad_to_multiple_of",
     "pad_token",

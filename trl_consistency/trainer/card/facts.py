@@ -186,7 +186,12 @@ def paired_facts(trainer: Any) -> dict[str, str]:
         facts["Anchors"] = f"{args.anchor_ratio:.0%} of an epoch, from {trainer.anchor_description}"
     if args.needs_completions:
         facts["Targets"] = _target_description(trainer)
-    return facts | _optimisation_facts(trainer, "rows")
+    if not args.packing:
+        return facts | _optimisation_facts(trainer, "rows")
+    if (packed := trainer.packed) is not None:
+        rows = sum(map(len, packed.packs))
+        facts["Packing"] = f"{rows:,} rows in {len(packed):,} packed sequences, {packed.filled:.0%} full"
+    return facts | _optimisation_facts(trainer, f"packed sequences of at most {args.max_length:,} tokens")
 
 
 def rollout_facts(trainer: Any) -> dict[str, str]:

@@ -14,7 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
-from ...config.consistency_config import ConsistencyConfig
+from ...config.consistency_config import ConsistencyConfig, padding_free_option
 from ...data.eval_sets import named
 from ...data.prepare import is_prepared
 from ...errors import ConsistencyError, one_line
@@ -260,6 +260,22 @@ def check_reference_options(trainer: Trainer) -> None:
             )
 
 
+def check_padding_free_parallelism(trainer: Trainer) -> None:
+    """Raises [`ConsistencyError`] if several devices would share the one row of a batch without padding."""
+    option = padding_free_option(trainer.args)
+    if trainer.args.n_gpu > 1:
+        raise ConsistencyError(
+            f"`{option}` is not available with `torch.nn.DataParallel` (several GPUs in one process), which shares out the "
+            "rows of a batch: without padding it is one row. Use `accelerate launch`, or leave it out."
+        )
+    parallelism = trainer.accelerator.parallelism_config
+    if parallelism is not None and (parallelism.cp_enabled or parallelism.sp_enabled):
+        raise ConsistencyError(
+            f"`{option}` is not available with context or sequence parallelism, which cuts the one row of a batch without "
+            "padding, so that its texts would attend to one another. Leave one of them out."
+        )
+
+
 def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
     """Raises [`ConsistencyError`] if the reference (with `adapter_off`, the base model) cannot run sharded."""
     backend, args = DistributedBackend(trainer.accelerator), trainer.args
@@ -319,7 +335,7 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig, peft
             config = load_config(model_id, options.get("revision"), args.trust_remote_code, options)
             model = check_architecture(model_id, config, options.get("attn_implementation"))
         if model is not None:  # a model with code of its own is checked once it is loaded
-            check_padding_free(model, peft_config)
+            check_padding_free(model, peft_config, padding_free_option(args))
 
 
 def refuse_arguments(**arguments: tuple[Any, str]) -> None:

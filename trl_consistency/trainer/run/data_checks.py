@@ -69,17 +69,24 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     """
     Raises [`InvalidPairsError`] if `dataloader_drop_last` leaves no row to train on. Warns if it leaves out some rows.
     """
-    if not args.dataloader_drop_last or isinstance(dataset, IterableDataset):
+    # Packs are not known before the targets are.
+    if args.packing or isinstance(dataset, IterableDataset):
         return
-    rows = len(dataset) + count_anchors(len(dataset), args.anchor_ratio)
+    check_drop_last(len(dataset) + count_anchors(len(dataset), args.anchor_ratio), args)
+
+
+def check_drop_last(rows: int, args: ConsistencyConfig, what: str = "row") -> None:
+    """See [`check_full_batches`]. `rows` are those of an epoch, or, as `what` says, its packed sequences."""
+    if not args.dataloader_drop_last:
+        return
     batch = args.train_batch_size * (1 if args.accelerator_config.split_batches else args.world_size)
     if rows < batch:
         raise InvalidPairsError(
-            f"`train_dataset` has {rows} row(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "
+            f"`train_dataset` has {rows} {what}(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "
             "out what fills none: nothing would be trained. Use smaller batches, or leave the option out."
         )
     if rows % batch:
-        logger.warning(f"Each epoch leaves out {rows % batch} of {rows} rows (`dataloader_drop_last`).")
+        logger.warning(f"Each epoch leaves out {rows % batch} of {rows} {what}s (`dataloader_drop_last`).")
 
 
 def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset, anchor_ratio: float) -> None:

@@ -33,6 +33,7 @@ OPTIONS = (
     *("train_on_thinking", "disable_dropout", "vllm_importance_sampling_correction"),
     *("vllm_importance_sampling_clip_max", "vllm_structured_outputs_regex"),
     *("anchor_ratio", "seed", "data_seed", "shuffle_dataset", "train_sampling_strategy", "dataloader_drop_last"),
+    "packing",
     *OPTIMISATION,
     *("neftune_noise_alpha", "label_smoothing_factor", "router_aux_loss_coef", "tf32", "ignore_data_skip"),
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
@@ -106,8 +107,14 @@ def describe_targets(dataset: AnyDataset, targets: TargetTable) -> str:
 def describe_order(dataset: AnyDataset, args: Any, rows_of_batch: int, rows_of_step: int) -> dict[str, str | int]:
     """
     Returns what decides which rows a step gets beside the data, the seed and the number of rows in a step: worker processes
-    read the shards of a stream in turns, a batch each, and rows of like length are put together for each process.
+    read the shards of a stream in turns, a batch each, rows of like length are put together for each process, and
+    `max_length` decides which are packed together.
     """
+    order = _describe_readers(dataset, args, rows_of_batch, rows_of_step)
+    return order | {"max_length": args.max_length} if getattr(args, "packing", False) else order
+
+
+def _describe_readers(dataset: AnyDataset, args: Any, rows_of_batch: int, rows_of_step: int) -> dict[str, str | int]:
     if isinstance(dataset, IterableDataset):
         readers = min(max(args.dataloader_num_workers, 1), dataset.num_shards)
         batches = f"{readers}, each of which makes batches of {rows_of_batch} rows"
