@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.release.environments import ROOT, clean_variables, install, make_environment, run
+from tests.release.environments import CONSTRAINTS, ROOT, clean_variables, install, make_environment, run
 
 
 FOLLOWED = ("trl", "transformers", "peft", "accelerate", "datasets", "huggingface_hub")
@@ -49,7 +49,7 @@ def main() -> None:
         print(f"Creating {options.folder} (some minutes and 2 GB, once) ...", flush=True)
         make_environment(sys.executable, options.folder.resolve())
     programs = options.folder.resolve() / "bin"
-    install(programs, "torch")
+    install(programs, "--constraint", str(CONSTRAINTS), "torch")  # the one that is known to work: the others are tried
     install(programs, "--upgrade", *FOLLOWED, *TOOLS)
     install(programs, "--no-deps", "--editable", str(ROOT))  # whose bounds would hold the newest versions back
     versions = versions_in(programs)
