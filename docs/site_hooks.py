@@ -26,7 +26,9 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
             return match[0]
         if not path.exists():
             raise PluginError(f"{page.file.src_uri}: the link to {target} leads nowhere")
-        return text if "/" in text or " " in text else f"{text} (`{path.relative_to(ROOT)}`)"
+        if "/" in text:
+            return f"`{text}`"
+        return text if " " in text else f"{text} (`{path.relative_to(ROOT)}`)"
 
     # Superfences knows no second word after the language of a block, which the tests use to find it.
     markdown = re.sub(r"^```(\w+) [a-z]+$", r"```\1", markdown, flags=re.MULTILINE)

@@ -3,6 +3,8 @@
 import ast
 import re
 import runpy
+import sys
+from types import SimpleNamespace
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,65 @@ def test_every_page_is_in_the_navigation():
     named = re.findall(r"([\w/]+\.md)$", nav, re.MULTILINE)
     pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
     assert sorted(named) == sorted(pages)
+
+
+DOCSTRING = """
+Compares.
+
+Args:
+    pairs (`Dataset`, `list[dict[str, int]]` or [`PairSet`], *optional*):
+        Pairs.
+    history, turns (`tuple[str, ...]`, *optional*, defaults to `()`):
+        Messages.
+
+Returns:
+    `dict[str, X]`: Differences. If all are
+    known, only those: `a` and `b`.
+
+Raises:
+    [`ConsistencyError`]: If options contradict
+        each other.
+    [`InvalidPairsError`]: If pairs do.
+
+Example:
+"""
+
+
+def test_docstrings_as_mkdocstrings_reads_them(monkeypatch):
+    """An item for each value and error, however many lines it has, and no marks of code around a type."""
+    monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object, Attribute=None, Object=None))
+    tidy = runpy.run_path(str(ROOT / "docs" / "site_docstrings.py"))["tidy"]
+    assert tidy(DOCSTRING).splitlines()[3:] == [
+        "Args:",
+        "    pairs (Dataset or list[dict[str, int]] or PairSet):",
+        "        Pairs.",
+        "    history, turns (tuple[str, ...]):",
+        "        Messages.",
+        "",
+        "Returns:",
+        "    dict[str, X]: Differences. If all are",
+        "        known, only those: `a` and `b`.",
+        "",
+        "Raises:",
+        "    ConsistencyError: If options contradict",
+        "        each other.",
+        "    InvalidPairsError: If pairs do.",
+        "",
+        "Example:",
+    ]
+
+
+def test_dollars_are_formulas_or_escaped():
+    """Two dollars on a page, of prices say, would make a formula of the text between them."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = re.sub(r"^```.*?^```|`[^`\n]+`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for formula in re.findall(r"(?<![\\$])\$(?!\$)([^$\n]*)(?<!\\)\$", text):
+            assert '"' not in formula, f"{page.name}: ${formula}$"
+
+
+def test_links_are_named_as_pages_and_not_as_files():
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert not re.findall(r"\[\w+\.md\]\(\S+\)", page.read_text()), page.name
 
 
 def test_pictures_of_the_methods_are_drawn_anew():

@@ -25,11 +25,11 @@ This page is made from the parameters of the tests (`python -m tests.support.pag
 ROADS = """\
 ## Ways to compute them
 
-- **Prompts once**: the rollouts of OPCT share their prompt ([opct.md](opct.md#a-prompt-once)). They do so by a cache of keys, values and states,
+- **Prompts once**: the rollouts of OPCT share their prompt ([OPCT](opct.md#a-prompt-once)). They do so by a cache of keys, values and states,
   or packed in one row, which gradient checkpointing needs. Where neither is possible, each rollout reads its own copy. The result is the
   same, and slower.
 - **Padding-free**: `padding_free: true` or `packing: true` of BCT, KL, ACT and MLPCT
-  ([long_and_large.md](long_and_large.md#batches-without-padding)).
+  ([Batches without padding](long_and_large.md#batches-without-padding)).
 - **Checkpointing**: `gradient_checkpointing: true`, of all objectives.
 """
 

@@ -63,7 +63,7 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
     }
     sets = {kind: names for kind, names in sets.items() if names}
     heights = [0.9 + len(names) * (0.35 + 0.26 * len(outcomes)) for names in sets.values()]
-    figure = Figure(figsize=(13, 0.4 + sum(heights)), layout="constrained")
+    figure = Figure(figsize=(10, 0.4 + sum(heights)), layout="constrained")  # read at a page's width
     grid = figure.add_gridspec(len(sets), 2, height_ratios=heights)
     for row, (kind, names) in enumerate(sets.items()):
         for column, (side, cue) in enumerate({"clean": "without the cue", "perturbed": "with the cue"}.items()):
@@ -287,7 +287,7 @@ def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_c
         handles, names = axes.get_legend_handles_labels()
         columns = max(min(len(names), most_columns), 1)
         figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
-    write_by(path, lambda place: figure.savefig(place, dpi=120))
+    write_by(path, lambda place: figure.savefig(place, dpi=160))
     return Path(path)
 
 
