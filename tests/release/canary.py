@@ -71,8 +71,9 @@ def main() -> None:
 
 
 def versions_in(programs: Path) -> dict[str, str]:
-    code = f"from importlib.metadata import version; print(*(version(name) for name in {FOLLOWED}))"
-    return dict(zip(FOLLOWED, run([programs / "python", "-c", code], programs.parent).split(), strict=True))
+    names = (*FOLLOWED, "torch")
+    code = f"from importlib.metadata import version; print(*(version(name) for name in {names}))"
+    return dict(zip(names, run([programs / "python", "-c", code], programs.parent).split(), strict=True))
 
 
 def summary(output: str, versions: dict[str, str]) -> str:

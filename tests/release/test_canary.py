@@ -1,9 +1,13 @@
 """The canary's report. `make canary` itself installs gigabytes."""
 
+import subprocess
+import sys
+
 import pytest
 
-from tests.release.canary import CORE, summary
-from tests.release.environments import ROOT
+from tests.release import canary
+from tests.release.canary import CORE, FOLLOWED, summary
+from tests.release.environments import CONSTRAINTS, ROOT
 
 
 VERSIONS = {"trl": "9.0", "peft": "8.1"}
@@ -30,3 +34,17 @@ def test_nothing_is_said_to_pass_that_did_not_run(output, said):
 @pytest.mark.parametrize("path", CORE)
 def test_core_tests_are_there(path):
     assert (ROOT / path).exists()
+
+
+def test_torch_is_the_known_one_and_the_libraries_are_the_newest(monkeypatch, tmp_path, capsys):
+    installed = []
+    monkeypatch.setattr(canary, "install", lambda programs, *wanted: installed.append(wanted))
+    monkeypatch.setattr(canary, "run", lambda command, folder: " ".join("1.0" for _ in (*FOLLOWED, "torch")))
+    done = subprocess.CompletedProcess([], 0, "2 passed in 1s", "")
+    monkeypatch.setattr(canary.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(sys, "argv", ["canary", "--folder", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        canary.main()
+    assert installed[0] == ("--constraint", str(CONSTRAINTS), "torch")
+    assert installed[1][: 1 + len(FOLLOWED)] == ("--upgrade", *FOLLOWED)
+    assert "huggingface_hub 1.0, torch 1.0" in capsys.readouterr().out
