@@ -4,8 +4,8 @@ import ast
 import re
 import runpy
 import sys
-from types import SimpleNamespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
