@@ -2,7 +2,9 @@ import re
 
 import pytest
 
+from trl_consistency.cli import main as cli
 from trl_consistency.scripts.consistency import make_parser
+from trl_consistency.scripts.recipes import recipes_dir
 
 
 def parse(tmp_path, yaml="", *flags):
@@ -120,3 +122,19 @@ def test_config_that_is_not_a_mapping(tmp_path, capsys):
     with pytest.raises(SystemExit):
         make_parser().parse_args_and_config(["--config", str(tmp_path / "list.yaml")])
     assert "must hold `key: value` lines" in capsys.readouterr().err
+
+
+def test_recipe_of_the_package_is_named(tmp_path, monkeypatch, capsys):
+    """Outside a checkout there is no folder `recipes`."""
+    monkeypatch.chdir(tmp_path)
+    own = recipes_dir() / "quickstart" / "bct.yaml"
+    for name in ("recipes/quickstart/bct.yaml", "quickstart/bct.yaml"):
+        with pytest.raises(SystemExit):
+            cli(["consistency", "--config", name])
+        assert (
+            f"cannot read `--config` {name}: No such file or directory. The package has {own}."
+            in capsys.readouterr().err
+        )
+    with pytest.raises(SystemExit):
+        cli(["consistency", "--config", "gone.yaml"])
+    assert "The package has" not in capsys.readouterr().err

@@ -14,6 +14,7 @@ from ..bounded_reading import read_at_most
 from ..config.types import accepts, describe
 from ..errors import did_you_mean, one_line
 from ..escaping import printable
+from .recipes import recipes_dir
 from .sources import SOURCE_ERRORS, read_options
 
 
@@ -135,7 +136,9 @@ class OptionCheck:
         try:
             config = yaml.load(read_at_most(path, LONGEST_RECIPE), Loader=_UniqueKeyLoader)
         except OSError as error:
-            self._refuse(f"cannot read `--config` {path}: {error.strerror}.")
+            own = recipes_dir() / path.removeprefix("recipes/")
+            hint = f" The package has {own}." if own.is_file() else ""
+            self._refuse(f"cannot read `--config` {path}: {error.strerror}.{hint}")
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             self._refuse(f"{path} is not valid YAML: {one_line(error)}")
         except RecursionError:
