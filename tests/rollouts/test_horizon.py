@@ -62,6 +62,16 @@ def test_automatic_growth_when_the_last_tokens_are_learned(tmp_path):
         assert horizon(5) == expected
 
 
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
+def test_automatic_growth_from_few_tokens(tmp_path, length):
+    """The last token is one of the last quarter, however few there are."""
+    horizon = make_horizon(tmp_path, [length, 64])
+    for divergence in (4.0, 2.0):
+        assert horizon(0) == length
+        horizon.add(by_place([divergence] * length), rollouts(width=length))
+    assert horizon(1) == 2 * length
+
+
 def test_automatic_growth_leaves_anchors_out(tmp_path):
     horizon = make_horizon(tmp_path, [8, 64])
     divergence = torch.cat([torch.full((8,), 4.0), torch.zeros(24)])  # anchors, which do not diverge

@@ -61,7 +61,8 @@ class Horizon(TrainerCallback, ExportableState):
             return
         rows, places = rollouts["loss_mask"].nonzero(as_tuple=True)
         sums = []
-        for part in (places < self.length / 4, places >= self.length * 3 / 4):
+        last = min(self.length * 3 / 4, self.length - 1)  # of one to three tokens, the last one
+        for part in (places < self.length / 4, places >= last):
             values = divergence[part & ~rollouts["is_anchor"][rows]].double()
             sums += [values.sum(), torch.tensor(float(len(values)), device=values.device, dtype=values.dtype)]
         self._sums += self.accelerator.reduce(torch.stack(sums), reduction="sum").cpu()
