@@ -4,6 +4,7 @@ What `completion_length_schedule` of OPCT saves, and whether it cures as well. P
 ```bash
 python -m tests.benchmarks.horizon embedded:organism  # five seeds
 python -m tests.benchmarks.horizon embedded:smollm2   # one seed, under an hour of a core
+python -m tests.benchmarks.horizon embedded:smollm2 --places 2  # where in a rollout there is something to learn
 ```
 
 It trains one after the other, and goes on where it was killed.
@@ -80,19 +81,20 @@ TRAINING_ALONE = {
 }
 
 
-FIRST_ROLLOUTS = 64  # of the first batches, before much is learned
+def flags_of(recipe: str, folder: Path, seed: int) -> list[str]:
+    flags = ["--config", str(recipes_dir() / f"{recipe}.yaml"), *TRAINING_ALONE[recipe].split()]
+    return [*flags, "--seed", str(seed), "--output_dir", str(folder)]
 
 
 def train(recipe: str, schedule: Sequence[int], seed: int, folder: Path) -> dict[str, Any]:
     """
-    Trains unless that is done. Returns the tokens and rollouts that were sampled, the CPU seconds, how long rollouts
-    might be, and the mean divergence by place in the first batches of rollouts.
+    Trains unless that is done. Returns the tokens and rollouts that were sampled, the CPU seconds, and how long
+    rollouts might be.
     """
     file = folder / "cost.json"
     if not file.is_file():
         cost: dict[str, Any] = {"tokens": 0, "rollouts": 0, "sampling": 0.0}
-        sample, add = OnPolicyConsistencyTrainer._generate_single_turn, Horizon.add
-        divergences: dict[int, list[float]] = defaultdict(list)
+        sample = OnPolicyConsistencyTrainer._generate_single_turn
 
         def counted(self: OnPolicyConsistencyTrainer, *args: Any, **kwargs: Any) -> list[list[int]]:
             start = process_time()
@@ -102,29 +104,32 @@ def train(recipe: str, schedule: Sequence[int], seed: int, folder: Path) -> dict
             cost["rollouts"] += len(completions)
             return completions
 
-        def noted(self: Horizon, divergence: torch.Tensor, rollouts: dict[str, torch.Tensor]) -> None:
-            if cost["rollouts"] <= FIRST_ROLLOUTS:
-                rows, places = rollouts["loss_mask"].nonzero(as_tuple=True)
-                for row, place, value in zip(rows, places.tolist(), divergence.tolist(), strict=True):
-                    if not rollouts["is_anchor"][row]:
-                        divergences[place].append(value)
-            add(self, divergence, rollouts)
-
-        flags = ["--config", str(recipes_dir() / f"{recipe}.yaml"), *TRAINING_ALONE[recipe].split()]
-        flags += ["--seed", str(seed), "--output_dir", str(folder)]
-        flags += ["--completion_length_schedule", *map(str, schedule)] if schedule else []
-        with (
-            patch.object(OnPolicyConsistencyTrainer, "_generate_single_turn", counted),
-            patch.object(Horizon, "add", noted),
-        ):
+        flags = ["--completion_length_schedule", *map(str, schedule)] if schedule else []
+        with patch.object(OnPolicyConsistencyTrainer, "_generate_single_turn", counted):
             start = process_time()
-            trainer = on_policy_consistency.run(flags)
+            trainer = on_policy_consistency.run([*flags_of(recipe, folder, seed), *flags])
             cost["training"] = process_time() - start
         logs = [log for log in trainer.state.log_history if "completions/horizon" in log]
         cost["horizons"] = {log["step"]: log["completions/horizon"] for log in logs}
-        cost["divergence"] = [mean(divergences[place]) for place in sorted(divergences)]
         write_text(file, json.dumps(cost))
     return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def divergence_by_place(recipe: str, steps: int, folder: Path) -> list[list[float]]:
+    """Returns the divergences of all tokens at each place in a rollout, anchors aside, of a model that learns nothing."""
+    found: dict[int, list[float]] = defaultdict(list)
+
+    def noted(self: Horizon, divergence: torch.Tensor, rollouts: dict[str, torch.Tensor]) -> None:
+        rows, places = rollouts["loss_mask"].nonzero(as_tuple=True)
+        for row, place, value in zip(rows, places.tolist(), divergence.tolist(), strict=True):
+            if not rollouts["is_anchor"][row]:
+                found[place].append(value)
+
+    with patch.object(Horizon, "add", noted):
+        on_policy_consistency.run(
+            [*flags_of(recipe, folder, seed=42), "--learning_rate", "1e-12", "--max_steps", str(steps)]
+        )
+    return [found[place] for place in sorted(found)]
 
 
 def measure_adapter(subject: Subject, model: str, folder: Path) -> Results:
@@ -160,13 +165,25 @@ def main(args: list[str] | None = None) -> None:
         "python -m tests.benchmarks.horizon", description=__doc__.strip().partition("\n")[0]
     )
     parser.add_argument("model", choices=SUBJECTS)
+    parser.add_argument("--seeds", type=int, metavar="N", help="only the first N seeds")
+    said = "instead, print where in a rollout the divergence is before training, from the rollouts of so many steps"
+    parser.add_argument("--places", type=int, metavar="STEPS", help=said)
     parser.add_argument("--output_dir", type=Path, default=Path("outputs/horizon"), help="(%(default)s)")
     parsed = parser.parse_args(args)
     torch.set_num_threads(1)
     subject = SUBJECTS[parsed.model]
+    if parsed.places:
+        places = divergence_by_place(subject.recipe, parsed.places, parsed.output_dir / "places")
+        total = sum(map(sum, places))
+        for number, values in enumerate(places, 1):
+            share = sum(map(sum, places[:number])) / total
+            print(
+                f"token {number}: {mean(values):.3f} in {len(values)} rollouts, {share:.0%} of the divergence so far"
+            )
+        return
     costs: list[list[dict[str, Any]]] = [[] for _ in subject.schedules]
     found: list[list[Results]] = [[] for _ in subject.schedules]
-    for seed in subject.seeds:
+    for seed in subject.seeds[: parsed.seeds]:
         for place, schedule in enumerate(subject.schedules):
             name = "-".join(map(str, schedule)) or "whole"
             folder = parsed.output_dir / parsed.model.removeprefix("embedded:") / f"{name}-seed{seed}"
@@ -174,8 +191,6 @@ def main(args: list[str] | None = None) -> None:
             found[place].append(measure_adapter(subject, parsed.model, folder))
             print(f"{name}, seed {seed}: {costs[place][-1]}", flush=True)
     names = [str(list(schedule)) if schedule else "whole horizon" for schedule in subject.schedules]
-    places = " ".join(f"{value:.3f}" for value in costs[0][0]["divergence"])
-    print(f"\nDivergence of the first rollouts, by token (whole horizon, first seed): {places}\n")
     print(cells_table(names, cells(subject, costs, found)))
 
 
