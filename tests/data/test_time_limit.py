@@ -10,6 +10,7 @@ from trl_consistency.data import rendering
 from trl_consistency.data.lint import lint_pairs
 from trl_consistency.data.prepare import prepare_pairs
 from trl_consistency.data.rendering import render_prompt
+from trl_consistency.data.time_limit import time_limit
 from trl_consistency.errors import ConsistencyError
 
 
@@ -62,6 +63,16 @@ def test_huge_expression_is_stopped(template, message, seconds, monkeypatch):
         render_prompt(make_tokenizer(CHATML + template), [{"role": "user", "content": "Hi"}])
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3])
+def test_process_that_has_to_wait_is_not_stopped(seconds):
+    """A machine that is busy, or was asleep, says nothing about the template."""
+    template = compile("import time\ntime.sleep(0.6)\ndone = True", "<template>", "exec")
+    names = {}
+    with time_limit(seconds, "It"):
+        exec(template, names)
+    assert names["done"]
 
 
 def test_template_is_stopped_in_another_thread_too(monkeypatch):

@@ -23,14 +23,14 @@ class TimeLimitError(ConsistencyError):
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
     """
-    Raises [`TimeLimitError`], with `what` as its subject, if a template runs for too long. The clock is checked at
-    each line of the template, in any thread and on every system. A single long line is stopped by an alarm, in the
-    main thread. Memory is not limited: a limit of the process would also hold for its other threads.
+    Raises [`TimeLimitError`], with `what` as its subject, if a template takes too many seconds of the processor. (On a busy
+    machine, it may have to wait.) The clock is checked at each line of the template, in any thread and on every system. A
+    single long line is stopped by an alarm, in the main thread. Memory is not limited: a limit of the process would also hold for its other threads.
     """
-    end = time.monotonic() + seconds
+    end = time.thread_time() + seconds
 
     def at_line(frame: FrameType | None, event: str, argument: Any) -> Any:
-        if time.monotonic() > end:
+        if time.thread_time() > end:
             raise TimeLimitError(f"{what} does not come to an end: it was stopped after {seconds:g} seconds.")
         return at_line
 
@@ -50,7 +50,7 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
 
 @contextmanager
 def _alarm(seconds: float, ring: Any) -> Iterator[None]:
-    """Calls `ring` in the main thread when the time has passed, unless another alarm is already set."""
+    """Calls `ring` in the main thread from that time on, again and again, unless another alarm is already set."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or not hasattr(signal, "setitimer") or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
