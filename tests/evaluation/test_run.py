@@ -493,10 +493,23 @@ def test_results_of_other_options_are_not_compared(tokenizer, monkeypatch, optio
         evaluate(None, tokenizer, rows, AnswerOptions(**plain), reference=before)
 
 
-def test_options_that_only_save_time_may_differ(tokenizer, monkeypatch):
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"batch_size": 1, "progress": False},
+        {"seed": 7},  # of greedy answers
+        {"choice_prefix": "It is ("},  # of letters, which are read in the text
+        {"answer_prefix": "It is"},
+        {"thinking_markers": ["<think>", "</think>"]},
+    ],
+    ids=lambda others: next(iter(others)),
+)
+def test_options_that_decide_nothing_may_differ(tokenizer, monkeypatch, others):
     says(monkeypatch, tokenizer, {"What?": "Paris.", "Rome? What?": "Rome."})
     rows = [row("What?", "Rome? ", answer="Paris", biased_answer="Rome")]
-    before, after = (evaluate(None, tokenizer, rows, AnswerOptions(8, size, progress=size == 2)) for size in (1, 2))
+    before, after = (
+        evaluate(None, tokenizer, rows, AnswerOptions(**{"max_new_tokens": 8} | of)) for of in ({}, others)
+    )
     assert after.differences(before)["sycophancy"].value == 0
 
 

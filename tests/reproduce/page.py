@@ -215,7 +215,8 @@ def cost_table(cells: Cells) -> str:
 
 
 def device_of(run: Mapping[str, Any]) -> str:
-    return str(run.get("device", "cpu")).replace("cpu", CPU)  # the first cells do not say it
+    device = run.get("device", "cpu")  # the first cells do not say it
+    return CPU if device == "cpu" else str(device)
 
 
 def devices_table(cells: Cells) -> str:

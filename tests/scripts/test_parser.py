@@ -135,6 +135,8 @@ def test_recipe_of_the_package_is_named(tmp_path, monkeypatch, capsys):
             f"cannot read `--config` {name}: No such file or directory. The package has {own}."
             in capsys.readouterr().err
         )
-    with pytest.raises(SystemExit):
-        cli(["consistency", "--config", "gone.yaml"])
-    assert "The package has" not in capsys.readouterr().err
+    (tmp_path / "large.yaml").write_text("#" * 1_000_001)  # it is there, and too long for a recipe
+    for name in ("gone.yaml", str(tmp_path / "large.yaml")):
+        with pytest.raises(SystemExit):
+            cli(["consistency", "--config", name])
+        assert "The package has" not in capsys.readouterr().err

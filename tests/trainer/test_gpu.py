@@ -9,6 +9,7 @@ from tests.helpers.on_policy import LORA, losses, make_on_policy_config, replay,
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.evaluation import AnswerOptions, evaluate
 from trl_consistency.evaluation.answers.generate import generate_ids
+from trl_consistency.passes.prefix_sharing import PrefixSharing
 
 
 pytestmark = pytest.mark.gpu
@@ -64,8 +65,6 @@ def trained(folder, method, on_cpu, **options):
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
 @pytest.mark.parametrize("method", METHODS)
 def test_trains_as_on_the_cpu(tmp_path, method, lora):
-    if not lora and method in ("opct", "kl"):
-        pytest.skip("full fine-tuning needs a second model for the reference: the others show it")
     cpu = trained(tmp_path / "cpu", method, on_cpu=True, lora=lora)
     gpu = trained(tmp_path / "gpu", method, on_cpu=False, lora=lora)
     assert losses(gpu) == pytest.approx(losses(cpu), rel=1e-4, abs=1e-6)
@@ -90,12 +89,23 @@ def test_bfloat16_is_near_float32(tmp_path, method, checkpointing):
     assert losses(half) == pytest.approx(losses(full), rel=0.05, abs=2e-3)
 
 
-@pytest.mark.parametrize("share_prefix", [True, False])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["cache", "packed"])
 @pytest.mark.parametrize("bf16", [False, True])
-def test_sharing_prefixes_changes_nothing(tmp_path, share_prefix, bf16):
+def test_sharing_prefixes_changes_nothing(tmp_path, monkeypatch, bf16, checkpointing):
+    strategies = set()
+    share = PrefixSharing.__call__
+
+    def noted(self, *args, **kwargs):
+        states = share(self, *args, **kwargs)
+        strategies.add(states.strategy)
+        return states
+
+    monkeypatch.setattr(PrefixSharing, "__call__", noted)
     options = {"num_generations": 4, "per_device_train_batch_size": 8, "bf16": bf16}
-    shared = trained(tmp_path / "one", "opct", on_cpu=False, share_prefix=share_prefix, **options)
-    plain = trained(tmp_path / "other", "opct", on_cpu=False, share_prefix=False, **options)
+    options |= {"on_cpu": False, "gradient_checkpointing": checkpointing}
+    shared = trained(tmp_path / "shared", "opct", **options)
+    assert ("packed" if checkpointing else "cache") in strategies
+    plain = trained(tmp_path / "plain", "opct", share_prefix=False, **options)
     assert losses(shared) == pytest.approx(losses(plain), rel=0.05 if bf16 else 1e-4, abs=2e-3 if bf16 else 1e-6)
 
 
@@ -141,7 +151,7 @@ def test_evaluation_gives_the_answers_of_the_cpu():
         {
             "clean_prompt": f"What is the capital of country {number}?",
             "perturbed_prompt": f"I think it is Lyon. What is the capital of country {number}?",
-            "ground_truth": "Paris",
+            "answer": "Paris",
             "biased_answer": "Lyon",
         }
         for number in range(8)

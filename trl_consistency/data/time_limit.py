@@ -23,9 +23,10 @@ class TimeLimitError(ConsistencyError):
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
     """
-    Raises [`TimeLimitError`], with `what` as its subject, if a template takes too many seconds of the processor. (On a busy
-    machine, it may have to wait.) The clock is checked at each line of the template, in any thread and on every system. A
-    single long line is stopped by an alarm, in the main thread. Memory is not limited: a limit of the process would also hold for its other threads.
+    Raises [`TimeLimitError`], with `what` as its subject, if a template takes too many seconds of processor time. On a busy
+    machine, waiting does not count. The clock is checked at each line of the template, in any thread and on every
+    system. A single long line is stopped by an alarm, in the main thread. Memory is not limited: a limit of the process
+    would also hold for its other threads.
     """
     end = time.thread_time() + seconds
 

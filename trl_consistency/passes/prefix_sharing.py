@@ -40,8 +40,8 @@ from .prefix_strategies import (
 from .tree_attention import refused_kernels
 
 
-# Tokens of a packed row from which FlexAttention is used on GPUs. On an H100, steps of a model of 4B parameters took as long
-# with it at up to 4,096 tokens, and were 1.28 times as fast at 8,192 (docs/benchmarks.md).
+# Tokens of a packed row from which FlexAttention is used on GPUs. On an H100, it made the step of a 4B model no faster at up
+# to 4,096 tokens, and 1.28 times as fast at 8,192 (docs/benchmarks.md).
 FLEX_TOKENS = 8000
 
 

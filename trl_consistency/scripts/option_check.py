@@ -137,7 +137,7 @@ class OptionCheck:
             config = yaml.load(read_at_most(path, LONGEST_RECIPE), Loader=_UniqueKeyLoader)
         except OSError as error:
             own = recipes_dir() / path.removeprefix("recipes/")
-            hint = f" The package has {own}." if own.is_file() else ""
+            hint = f" The package has {own}." if isinstance(error, FileNotFoundError) and own.is_file() else ""
             self._refuse(f"cannot read `--config` {path}: {error.strerror}.{hint}")
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             self._refuse(f"{path} is not valid YAML: {one_line(error)}")

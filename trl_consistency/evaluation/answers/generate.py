@@ -88,11 +88,21 @@ class AnswerOptions:
 
     def differences(self, other: "AnswerOptions") -> list[str]:
         """Returns the options that decide answers or how they are read, and differ: `` `temperature` 0.7 and 0.0 ``."""
-        return [
-            f"`{of.name}` {getattr(self, of.name)!r} and {getattr(other, of.name)!r}"
-            for of in fields(self)
-            if of.name not in ("batch_size", "progress") and getattr(self, of.name) != getattr(other, of.name)
-        ]
+        one, two = self._deciding(), other._deciding()
+        names = [name for name in one if name in two and one[name] != two[name]]
+        return [f"`{name}` {one[name]!r} and {two[name]!r}" for name in names]
+
+    def _deciding(self) -> dict[str, Any]:
+        """Returns the options with which a model would get other figures, without those that are not used."""
+        unused = {
+            "batch_size": True,
+            "progress": True,
+            "seed": self.temperature == 0,
+            "choice_prefix": self.multiple_choice == "text",
+            "answer_prefix": self.free_answers == "text",
+        }
+        found = {of.name: getattr(self, of.name) for of in fields(self) if not unused.get(of.name)}
+        return found | {"thinking_markers": tuple(self.thinking_markers)}
 
 
 class Answer(NamedTuple):
