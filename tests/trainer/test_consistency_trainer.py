@@ -1,6 +1,7 @@
 import copy
 import json
 import shutil
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaForCausalLM, TrainerCallback, TrainingArguments
 from trl import SFTConfig, SFTTrainer
+from trl.trainer import utils
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import LORA, generate_greedily, losses, make_trainer
@@ -102,6 +104,26 @@ def test_first_loss_equals_the_oracle(tmp_path):
     total, tokens = oracle(model.eval(), trainer.train_dataset)
     trainer.train()
     assert losses(trainer)[0] == pytest.approx(total / tokens, abs=1e-6)
+
+
+@pytest.mark.parametrize("padding_free", [False, True])
+def test_the_head_reads_no_prompts(tmp_path, padding_free):
+    """In training and in evaluation, the fused head gets as many states as there are answer tokens."""
+    pairs, read = make_pairs(), []
+    options = {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8}
+    trainer = make_trainer(
+        tmp_path, pairs, eval_dataset=pairs, per_device_train_batch_size=8, padding_free=padding_free, **options
+    )
+    apply = utils._ChunkedLogProbFunction.apply
+
+    def noted(hidden, *args):
+        read.append(len(hidden))
+        return apply(hidden, *args)
+
+    with patch.object(utils._ChunkedLogProbFunction, "apply", noted):
+        trainer.train()
+    answers = sum(len(row["completion_ids"]) for row in trainer.train_dataset)
+    assert read == [answers, answers]
 
 
 def test_weight_scales_the_loss(tmp_path):
