@@ -369,6 +369,32 @@ def test_cache_is_used_after_a_commit_that_left_the_weights_as_they_were(tmp_pat
     assert len(list((tmp_path / "targets").glob("*/batch-*.json"))) == 1
 
 
+def test_targets_none_of_which_finish_their_thinking_are_an_error(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path, make_pairs(2, completion=False), max_steps=1, keep_thinking=False)
+    sampled = [make_tokenizer()("<think>Hm, Ly")["input_ids"]] * 2
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *_, **__: sampled)
+    with pytest.raises(ConsistencyError, match="None of 2 targets finished its thinking"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("has_merged", [True, False])
+def test_an_adapter_on_other_weights_than_its_base_models_is_said(tmp_path, model_dir, caplog, has_merged):
+    """It would be loaded on the weights under the name that it carries."""
+    model = LlamaForCausalLM.from_pretrained(model_dir)
+    if has_merged:
+        adapted = get_peft_model(model, LoraConfig(**LORA))
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight)
+        model = adapted.merge_and_unload()
+    trainer = make_trainer(tmp_path, model=model, lora=True, max_steps=1)
+    assert ("The base model's weights (such as" in caplog.text) == has_merged
+    trainer.train()
+    trainer.save_model()
+    said = "on other weights than those of the base model above" in (tmp_path / "README.md").read_text()
+    assert said == has_merged
+
+
 # What SFTTrainer offers
 
 

@@ -283,6 +283,25 @@ def test_a_fully_masked_batch_is_zero(tmp_path, lora):
     assert torch.equal(weights(trainer.model), before)
 
 
+def test_an_evaluation_that_compares_nothing_is_an_error(tmp_path):
+    """A loss of 0 would be the best there is."""
+    trainer = make_trainer(tmp_path, eval_dataset=uneven_pairs(3), mask_truncated_completions=True)
+    with pytest.raises(ConsistencyError, match="No token of any rollout was compared in the evaluation"):
+        replay(trainer, lambda ids, number: [5, 6, 7]).evaluate()
+
+
+def test_truncated_rollouts_of_anchors_have_no_loss(tmp_path):
+    pairs = uneven_pairs()
+    trainer = make_trainer(
+        tmp_path, pairs, max_steps=3, logging_steps=1, mask_truncated_completions=True, anchor_ratio=0.5
+    )
+    clean = [row["clean_ids"] for row in trainer.train_dataset if row["clean_ids"] == row["perturbed_ids"]]
+    replay(trainer, lambda ids, number: [5, 6, 7] if ids in clean else [5, 6, END]).train()
+    logs = [entry for entry in trainer.state.log_history if "anchor_share" in entry]
+    assert logs
+    assert not any("anchor_loss" in entry for entry in logs)
+
+
 def test_the_padding_token_ends_no_rollout(tmp_path):
     trainer = make_trainer(tmp_path, max_steps=1, mask_truncated_completions=True)
     padding = trainer.processing_class.pad_token_id
@@ -524,15 +543,6 @@ def test_the_training_pairs_are_evaluated_by_as_many_rollouts(tmp_path):
     metrics = replay(trainer).evaluate(trainer.train_dataset)
     expected = naive_loss(trainer.model, reference, uneven_pairs(5), 3)
     assert metrics["eval_loss"] == pytest.approx(expected.item(), abs=2e-6)
-
-
-def test_evaluation_leaves_out_what_nothing_was_counted_for(tmp_path):
-    """No rollout comes to an end, and only those that do are compared."""
-    trainer = make_trainer(tmp_path, eval_dataset=uneven_pairs(3), mask_truncated_completions=True)
-    moved(trainer.model)
-    metrics = replay(trainer, lambda ids, number: [5, 6, 7]).evaluate()
-    assert metrics["eval_loss"] == 0
-    assert not {"eval_divergence", "eval_entropy"} & set(metrics)
 
 
 def test_evaluation_does_not_change_the_training(tmp_path):

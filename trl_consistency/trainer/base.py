@@ -35,6 +35,7 @@ from ..files import write_text
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
 from ..models.adapter_checks import check_own_adapters
+from ..models.base_files import other_base_weight
 from ..models.checks import check_model, context_length
 from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
@@ -164,8 +165,8 @@ class PairTrainer(PushMixin, _Trainer):
         """Returns the means since the last log by their names in the log."""
         raise NotImplementedError
 
-    def _total(self, means: dict[str, float]) -> float:
-        """Returns the total loss from the means by objective."""
+    def _total(self, means: dict[str, float]) -> float | None:
+        """Returns the total loss from the means by objective, or None if one of them is missing."""
         raise NotImplementedError
 
     def _card_facts(self) -> dict[str, str]:
@@ -265,7 +266,8 @@ class PairTrainer(PushMixin, _Trainer):
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
                 "is_trainable=True)`, or give a `peft_config`."
             )
-        self.trained_weights = describe_weights(self.model)
+        self.base_is_another = self._compare_base(model)
+        self.trained_weights = self._describe_weights()
         self.checked_options = built_in_options(args)
         self.checked_model = self.accelerator.unwrap_model(self.model)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
@@ -298,6 +300,19 @@ class PairTrainer(PushMixin, _Trainer):
             anchors = choose_anchors(cast(Dataset, anchors), len(pairs), args.anchor_ratio, args.seed)
             self.train_dataset = mix_anchors(pairs, anchors)
         self.recorded_data["anchor_dataset"] = anchors
+
+    def _compare_base(self, model: Any) -> bool:
+        """Whether an adapter will name another base model than that of a loaded `model`. Warns then."""
+        if isinstance(model, str) or not is_peft_model(self.model) or (name := other_base_weight(self.model)) is None:
+            return False
+        logger.warning(
+            f"The base model's weights (such as {name}) are not those of {_id_of(self.model)}, which the saved adapter names as its base: "
+            "loaded on that, it acts otherwise. Save this model to a folder of its own, and load it from there before training."
+        )
+        return True
+
+    def _describe_weights(self) -> dict[str, str]:
+        return describe_weights(self.model, self.base_is_another)
 
     def _freeze_reference(self, model: Any) -> Reference:
         check_sharding(self, self._adapter_off)
@@ -339,7 +354,7 @@ class PairTrainer(PushMixin, _Trainer):
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
                 check_own_adapters(self.model)
-        self.trained_weights = describe_weights(self.model)
+        self.trained_weights = self._describe_weights()
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
@@ -398,7 +413,8 @@ class PairTrainer(PushMixin, _Trainer):
             logs |= self._train_metrics(means)
             if of_anchors:
                 logs["anchor_share"] = anchor_share
-                logs["anchor_loss"] = self._total(of_anchors)
+                if (total := self._total(of_anchors)) is not None:
+                    logs["anchor_loss"] = total
         self.finiteness.correct(logs)
         with _marked_as_training(self.model, is_training):
             super().log(logs, start_time)

@@ -20,6 +20,7 @@ from ..data.prepare import align_pairs, prepare_pairs
 from ..data.rendering import check_template_files
 from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
+from ..errors import ConsistencyError
 from ..generation.vllm_engine import check_vllm
 from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses, means_of
@@ -305,9 +306,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             return super().get_train_dataloader()
         dataset: Any = self.train_dataset
         if is_stream:
-            dataset = RepeatedStream(dataset)
-            if self.args.packing:
-                dataset = PackedStream(dataset, self._length_of, max_length)
+            # Each pass is packed by itself: packs across passes would repeat some rows before others had their turn.
+            dataset = RepeatedStream(
+                PackedStream(dataset, self._length_of, max_length) if self.args.packing else dataset
+            )
         else:
             rows = self._remove_unused_columns(dataset, description="training")
             self.packed = dataset = PackedPairs(rows, self._length_of, max_length)
@@ -474,7 +476,11 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
         means = means_of(rows)
-        metrics = {"loss": self._total(means)}
+        total = self._total(means)
+        if total is None:
+            missing = ", ".join(method for method in self.args.method if method not in means)
+            raise ConsistencyError(f"The evaluation found nothing to compare for {missing}, which would look perfect.")
+        metrics = {"loss": total}
         if self.paired_loss is None:
             means.pop("bct", None)
         return metrics | self._named_in_log(means)
@@ -482,8 +488,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     def _train_metrics(self, means: dict[str, float]) -> dict[str, float]:
         return {} if self.paired_loss is None else self._named_in_log(means)
 
-    def _total(self, means: dict[str, float]) -> float:
-        return sum(weight * means.get(method, 0.0) for method, weight in self.args.weights.items())
+    def _total(self, means: dict[str, float]) -> float | None:
+        weights = self.args.weights
+        return sum(weights[method] * means[method] for method in weights) if weights.keys() <= means.keys() else None
 
     def _named_in_log(self, means: dict[str, float]) -> dict[str, float]:
         return {f"{name}_loss" if name in self.args.method else name: value for name, value in means.items()}

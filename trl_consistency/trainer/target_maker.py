@@ -157,6 +157,11 @@ class TargetMaker:
             opening, closing = self.args.thinking_markers
             completions = [empty_thought(ids, self.trainer._tokenizer, (opening, closing)) for ids in completions]
             unfinished = completions.count([])
+            if completions and unfinished == len(completions):
+                raise ConsistencyError(
+                    f"None of {unfinished} targets finished its thinking, so that with `keep_thinking=False` nothing is left to train "
+                    "on. Raise `max_completion_length`."
+                )
             if unfinished:
                 logger.warning(
                     f"{unfinished} of {len(completions)} targets did not finish their thinking. With "

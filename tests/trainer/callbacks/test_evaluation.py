@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from peft import LoraConfig
 from safetensors.torch import load_file
-from transformers import BitsAndBytesConfig, TrainerCallback
+from transformers import BitsAndBytesConfig, EarlyStoppingCallback, TrainerCallback
 
 from tests.helpers.distributions import NF4
 from tests.helpers.guard import guarded, make_trainer, rates, script
@@ -170,6 +170,32 @@ def test_best_checkpoint_by_the_score(tmp_path, monkeypatch, kind):
     assert all(now[name].equal(weight) for name, weight in saved.items())
     last = load_file(tmp_path / "checkpoint-3" / "model.safetensors")
     assert not all(now[name].equal(weight) for name, weight in last.items())
+
+
+EARLY = {"load_best_model_at_end": True, "metric_for_best_model": "consistency/score", "greater_is_better": True}
+
+
+@pytest.mark.parametrize("sets", [1, 3])
+def test_early_stopping_counts_a_step_once(tmp_path, monkeypatch, sets):
+    """Its patience is that of evaluations, however many sets each of them has."""
+    script(monkeypatch, *(rates(10, sycophancy=sycophancy) for sycophancy in (5, 1, 3, 3, 3, 3, 3, 3)))
+    data = {str(number): make_pairs(2) for number in range(sets)}
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, **EARLY}
+    trainer, _ = guarded(tmp_path, eval_dataset=data, max_steps=7, **options)
+    trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=3))
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-1")
+
+
+def test_early_stopping_before_the_guard_is_refused(tmp_path):
+    """It would look for the metric before it is measured, and never stop."""
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, **EARLY}
+    trainer, _ = guarded(
+        tmp_path, eval_dataset=make_pairs(2), callbacks=[EarlyStoppingCallback(early_stopping_patience=3)], **options
+    )
+    with pytest.raises(ConsistencyError, match="`EarlyStoppingCallback` was added before `ConsistencyEvalCallback`"):
+        trainer.train()
 
 
 def test_measures_once_a_step_however_many_sets_are_evaluated(tmp_path, monkeypatch):
