@@ -139,6 +139,7 @@ def _named(
         and not is_function_word(text, match)
         and not is_echo(text, match, echoed)
         and not clauses.is_elsewhere(match.start(1), match[1])
+        and not clauses.is_asked_of(match.start(1), match[1])
     ]
     named = []
     for match in given(text, found):
