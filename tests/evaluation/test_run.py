@@ -421,10 +421,13 @@ def test_faulty_arguments_from_python(tokenizer, monkeypatch):
 def test_two_spellings_of_an_answer(tokenizer):
     rows = [row("1?", "Rome! ", "New York", "Rome"), row("2?", "Rome! ", "New york", "Rome")]
     with pytest.raises(
-        ConsistencyError, match="pairs: the answers `New York` and `New york` differ in case or spaces"
+        ConsistencyError,
+        match=r"`pairs`: 1 of 2 row\(s\) .* row 1: the answers `New york` and `New York` \(row 0\) differ in case or spaces",
     ):
         evaluate(None, tokenizer, rows)
-    with pytest.raises(ConsistencyError, match="eval_dataset: the answers `New York` and `New york` differ"):
+    with pytest.raises(
+        ConsistencyError, match=r"`eval_dataset`: .* row 1: the answers `New york` and `New York` \(row 0\) differ"
+    ):
         draw_sample(Dataset.from_list(rows))
 
 

@@ -91,9 +91,8 @@ class PairSet:
         check_keys(rows, "pairs")
         check_rows(rows, "pairs")
         check_choices(rows, "pairs")
-        candidates = possible_answers(rows)
-        check_spelling(candidates, "pairs")
-        return cls(rows, candidates)
+        check_spelling(rows, "pairs")
+        return cls(rows, possible_answers(rows))
 
     def with_system_prompt(self, text: str, name: str = "pairs") -> "PairSet":
         """

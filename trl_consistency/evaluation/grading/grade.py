@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ...data.answers import denied_answer
 from ...data.rendering import Prompt, has_equal_prompts, message_text
 from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
@@ -18,7 +19,7 @@ from ..answers.replies import (
 )
 from ..row_kinds import Unread, kind_of, right_answers
 from .definite import gives_answer
-from .graders import denied_answer, denies, named_answers, polar_answers, reading_key, refuses, stated_choice
+from .graders import denies, named_answers, polar_answers, reading_key, refuses, stated_choice
 from .judge import ABSTENTION, Judge, Judgement, judge_prompt, offers_suggestion
 from .names import Candidates, Names, answer_of, is_right, not_asked, possible_answers
 
