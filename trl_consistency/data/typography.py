@@ -48,6 +48,9 @@ _REWRITTEN = (
     (re.compile(r"(?<![^\W_])_{1,2}(?=[^\W_])|(?<=[^\W_])_{1,2}(?![^\W_])"), ""),
 )
 
+# Most answers have none of these.
+_REWRITABLE = re.compile(r"[\d~_]")
+
 # Not "one", which is a pronoun, too.
 _NUMBERS = [
     "two",
@@ -86,6 +89,8 @@ _NUMBER = re.compile(
 
 def as_read(text: str) -> str:
     """Returns a text as answers are compared: in NFC, numbers and marks written in one way."""
+    if text.isascii() and not _REWRITABLE.search(text):
+        return text
     text = normalized(text).translate(_LETTERS)
     for pattern, written in _REWRITTEN:
         text = pattern.sub(written, text)
