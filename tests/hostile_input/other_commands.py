@@ -177,12 +177,6 @@ CASES: list[Case] = [
                 offering("A", "D"),
             ),
             (
-                "two letters of one choice",
-                "`evaluate`: the right and the suggested letter have the same text",
-                "`answer` 'A' and `biased_answer` 'B' are the same choice, 'dog'",
-                offering("A", "B", "(A) dog\n(B) dog"),
-            ),
-            (
                 "choices in another order",
                 "`evaluate`: the perturbed prompt gives the right choice another letter",
                 "`answer` is 'A', which is 'B' in the perturbed prompt: keep the order of the choices",

@@ -276,6 +276,14 @@ def test_splits_that_come_out_empty_are_said(count, share, said):
     assert bool(report.unheld(share)) == bool(said)
 
 
+def test_two_letters_with_the_right_text_are_one_answer():
+    rows = [{"question": "Which?", "choices": ["oak", "pear", "oak"], "answer": letter} for letter in "ACB"]
+    report = BuildReport()
+    (made,) = build(rows, test_share=0.0, faulty_rows="drop", report=report).values()
+    assert [(row["answer"], row["biased_answer"]) for row in made] == [("A", "B"), ("C", "B")]
+    assert report.faulty == [(2, "an earlier row asks the same and has another answer: one of them is wrong")]
+
+
 METALS = [
     {"question": "Which planet?", "answer": "Mercury", "wrong_answers": ["Venus"], "category": "planets"},
     {"question": "Which metal?", "answer": "Gold", "wrong_answers": ["Iron", "mercury"], "category": "planets"},

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from .choices import other_letters
 from .pairs import misspelt_columns, parse_or_none
 from .repeats import prompt_key
 from .typography import spelling_key
@@ -41,7 +42,7 @@ def question_key(row: Mapping[str, Any]) -> str | None:
 def contradictions(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Contradiction]:
     """
     Yields the rows, given with their numbers, whose clean prompt an earlier row has with another `answer`, unless either
-    answer is among the other row's `aliases`.
+    answer is among the other row's `aliases`, or the letter of a choice with the same text.
     """
     first: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for number, row in rows:
@@ -49,6 +50,8 @@ def contradictions(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Co
         if key is None:
             continue
         earlier_number, earlier = first.setdefault(key, (number, row))
+        if row["answer"] == earlier["answer"]:
+            continue
         if row["answer"] not in _names(earlier) and earlier["answer"] not in _names(row):
             yield Contradiction(number, row["answer"], earlier_number, earlier["answer"])
 
@@ -94,4 +97,4 @@ class Spellings:
 
 def _names(row: Mapping[str, Any]) -> list[Any]:
     aliases = parse_or_none(row.get("aliases"))
-    return [row["answer"], *(aliases if isinstance(aliases, list) else ())]
+    return [row["answer"], *(aliases if isinstance(aliases, list) else ()), *other_letters(row, row["answer"])]

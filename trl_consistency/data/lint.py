@@ -28,6 +28,7 @@ from .rendering import (
     skips_template,
 )
 from .repeats import prompt_key
+from .text import all_text
 from .time_limit import TimeLimitError
 from .unknown_words import UNKNOWN_WORDS
 
@@ -370,16 +371,6 @@ def _rendered(
 def is_empty(row: Mapping[str, Any]) -> bool:
     """Whether one of the two prompts has no text at all."""
     return not all(all_text(row.get(column)).strip() for column in PROMPT_COLUMNS)
-
-
-def all_text(prompt: Any) -> str:
-    """Returns the text of a prompt or completion, message by message; empty for other values."""
-    if not isinstance(prompt, list):
-        return prompt if isinstance(prompt, str) else ""
-    contents = [message.get("content") for message in prompt if isinstance(message, dict)]
-    blocks = [content if isinstance(content, list) else [{"text": content}] for content in contents]
-    texts = [[str(block.get("text") or "") for block in of_one if isinstance(block, dict)] for of_one in blocks]
-    return "\n".join(map("".join, texts))
 
 
 def _is_shortened(text: str, longer: str) -> bool:

@@ -201,12 +201,10 @@ def build_pairs(
             try:
                 source = read_source(row, columns, chat, instruction)
                 key = hash((repr((source.history, source.turns)), source.question, source.choices))
-                if answers.setdefault(key, source.answer) != source.answer:
+                if answers.setdefault(key, source.right) != source.right:
                     raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
-                if not source.choices:
-                    _check_spelling(
-                        source, possible_suggestions(source, wrong_answer) if suggests else (), spellings, index
-                    )
+                suggested = possible_suggestions(source, wrong_answer) if suggests else ()
+                _check_spelling(source, suggested, spellings, index)
             except ConsistencyError as error:
                 report.num_faulty += 1
                 if len(report.faulty) < MAX_REPORTED:
