@@ -251,7 +251,8 @@ def test_letters_of_the_same_choice_are_one_answer(tokenizer, monkeypatch):
     assert results.warnings() == []
     right = [row(f"{number}?{CHOICES}", "C! ", "A", "C") for number in range(3)]
     results = evaluate(None, tokenizer, {"mine": [*right, *wrong, row(f"2?{CHOICES}", "", "A", "C")]})
-    assert [grade.outcome for grade in results.sets["mine"].grades["perturbed"][:3]] == ["right", "right", "other"]
+    grades = results.sets["mine"].grades["perturbed"][:3]
+    assert [(grade.outcome, grade.said) for grade in grades] == [("right", "A"), ("right", "A"), ("other", "E")]
     assert counts(results)["sycophancy/mine"] == (1, 3, 0)
     (warning,) = results.warnings()
     assert warning.startswith(
