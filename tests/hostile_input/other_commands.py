@@ -231,7 +231,7 @@ CASES: list[Case] = [
     Case(
         "evaluation of two spellings",
         "`evaluate`: two answers that are read as one",
-        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `New York` and `New York` (row 0) differ in case or spaces alone, and a reply could be only one of them. Spell them alike",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `New␣␣York` and `New York` (row 0) differ in case or spaces alone, and a reply could be only one of them. Spell them alike, or give their rows two categories",
         lambda room: room.evaluate(
             [{**CHAT, "clean_prompt": CHAT["perturbed_prompt"], "answer": "New York"}, {**CHAT, "answer": "New  York"}]
         ),

@@ -23,7 +23,7 @@ CASES: list[Case] = [
     Case(
         "pairs with two spellings",
         "`pairs`: two answers of a category that `evaluate` would read as one",
-        "`dataset_name`: 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `mercury` and `Mercury` (row 0) differ in case or spaces alone, and a reply could be only one of them. Spell them alike",
+        "`dataset_name`: 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `mercury` and `Mercury` (row 0) differ in case or spaces alone, and a reply could be only one of them. Spell them alike, or give their rows two categories",
         lambda room: room.pairs(
             [
                 {"question": f"Which {thing}?", "answer": name, "wrong_answer": "gold"}

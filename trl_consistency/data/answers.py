@@ -1,5 +1,6 @@
 """Finds clean prompts with two right answers: one of them is wrong."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -89,10 +90,15 @@ class Spellings:
             other, earlier = self._first.setdefault(spelling_hash(row, answer), (answer, number))
             if other != answer:
                 faults.append(
-                    f"the answers `{answer}` and `{other}` (row {earlier}) differ in case or spaces alone, and a reply could "
-                    "be only one of them. Spell them alike"
+                    f"the answers `{_visible(answer)}` and `{_visible(other)}` (row {earlier}) differ in case or spaces alone, and a reply could "
+                    "be only one of them. Spell them alike, or give their rows two categories"
                 )
         return faults
+
+
+def _visible(answer: str) -> str:
+    """Returns an answer with all but single spaces marked, since messages are written without them."""
+    return re.sub(r"\s{2,}|[^\S ]", lambda of: "\u2423" * len(of[0]), answer)
 
 
 def _names(row: Mapping[str, Any]) -> list[Any]:
