@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
 from ..data.answers import Spellings
@@ -201,7 +202,8 @@ def build_pairs(
             try:
                 source = read_source(row, columns, chat, instruction)
                 key = hash((repr((source.history, source.turns)), source.question, source.choices))
-                if answers.setdefault(key, source.right) != source.right:
+                right = _right_text(source)
+                if answers.setdefault(key, right) != right:
                     raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
                 suggested = possible_suggestions(source, wrong_answer) if suggests else ()
                 _check_spelling(source, suggested, spellings, index)
@@ -270,6 +272,13 @@ class _PairMaker(NamedTuple):
                     made.add(prompts)
                     self.report.pairs[split, row["perturbation"]] += 1
                     yield split, row
+
+
+def _right_text(source: Source) -> str:
+    """Returns the right answer in words: two letters whose choices have the same text are one answer."""
+    if not (source.choices and source.answer):
+        return source.answer
+    return source.choices[ascii_uppercase.index(source.answer)].strip()
 
 
 def _check_spelling(source: Source, suggestions: Sequence[str], spellings: Spellings, index: int) -> None:

@@ -93,13 +93,6 @@ class Source:
             return f"({answer})"
         return answer if answer[-1:].isalnum() and len(answer.split()) <= 3 else f'"{answer}"'
 
-    @property
-    def right(self) -> str:
-        """The right answer in words: with choices, the text of its choice."""
-        return (
-            self.choices[ascii_uppercase.index(self.answer)].strip() if self.choices and self.answer else self.answer
-        )
-
     def choice_lines(self) -> list[str]:
         return choice_lines(self.choices)
 
