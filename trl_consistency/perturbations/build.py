@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
+from ..data.answers import Spellings
 from ..data.pairs import MAX_REPORTED, report_faults
 from ..errors import ConsistencyError
 from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
-from .provenance import WrongAnswer, draw, perturb
+from .provenance import WrongAnswer, draw, perturb, possible_suggestions
 from .registry import Perturbation, find_perturbations
 from .source import Columns, Source, content_text, find_columns, read_source
 
@@ -189,6 +191,8 @@ def build_pairs(
     report = BuildReport() if report is None else report
     make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report)
     answers: dict[int, str] = {}
+    spellings = Spellings()
+    suggests = any(step.suggests == "wrong" for steps in chosen for step in steps)
     splits = _Splits(test_share, report)
     read: set[int] = set()
 
@@ -198,8 +202,11 @@ def build_pairs(
             try:
                 source = read_source(row, columns, chat, instruction)
                 key = hash((repr((source.history, source.turns)), source.question, source.choices))
-                if answers.setdefault(key, source.answer) != source.answer:
+                right = _right_text(source)
+                if answers.setdefault(key, right) != right:
                     raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
+                suggested = possible_suggestions(source, wrong_answer) if suggests else ()
+                _check_spelling(source, suggested, spellings, index)
             except ConsistencyError as error:
                 report.num_faulty += 1
                 if len(report.faulty) < MAX_REPORTED:
@@ -265,6 +272,21 @@ class _PairMaker(NamedTuple):
                     made.add(prompts)
                     self.report.pairs[split, row["perturbation"]] += 1
                     yield split, row
+
+
+def _right_text(source: Source) -> str:
+    """Returns the right answer in words: two letters whose choices have the same text are one answer."""
+    if not (source.choices and source.answer):
+        return source.answer
+    return source.choices[ascii_uppercase.index(source.answer)].strip()
+
+
+def _check_spelling(source: Source, suggestions: Sequence[str], spellings: Spellings, index: int) -> None:
+    """Raises [`ConsistencyError`] if an earlier row spells an answer of this one otherwise. `evaluate` would refuse the pairs."""
+    for suggestion in suggestions or [""]:
+        keys = {**source.carried, "answer": source.answer, "biased_answer": suggestion}
+        if faults := spellings.faults(keys, index):
+            raise ConsistencyError(faults[0])
 
 
 def _name(steps: Steps) -> str:
