@@ -4,6 +4,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 from huggingface_hub import DatasetCard
@@ -47,6 +48,26 @@ def test_what_a_first_user_should_know_is_printed(questions, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Not read: the column(s) `topic`." in printed
     assert "No source was held out: 0.1 of 1 came to none." in printed
+
+
+@pytest.mark.parametrize("sources", [None, 2])
+def test_columns_that_the_first_row_lacks_are_read(tmp_path, capsys, sources):
+    rows = [{"question": "What is thing 0?"}, {"question": "What is thing 1?", "topic": "farm"}]
+    rows += [{"question": f"What is thing {index}?", "answer": "a cow", "id": f"q{index}"} for index in (2, 3)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ("--perturbations", "typos", "--test_share", "0", "--json")
+    pairs(tmp_path / "questions.jsonl", tmp_path / "out", *options, *(["--max_sources", "2"] if sources else []))
+    printed = capsys.readouterr()
+    assert "Not read: the column(s) `topic`." in printed.err
+    made = [json.loads(line) for line in (tmp_path / "out" / TRAIN).read_text().splitlines()]
+    notes = json.loads(printed.out)["notes"]
+    if sources:
+        assert [row["answer"] for row in made] == ["", ""]
+        assert notes == []
+        return
+    assert [row["answer"] for row in made] == ["", "", "a cow", "a cow"]
+    assert [row["source_id"] for row in made][2:] == ["q2", "q3"]
+    assert notes == ["Of 4 row(s), some lack a column, which counts as empty there: `answer` in 2, `id` in 2."]
 
 
 def test_folder_of_pairs(questions, tmp_path, capsys):
@@ -96,6 +117,17 @@ def test_parquet_holds_the_same(questions, tmp_path):
         "README.md", "test-00000-of-00001.parquet", "test_wordings-00000-of-00001.parquet",
         "train-00000-of-00001.parquet",
     ]  # fmt: skip
+
+
+def test_texts_that_look_like_times_stay_texts_in_parquet(tmp_path):
+    rows = [
+        {"question": f"When was {number}?", "answer": "1969-07-20", "at": "2024-01-01 10:00:00"} for number in "ab"
+    ]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ("--perturbations", "typos", "--test_share", "0", "--keep_columns", "at", "--file_type", "parquet")
+    pairs(tmp_path / "questions.jsonl", tmp_path / "out", *options)
+    for row in pq.read_table(tmp_path / "out" / TRAIN.replace("jsonl", "parquet")).to_pylist():
+        assert (row["answer"], row["at"]) == ("1969-07-20", "2024-01-01 10:00:00")
 
 
 def test_a_second_run_leaves_nothing_of_the_first(questions, tmp_path):
