@@ -1,4 +1,5 @@
 import copy
+import math
 
 import pytest
 import torch
@@ -526,12 +527,13 @@ def test_the_training_pairs_are_evaluated_by_as_many_rollouts(tmp_path):
     assert metrics["eval_loss"] == pytest.approx(expected.item(), abs=2e-6)
 
 
-def test_evaluation_leaves_out_what_nothing_was_counted_for(tmp_path):
-    """No rollout comes to an end, and only those that do are compared."""
+def test_evaluation_leaves_out_what_nothing_was_counted_for(tmp_path, caplog):
+    """No rollout comes to an end, and only those that do are compared. A loss of 0 would be the best there is."""
     trainer = make_trainer(tmp_path, eval_dataset=uneven_pairs(3), mask_truncated_completions=True)
     moved(trainer.model)
     metrics = replay(trainer, lambda ids, number: [5, 6, 7]).evaluate()
-    assert metrics["eval_loss"] == 0
+    assert math.isnan(metrics["eval_loss"])
+    assert "`eval_loss` is NaN: nothing was compared" in caplog.text
     assert not {"eval_divergence", "eval_entropy"} & set(metrics)
 
 
@@ -554,6 +556,20 @@ def test_anchors(tmp_path):
     logged = trainer.state.log_history[0]
     assert logged["anchor_share"] == 0.25
     assert logged["anchor_loss"] > 0
+
+
+def test_anchors_of_which_nothing_is_compared(tmp_path):
+    """All rollouts of anchors are cut, and those are masked: a log without `anchor_loss` is no fault."""
+    trainer = make_trainer(
+        tmp_path, make_pairs(6), anchor_ratio=0.25, max_steps=2, per_device_train_batch_size=16,
+        mask_truncated_completions=True, logging_steps=1,
+    )  # fmt: skip
+    anchors = {tuple(row["clean_ids"]) for row in trainer.train_dataset if row["clean_ids"] == row["perturbed_ids"]}
+    end = trainer.eos_token_ids[0]
+    replay(trainer, lambda ids, number: [5, 6, 7] if tuple(ids) in anchors else [5, 6, end]).train()
+    logged = trainer.state.log_history[0]
+    assert logged["anchor_share"] == 0.25
+    assert "anchor_loss" not in logged
 
 
 def test_anchor_dataset_keeps_the_loss_of_an_untrained_model_at_zero(tmp_path):

@@ -1,5 +1,6 @@
 """The base class of both trainers: checks, data, anchors, training, evaluation, checkpoints and the model card."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
 from ..models.adapter_checks import check_own_adapters
 from ..models.checks import check_model, context_length
-from ..models.config_changes import changed_config_keys
+from ..models.config_changes import changed_config_keys, changed_weights
 from ..models.finite_weights import check_base
 from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
@@ -165,7 +166,7 @@ class PairTrainer(PushMixin, _Trainer):
         raise NotImplementedError
 
     def _total(self, means: dict[str, float]) -> float:
-        """Returns the total loss from the means by objective."""
+        """Returns the total loss from the means by objective; NaN if none was counted, since 0 would look perfect."""
         raise NotImplementedError
 
     def _card_facts(self) -> dict[str, str]:
@@ -193,6 +194,7 @@ class PairTrainer(PushMixin, _Trainer):
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
         self._context = context_length(model, args)
         self.changed_config = self._changed_config(model, peft_config)
+        self.changed_weights = self._changed_weights(model, peft_config)
         if args.should_save:
             check_output_dir(args.output_dir)
             check_not_model_folder(args.output_dir, model_id, getattr(self, "ref_model", None))
@@ -237,6 +239,19 @@ class PairTrainer(PushMixin, _Trainer):
             logger.warning(
                 f"The model's config is not that of its files ({', '.join(changed)}), which an adapter does not keep: it would be "
                 "put on the model as its files are. Save the changed model in a folder of its own, and load that."
+            )
+        return changed
+
+    def _changed_weights(self, model: Any, peft_config: Any) -> list[str]:
+        """Returns the weights that an adapter's base model has otherwise than its files, and warns of them."""
+        is_adapter = peft_config is not None or hasattr(model, "peft_config")
+        is_kept = adapter_changes_base(getattr(model, "active_peft_config", None))  # which loading the adapter repeats
+        changed = changed_weights(model) if is_adapter and not is_kept and not isinstance(model, str) else []
+        if changed:
+            logger.warning(
+                f"The model's weights are not those of its files ({len(changed)} differ, such as {changed[0]}), which an adapter does "
+                "not keep: it would be put on the model as its files are, and act otherwise. Save the changed model in a folder of "
+                "its own (`save_pretrained`), and load that."
             )
         return changed
 
@@ -398,7 +413,8 @@ class PairTrainer(PushMixin, _Trainer):
             logs |= self._train_metrics(means)
             if of_anchors:
                 logs["anchor_share"] = anchor_share
-                logs["anchor_loss"] = self._total(of_anchors)
+                if not math.isnan(total := self._total(of_anchors)):
+                    logs["anchor_loss"] = total
         self.finiteness.correct(logs)
         with _marked_as_training(self.model, is_training):
             super().log(logs, start_time)
@@ -472,6 +488,8 @@ class PairTrainer(PushMixin, _Trainer):
         # Trainer averages the means of batches, which weights short answers too heavily.
         for name, value in self._eval_metrics(self._eval_rows.by_name(rows)).items():
             output.metrics[f"{metric_key_prefix}_{name}"] = value
+        if math.isnan(output.metrics[f"{metric_key_prefix}_loss"]):
+            logger.warning(f"`{metric_key_prefix}_loss` is NaN: nothing was compared on any row of this evaluation.")
         return output
 
     # Checkpoints and the model card

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -359,6 +360,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _before_training(self) -> None:
         self.generate_targets()
+        if not {"act", "attct", "mlpct"} & set(self.args.method):
+            self.target_maker.check_has_answers()
 
     def _before_evaluation(self, datasets: Sequence[AnyDataset]) -> None:
         self.target_maker.generate(datasets)
@@ -483,7 +486,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         return {} if self.paired_loss is None else self._named_in_log(means)
 
     def _total(self, means: dict[str, float]) -> float:
-        return sum(weight * means.get(method, 0.0) for method, weight in self.args.weights.items())
+        counted = [weight * means[method] for method, weight in self.args.weights.items() if method in means]
+        return sum(counted) if counted else math.nan
 
     def _named_in_log(self, means: dict[str, float]) -> dict[str, float]:
         return {f"{name}_loss" if name in self.args.method else name: value for name, value in means.items()}

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -462,7 +463,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
         lengths = length_metrics(rows)
-        return {"loss": 0.0} | means_of(rows) | lengths  # an empty loss is 0, as in training
+        return {"loss": math.nan} | means_of(rows) | lengths
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
@@ -483,7 +484,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return {name: value for name, value in means.items() if name != "loss"}
 
     def _total(self, means: dict[str, float]) -> float:
-        return means["loss"]
+        return means.get("loss", math.nan)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         is_training = self._logs_training(logs)

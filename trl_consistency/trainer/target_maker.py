@@ -105,6 +105,15 @@ class TargetMaker:
                 "`trl-consistency targets`, or use DDP or DeepSpeed."
             )
 
+    def check_has_answers(self) -> None:
+        """Raises [`ConsistencyError`] if all targets of the pairs are empty, so that there is nothing to train on."""
+        pairs = self.sources[0]
+        if needs_targets(pairs) and not any(self.table[prompt_ids] for prompt_ids in pairs["clean_ids"]):
+            raise ConsistencyError(
+                "No target has an answer, so that nothing would be learned: with `keep_thinking: false`, thoughts that do not end leave "
+                "none. Raise `max_completion_length`."
+            )
+
     def regenerate(self, policy: str | None = None) -> str:
         """
         Replaces the pairs' targets with the current policy's answers to the clean prompts, or with the cached ones of

@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from peft import LoraConfig
 from safetensors.torch import load_file
-from transformers import BitsAndBytesConfig, TrainerCallback
+from transformers import BitsAndBytesConfig, EarlyStoppingCallback, TrainerCallback
 
 from tests.helpers.distributions import NF4
 from tests.helpers.guard import guarded, make_trainer, rates, script
@@ -299,3 +299,19 @@ def test_the_last_step_is_measured_whatever_the_interval(tmp_path, monkeypatch, 
     trainer.train()
     assert [step for step, _ in logged(trainer)] == steps
     assert "Step 3: more than `max_drop=0.1` was lost" in guard.stopped
+
+
+def test_several_evaluation_sets_are_one_evaluation_for_early_stopping(tmp_path, monkeypatch):
+    """The patience is used up once an evaluation, and not once a set."""
+    measured = rates(8, sycophancy=5)
+    script(monkeypatch, *[measured] * 9)
+    sets = {name: make_pairs(2) for name in "abc"}
+    trainer = make_trainer(
+        tmp_path, eval_dataset=sets, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1, max_steps=8,
+        load_best_model_at_end=True, metric_for_best_model="consistency/score",
+    )  # fmt: skip
+    stopping = EarlyStoppingCallback(4)
+    trainer.add_callback(ConsistencyEvalCallback(trainer, PAIRS, CONTROL))
+    trainer.add_callback(stopping)
+    trainer.train()
+    assert trainer.state.global_step == 5  # the first is better than nothing

@@ -361,6 +361,56 @@ def test_reference_with_the_adapter_that_came_with_the_model(tmp_path, method, r
     assert "| Adapter | LoRA, rank 8, alpha 8 |" in text
 
 
+def test_base_model_with_other_weights_than_its_files(tmp_path, model_dir, caplog):
+    """As after `merge_and_unload`: the new adapter names the model before that, on which it acts otherwise."""
+    for is_merged in (False, True):
+        caplog.clear()
+        model = AutoModelForCausalLM.from_pretrained(model_dir)
+        if is_merged:
+            first = get_peft_model(model, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+            model = first.merge_and_unload()
+        text, _ = card(make_trainer(tmp_path, model, lora=True))
+        assert (
+            "| Base model's weights | changed (2 tensors, such as model.layers.0.self_attn.q_proj.weight): " in text
+        ) == is_merged
+        assert ("weights are not those of its files (2 differ" in caplog.text) == is_merged
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"init_lora_weights": "olora"}])
+def test_base_model_that_was_rounded_or_is_restored_by_the_adapter(tmp_path, model_dir, dtype, options):
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype).float()
+    model = get_peft_model(model, LoraConfig(target_modules=["q_proj"], **options))
+    assert "Base model's weights" not in card(make_trainer(tmp_path, model, lora=False))[0]
+
+
+@pytest.mark.parametrize("given", ["pairs", "anchors"])
+def test_targets_of_the_anchors_from_another_source(tmp_path, given):
+    anchors = make_pairs(4, completion=given == "anchors").rename_column("clean_prompt", "prompt")
+    trainer = ConsistencyTrainer(
+        model=make_model(),
+        args=make_config(tmp_path / "my-model", max_steps=2, anchor_ratio=0.004),
+        train_dataset=make_pairs(400, completion=given == "pairs"),
+        processing_class=make_tokenizer(),
+        anchor_dataset=anchors.remove_columns("perturbed_prompt"),
+    )
+    text, _ = card(trainer)
+    assert "| Anchors | 0.4% of an epoch, from a data set of their own |" in text
+    expected = {
+        "pairs": r"given with the pairs \(`completion` column\); of the anchors the reference's own answers .*",
+        "anchors": r"the reference's own answers .*; of the anchors given with the anchors \(`completion` column\)",
+    }
+    assert re.search(rf"\| Targets \| {expected[given]} \|", text)
+
+
+def test_adapters_with_several_ranks_say_so(tmp_path):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], rank_pattern={"q_proj": 2})
+    assert (
+        "| Adapter | LoRA, rank 4, alpha 8 (others in some layers) |"
+        in card(make_trainer(tmp_path, make_model(), lora=lora))[0]
+    )
+
+
 def test_adapters_of_other_kinds_have_no_alpha(tmp_path):
     text, _ = card(make_trainer(tmp_path, make_model(), lora=VeraConfig(r=4, target_modules=["q_proj"])))
     assert "| Adapter | VERA, rank 4 |" in text
@@ -518,7 +568,16 @@ def test_card_says_how_vllm_serves_the_adapter(tmp_path, cached_base):
     assert all(f"{flag} " in page for flag in ("--enable-lora", "--max-lora-rank"))
 
 
-@pytest.mark.parametrize("lora", [LoraConfig(r=4, use_dora=True), LoraConfig(r=4, bias="lora_only"), None])
+@pytest.mark.parametrize(
+    "lora",
+    [
+        LoraConfig(r=4, use_dora=True),
+        LoraConfig(r=4, bias="lora_only"),
+        LoraConfig(r=4, alpha_pattern={"q_proj": 64}),  # of which vLLM reads nothing in the folder
+        LoraConfig(r=4, rank_pattern={"q_proj": 2}),
+        None,
+    ],
+)
 def test_no_card_says_so_of_what_vllm_cannot_serve(tmp_path, model_dir, lora):
     if lora is not None:
         lora.target_modules = ["q_proj"]

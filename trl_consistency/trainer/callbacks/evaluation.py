@@ -142,6 +142,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self.stopped: str | None = None
         self._start: dict[str, Estimate] | None = None
         self._measured: tuple[int, dict[str, float]] | None = None  # step and metrics
+        self._given: int | None = None  # the step at which an evaluation got them
 
     def state(self) -> dict[str, Any]:
         start = {name: rate.to_dict() for name, rate in (self._start or {}).items()}
@@ -162,7 +163,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 "A trainer takes one `ConsistencyEvalCallback`, which is made for it: another trainer's measures that one's model, "
                 "and two would log under the same names. Give one guard all the rows."
             )
-        self._measured = self._start = self.stopped = None
+        self._measured = self._start = self.stopped = self._given = None
         if state.global_step > 0:
             saved: Any = state.stateful_callbacks.get(type(self).__name__, {})
             saved = saved.get("attributes", {}) if isinstance(saved, dict) else {}
@@ -190,8 +191,12 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         **kwargs: Any,
     ) -> None:
         if not self.eval_every or chooses_best(args):
-            # In place: Trainer reads the metric for the best model from this dict.
-            metrics.update(self._measure(state, control))
+            measured = self._measure(state, control)
+            # Several evaluation sets are evaluated one after another, and `EarlyStoppingCallback` would count each.
+            if not self.trainer.is_in_train or self._given != state.global_step:
+                # In place: Trainer reads the metric for the best model from this dict.
+                metrics.update(measured)
+            self._given = state.global_step
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

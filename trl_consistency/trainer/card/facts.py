@@ -162,6 +162,9 @@ def _serving_rank(model: Any) -> int | None:
     """Returns the rank that vLLM is started with for the adapter, or None if it cannot serve it on the base's checkpoint."""
     if not is_peft_model(model) or _quantization(model):
         return None
+    config = model.peft_config[model.active_adapters[0]]
+    if getattr(config, "rank_pattern", None) or getattr(config, "alpha_pattern", None):
+        return None  # vLLM reads one rank and one scale from an adapter's folder
     try:
         check_adapter(model)
     except ConsistencyError:
@@ -183,7 +186,7 @@ def paired_facts(trainer: Any) -> dict[str, str]:
         shared = "content" if args.compares_content else "end of the two prompts"
         facts["Shared tokens"] = f"{shared}: {_describe_alignment(trainer.alignment['train_dataset'])}"
     if args.anchor_ratio:
-        facts["Anchors"] = f"{args.anchor_ratio:.0%} of an epoch, from {trainer.anchor_description}"
+        facts["Anchors"] = _anchor_description(trainer)
     if args.needs_completions:
         facts["Targets"] = _target_description(trainer)
     if not args.packing:
@@ -212,7 +215,7 @@ def rollout_facts(trainer: Any) -> dict[str, str]:
         **trainer.data_facts,
     }
     if args.anchor_ratio:
-        facts["Anchors"] = f"{args.anchor_ratio:.0%} of an epoch, from {trainer.anchor_description}"
+        facts["Anchors"] = _anchor_description(trainer)
     sampling = {
         name: getattr(args, name)
         for name, off in (("top_p", 1), ("top_k", 0), ("min_p", None))
@@ -263,6 +266,11 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         keys = ", ".join(map(safe, trainer.changed_config))
         facts["Base model's config"] = (
             f"changed in {keys}: on the model as its files are, the adapter does something else"
+        )
+    if is_peft_model(trainer.model) and (changed := trainer.changed_weights):
+        facts["Base model's weights"] = (
+            f"changed ({len(changed)} tensors, such as {safe(changed[0])}): on the model as its files are, the adapter does something "
+            "else"
         )
     return facts | trained_weights(trainer) | describe_precision(trainer) | describe_other_options(args)
 
@@ -322,12 +330,27 @@ def _reference_description(trainer: Any) -> str:
     return f"the model as it was before training{adapter}{copy}"
 
 
+def _anchor_description(trainer: Any) -> str:
+    """Describes the number and the source of the anchors."""
+    return f"{100 * trainer.args.anchor_ratio:.3g}% of an epoch, from {trainer.anchor_description}"
+
+
 def _target_description(trainer: Any) -> str:
-    """Describes the source of the targets."""
+    """Describes the source of the targets, and of the anchors' if it is another one."""
     trained = {"bct", "kl"} & set(trainer.args.method) or trainer.args.act_tokens != "prompt"
     use = "" if trained else "; for the logged metrics alone"
-    if not any(needs_targets(dataset) for dataset in trainer.target_maker.sources[:1]):
-        return f"given with the pairs (`completion` column){use}"
+    pairs, anchors = trainer.recorded_data["train_dataset"], trainer.recorded_data.get("anchor_dataset")
+    every = trainer.args.regenerate_targets_every
+    renewed = f", replaced every {every} epoch(s) by the trained model's" if every else ""
+    generated, given = _generation_description(trainer), "given with the {} (`completion` column)"
+    described = f"{generated}{renewed}" if needs_targets(pairs) else given.format("pairs")
+    if anchors is not None and needs_targets(anchors) != needs_targets(pairs):
+        described += f"; of the anchors {generated if needs_targets(anchors) else given.format('anchors')}"
+    return f"{described}{use}"
+
+
+def _generation_description(trainer: Any) -> str:
+    """Describes how the reference's targets are generated."""
     config = trainer.target_maker.generation_config()
     names = ("temperature", "top_p", "top_k", "min_p") if config.do_sample else ()
     options = [f"{name} {getattr(config, name):g}" for name in names if getattr(config, name) is not None]
@@ -336,9 +359,7 @@ def _target_description(trainer: Any) -> str:
     options += _named({name: value for name, value in others.items() if name != "num_beams"})
     engine = ", by vLLM" if trainer.args.use_vllm else ""
     how = f"{', '.join(options)}, at most {config.max_new_tokens} tokens{engine}"
-    every = trainer.args.regenerate_targets_every
-    renewed = f", replaced every {every} epoch(s) by the trained model's" if every else ""
-    return f"the reference's own answers to the clean prompts ({how}){renewed}{use}"
+    return f"the reference's own answers to the clean prompts ({how})"
 
 
 def _named(options: dict[str, Any]) -> list[str]:
