@@ -273,3 +273,15 @@ def test_splits_that_come_out_empty_are_said(count, share, said):
     build(questions(count), test_share=share, report=report)
     assert report.unheld(share).startswith(said)
     assert bool(report.unheld(share)) == bool(said)
+
+
+@pytest.mark.parametrize(("column", "value"), [("answer", "Paris"), ("choices", ["a", "b"]), ("id", 7)])
+def test_a_column_that_only_later_rows_have_is_not_lost(column, value):
+    rows = [
+        {"question": "Which is 1?"},
+        {"question": "Which is 2?", column: None},
+        {"question": "Which is 3?", column: value},
+    ]
+    assert len(list(build_pairs(rows[:2], ["typos"], test_share=0))) == 2
+    with pytest.raises(InvalidPairsError, match=f"row 2: has `{column}`, which the first row does not have"):
+        list(build_pairs(rows, ["typos"]))

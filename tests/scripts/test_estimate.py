@@ -135,6 +135,10 @@ def test_defaults_are_the_trainers():
         (["--max_length", "100"], "leaves no prompt"),
         (["--max_length", "1024", "--load_in_4bit"], "`load_in_4bit` needs `use_peft: true`"),
         (["--max_length", "0"], "`max_length` must be at least 1"),
+        (["--max_length", "1024", "--lora_r", "64"], "`lora_r` is given, but all weights are trained: set `use_peft`"),
+        (["--max_length", "1024", "--use_bnb_nested_quant"], "nothing is quantized: set `load_in_4bit`"),
+        (["--max_length", "1024", "--num_generations", "8"], "`method` is bct, which has no rollouts"),
+        (["--max_length", "1024", "--utilisation", "0.9"], "no seconds are computed: give `tflops`"),
         (["--max_length", "64", "--layers", "1", "--max_completion_length", "8"], "`layers` is for act"),
         (
             ["--max_length", "64", "--method", "opct", "--max_completion_length", "8", "--num_generations", "3"],

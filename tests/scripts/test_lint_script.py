@@ -75,6 +75,8 @@ def test_length_limit(good_pairs, model_dir, capsys):
         lengths.append(json.loads(capsys.readouterr().out)["truncated"])
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] > 0 == lengths[-1]
+    assert run(*options, "--max_length", 4096) == 0
+    assert json.loads(capsys.readouterr().out)["max_length"] == 512  # what the model can read
     run(*options, "--max_length", 50, "--max_completion_length", 40)
     assert json.loads(capsys.readouterr().out)["truncated"] == 4
 

@@ -237,3 +237,22 @@ def test_answers_kept_in_a_folder_of_data_are_no_data(tmp_path):
     for name in ("train.jsonl", "_answers/answers.jsonl"):
         (tmp_path / name).write_text('{"a": 1}\n')
     assert split_files(tmp_path) == {"train": [tmp_path / "train.jsonl"]}
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".json", "mixture"])
+def test_texts_that_look_like_times_stay_texts(tmp_path, kind):
+    rows = [
+        {
+            "clean_prompt": "When?",
+            "perturbed_prompt": "x When?",
+            "completion": f"1969-07-2{n}",
+            "at": [{"t": "2024-01-01T10:00:00Z"}],
+        }
+        for n in range(3)
+    ]
+    path = tmp_path / ("pairs.json" if kind == ".json" else "pairs.jsonl")
+    path.write_text(json.dumps(rows) if kind == ".json" else "\n".join(map(json.dumps, rows)))
+    script_args, dataset_args = ConsistencyScriptArguments(dataset_name=str(path)), DatasetMixtureConfig()
+    if kind == "mixture":
+        script_args, dataset_args = ConsistencyScriptArguments(), DatasetMixtureConfig([DatasetConfig(str(path))])
+    assert list(load_pairs(script_args, dataset_args)["train"]) == rows

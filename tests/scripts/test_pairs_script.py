@@ -14,6 +14,7 @@ from trl_consistency.cli import main as cli
 from trl_consistency.data.pairs import check_pairs
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.generation import targets
+from trl_consistency.perturbations.reading import read_rows
 from trl_consistency.scripts.consistency import run
 
 
@@ -418,3 +419,20 @@ def test_killed_filter_goes_on(questions, tmp_path, model_dir, monkeypatch):
 def test_options_of_the_filter(questions, tmp_path, options, message):
     with pytest.raises(SystemExit, match=message):
         pairs(questions, tmp_path / "out", *options)
+
+
+def test_parquet_keeps_texts_that_look_like_times(tmp_path):
+    rows = [{"question": f"When was {n}?", "answer": f"1969-07-2{n}", "id": f"2024-01-0{n + 1}"} for n in range(4)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pairs(
+        tmp_path / "questions.jsonl",
+        tmp_path / "out",
+        "--perturbations",
+        "typos",
+        "--test_share",
+        "0",
+        "--file_type",
+        "parquet",
+    )
+    made = list(read_rows(str(tmp_path / "out" / "data" / "train-00000-of-00001.parquet")))
+    assert [(row["answer"], row["source_id"]) for row in made] == [(row["answer"], row["id"]) for row in rows]

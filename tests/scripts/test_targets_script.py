@@ -3,10 +3,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from datasets import Dataset, load_dataset
+from datasets import load_dataset
 
 from tests.helpers.commands import adapter, launched
 from trl_consistency.cli import main as cli
+from trl_consistency.scripts import targets
 from trl_consistency.scripts.consistency import run
 
 
@@ -51,11 +52,11 @@ def test_file_that_cannot_be_written(recipe):
 
 
 def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path, recipe, monkeypatch):
-    def write_half(dataset, path, **options):
+    def write_half(dataset, path):
         Path(path).write_text('{"clean_prompt": "a", "pert')
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Dataset, "to_json", write_half)
+    monkeypatch.setattr(targets, "write_rows", write_half)
     file = tmp_path / "targets.jsonl"
     file.write_text("earlier")
     with pytest.raises(
@@ -70,3 +71,14 @@ def test_file_must_be_named(recipe, capsys):
     with pytest.raises(SystemExit):
         cli(["targets", "--config", str(recipe), "--output_dir", "/tmp"])
     assert "--targets_file" in capsys.readouterr().err
+
+
+def test_other_columns_stay_as_they_are(tmp_path, recipe):
+    """`Dataset.to_json` would round numbers to ten places, and pyarrow makes times of texts that look like them."""
+    others = {"weight": 1.23456789012e-12, "made": "2024-01-01 10:00:00", "note": "é\n", "score": None}
+    rows = [json.loads(line) | others for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    file = tmp_path / "targets.jsonl"
+    cli(["targets", "--config", str(recipe), "--targets_file", str(file), "--output_dir", str(tmp_path / "out")])
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [{name: row[name] for name in others} for row in written] == [others] * len(rows)

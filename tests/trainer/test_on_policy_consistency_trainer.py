@@ -695,6 +695,17 @@ def test_streamed_pairs(tmp_path, anchor_ratio):
     assert trainer.evaluate()["eval_loss"] > 0
 
 
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_of_a_stream_that_fill_no_batch_are_said(tmp_path, caplog, shuffled):
+    pairs = make_pairs(6).to_iterable_dataset()
+    make_trainer(tmp_path, pairs, max_steps=3, shuffle_dataset=shuffled).train()
+    others = "others each time" if shuffled else "the same ones each time (`shuffle_dataset` is false)"
+    assert (
+        caplog.text.count(f"Each pass through the stream leaves out 2 of 6 rows, {others}: 4 prompts make a batch")
+        == 1
+    )
+
+
 def test_a_set_smaller_than_a_batch_is_refused(tmp_path):
     with pytest.raises(InvalidPairsError, match=r"has 3 row\(s\), fewer than the 4 prompts of one batch"):
         make_trainer(tmp_path, make_pairs(3))

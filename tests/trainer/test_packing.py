@@ -306,3 +306,16 @@ def test_batches_that_stay_whole(parallelism):
     args = SimpleNamespace(n_gpu=1, packing=True)
     accelerator = SimpleNamespace(parallelism_config=parallelism)
     check_padding_free_parallelism(SimpleNamespace(args=args, accelerator=accelerator))
+
+
+def test_each_pass_through_a_stream_is_packed_by_itself(tmp_path):
+    """A short stream's packs would otherwise hold some rows several times before others are trained on at all."""
+    trainer = make_trainer(tmp_path, PAIRS.to_iterable_dataset(), max_steps=5, **PACKED)
+    seen: list[tuple] = []
+    for pack in iter(trainer.get_train_dataloader().dataset):
+        seen += [tuple(row["perturbed_ids"]) for row in pack]
+        if len(seen) >= 2 * len(PAIRS):
+            break
+    first, second = seen[: len(PAIRS)], seen[len(PAIRS) :]
+    assert len(set(first)) == len(PAIRS)
+    assert sorted(first) == sorted(second)

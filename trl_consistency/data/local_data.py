@@ -1,15 +1,19 @@
 """Has `datasets` cache local data files by their content, and read the texts of CSV files as they are."""
 
 import hashlib
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import escape, glob
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
+import pyarrow.json
 from datasets.packaged_modules.csv.csv import Csv
+from datasets.packaged_modules.json import json as json_builder
 
 from ..errors import ConsistencyError, one_line
 from .digests import file_digest
@@ -18,17 +22,53 @@ from .folders import data_type
 
 _load_dataset = datasets.load_dataset
 
+# How files are read: what was cached before it changed is not used.
+READING = "times as texts"
+
 
 def load_as_written(path: str, **options: Any) -> Any:
     """
     Calls `datasets.load_dataset` so that texts of a CSV file such as `NA` and `null` stay texts. By default pandas takes
-    them for nothing. Metadata of the data set that say which texts are nothing are heeded.
+    them for nothing. Metadata of the data set that say which texts are nothing are heeded. Texts of JSON files that look
+    like times (`1969-07-20`) stay texts, too, unless they are streamed.
     """
     of_builder = {name: options[name] for name in ("name", "data_dir", "data_files") if name in options}
     builder = datasets.load_dataset_builder(path, **of_builder)
     if isinstance(builder, Csv) and builder.config.keep_default_na and builder.config.na_values is None:
         options = {**options, "keep_default_na": False, "na_values": [""]}
-    return _load_dataset(path, **options)
+    with _times_as_texts():
+        return _load_dataset(path, **options)
+
+
+@contextmanager
+def _times_as_texts() -> Iterator[None]:
+    """Within it, `datasets` reads texts of JSON files that look like times as texts. By default pyarrow takes them for times."""
+
+    def read_json(file: Any, **options: Any) -> pyarrow.Table:
+        content = file.read()
+        table = pyarrow.json.read_json(io.BytesIO(content), **options)
+        schema = pyarrow.schema([field.with_type(_without_times(field.type)) for field in table.schema])
+        if schema == table.schema:
+            return table
+        as_texts = pyarrow.json.ParseOptions(explicit_schema=schema)
+        return pyarrow.json.read_json(io.BytesIO(content), parse_options=as_texts, **options)
+
+    json_builder.paj = SimpleNamespace(read_json=read_json, ReadOptions=pyarrow.json.ReadOptions)
+    try:
+        yield
+    finally:
+        json_builder.paj = pyarrow.json
+
+
+def _without_times(kind: pyarrow.DataType) -> pyarrow.DataType:
+    """Returns a type with texts in the place of times."""
+    if pyarrow.types.is_timestamp(kind):
+        return pyarrow.string()
+    if pyarrow.types.is_list(kind):
+        return pyarrow.list_(_without_times(kind.value_type))
+    if pyarrow.types.is_struct(kind):
+        return pyarrow.struct([of.with_type(_without_times(of.type)) for of in kind])
+    return kind
 
 
 @contextmanager
@@ -58,7 +98,7 @@ def cached_by_content(*sources: tuple[str, Any, Any]) -> Iterator[None]:
     times, and would return the old rows of a file that was replaced with both unchanged. Each source is the `path`,
     `data_dir` and `data_files` of a data set to load.
     """
-    digest = hashlib.blake2b(digest_size=10)
+    digest = hashlib.blake2b(READING.encode(), digest_size=10)
     files = sorted({file for source in sources for file in _local_files(*source)})
     for file in files:
         try:

@@ -1,7 +1,7 @@
 """Training pairs in packs: as many whole pairs as fit into a number of tokens."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -38,8 +38,12 @@ class PackedPairs(Dataset):
 class PackedStream(IterableDataset):
     """Packs of the rows of a stream."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]], length_of: LengthOf, max_length: int):
+    def __init__(self, rows: datasets.IterableDataset, length_of: LengthOf, max_length: int):
         self.rows, self.length_of, self.max_length = rows, length_of, max_length
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the pass, by which a shuffled stream has another order."""
+        self.rows.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Pack]:
         rows = iter(self.rows)

@@ -17,7 +17,7 @@ class RepeatedStream(IterableDataset):
     other rows, and the last rows of a pass could make half a step. In one endless pass, a batch has one number.
     """
 
-    def __init__(self, dataset: datasets.IterableDataset):
+    def __init__(self, dataset: Any):  # with a method `set_epoch`
         self.dataset = dataset
 
     def __iter__(self) -> Iterator[Any]:

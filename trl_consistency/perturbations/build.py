@@ -14,7 +14,7 @@ from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
 from .provenance import WrongAnswer, draw, perturb
 from .registry import Perturbation, find_perturbations
-from .source import Columns, Source, content_text, find_columns, read_source
+from .source import DEFAULT_COLUMNS, Columns, Source, content_text, find_columns, read_source
 
 
 Row = dict[str, Any]
@@ -196,6 +196,7 @@ def build_pairs(
         for index, row in enumerate(chain([first], rows)):
             report.sources += 1
             try:
+                _check_late_columns(row, first, columns)
                 source = read_source(row, columns, chat, instruction)
                 key = hash((repr((source.history, source.turns)), source.question, source.choices))
                 if answers.setdefault(key, source.answer) != source.answer:
@@ -265,6 +266,14 @@ class _PairMaker(NamedTuple):
                     made.add(prompts)
                     self.report.pairs[split, row["perturbation"]] += 1
                     yield split, row
+
+
+def _check_late_columns(row: Mapping[str, Any], first: Mapping[str, Any], columns: Columns) -> None:
+    """Raises [`ConsistencyError`] for a value in a usual column that the first row lacks, so that it would not be read."""
+    for name, usual in DEFAULT_COLUMNS.items():
+        late = next((of for of in usual if of not in first and row.get(of) not in (None, "", [])), None)
+        if late is not None and not getattr(columns, name):
+            raise ConsistencyError(f"has `{late}`, which the first row does not have: give it (or null) in every row")
 
 
 def _name(steps: Steps) -> str:

@@ -17,7 +17,16 @@ from transformers import PreTrainedConfig
 from trl import ModelConfig, get_peft_config
 
 from ..config.consistency_config import METHODS
-from ..config.options import SHARE, CommandArguments, above, at_least, check_ranges, option, with_help
+from ..config.options import (
+    SHARE,
+    CommandArguments,
+    above,
+    at_least,
+    check_ranges,
+    option,
+    refuse_unused,
+    with_help,
+)
 from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, measure_memory
 from ..costs.operations import count_step, uncounted
 from ..costs.setup import DTYPES, Setup, make_outline
@@ -140,6 +149,18 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
             f"`max_length` ({args.max_length}) leaves no prompt beside the answer of `max_completion_length` "
             f"({args.max_completion_length}) tokens: raise the one, or lower the other."
         )
+    for names, is_used, reason in (
+        (("lora_r", "lora_dropout", "lora_target_modules"), args.use_peft, "all weights are trained: set `use_peft`"),
+        (("use_bnb_nested_quant",), args.load_in_4bit, "nothing is quantized: set `load_in_4bit`"),
+        (
+            ("num_generations", "share_prefix"),
+            args.method == "opct",
+            f"`method` is {args.method}, which has no rollouts",
+        ),
+        (("utilisation",), args.tflops is not None, "no seconds are computed: give `tflops`"),
+    ):
+        if not is_used:
+            refuse_unused(args, names, reason)
     if args.load_in_4bit and not args.use_peft:
         raise ConsistencyError(
             "`load_in_4bit` needs `use_peft: true`: quantized weights cannot be trained themselves."

@@ -150,7 +150,9 @@ def main(
         rows,
         processing_class,
         chat_template_kwargs=kwargs,
-        limit=recipe.max_length or context_length(model_args, recipe, processing_class),
+        limit=min(
+            filter(None, (recipe.max_length, context_length(model_args, recipe, processing_class))), default=None
+        ),
         max_completion_length=reserved,
         always_generates=is_on_policy,
         thinking_markers=markers,

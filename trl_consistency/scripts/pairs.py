@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
@@ -291,14 +290,22 @@ def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path) -> li
 
 
 def _to_parquet(folder: Path, splits: Iterable[str]) -> None:
-    from datasets import load_dataset
+    import pyarrow
+    from pyarrow.parquet import write_table
 
     for split in splits:
         path = folder / f"{split}.jsonl"
-        with TemporaryDirectory(dir=folder) as cache:
-            dataset = load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
-            dataset.to_parquet(str(path.with_suffix(".parquet")))
-            del dataset
+        rows = list(read_rows(str(path)))  # not `datasets`, which takes texts that look like times for times
+        columns = dict.fromkeys(column for row in rows for column in row)
+        try:
+            write_table(
+                pyarrow.Table.from_pydict({of: [row.get(of) for row in rows] for of in columns}),
+                path.with_suffix(".parquet"),
+            )
+        except pyarrow.ArrowException as error:
+            raise ConsistencyError(
+                f"`file_type` parquet: the pairs cannot be written so ({one_line(error)}). Use jsonl."
+            ) from None
         path.unlink()
 
 

@@ -51,7 +51,8 @@ def write_report(
     several = max(map(len, results.values()))
     tables = _tables(subject, found, results, several)
     before = results["before"][0]
-    findings = [f"{name}: {text}" for name in names[1:] for text in results[name][0].findings(before)]
+    of_seed = ", first seed" if several > 1 else ""
+    findings = [f"{name}{of_seed}: {text}" for name in names[1:] for text in results[name][0].findings(before)]
     with whole_files(output_dir, "output_dir") as unfinished:
         report = Report(
             f"Quickstart: {subject.title} before and after consistency training",

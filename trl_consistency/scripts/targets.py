@@ -7,9 +7,11 @@ accelerate launch -m trl_consistency.scripts.targets --config recipes/quickstart
 ```
 """
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trl import DatasetMixtureConfig, ModelConfig
 
@@ -63,6 +65,14 @@ def choose_engine(engine: str | None, args: ConsistencyConfig, names_use_vllm: b
     return engine
 
 
+def write_rows(rows: Iterable[Mapping[str, Any]], path: str) -> None:
+    """Writes rows as JSON Lines. `Dataset.to_json` would round numbers to ten places, and write times as numbers."""
+    with open(path, "w", encoding="utf-8") as file:
+        for row in rows:
+            whole = {name: None if value != value else value for name, value in row.items()}  # NaN is no JSON
+            file.write(json.dumps(whole, ensure_ascii=False, default=str) + "\n")
+
+
 def check_served(trainer: ConsistencyTrainer, args: ConsistencyConfig) -> None:
     """Raises [`ConsistencyError`] if a server cannot have the reference policy: that of a checkpoint by its name."""
     model = trainer.model if trainer._peft_config is None else trainer.model.get_base_model()
@@ -103,7 +113,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         trainer.generate_targets()
         if trainer.is_world_process_zero():
             # `datasets` needs disk space, too, to put the pairs together.
-            write_by(file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file")
+            write_by(file, lambda path: write_rows(trainer.dataset_with_targets(), path), "targets_file")
             printed |= {"targets_file": file, "pairs": len(trainer.train_dataset)}
             print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
         end_run(trainer)

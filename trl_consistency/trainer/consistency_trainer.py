@@ -306,9 +306,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             return super().get_train_dataloader()
         dataset: Any = self.train_dataset
         if is_stream:
-            dataset = RepeatedStream(dataset)
-            if self.args.packing:
-                dataset = PackedStream(dataset, self._length_of, max_length)
+            # Packed before it is repeated: packs of rows from several passes would hold some rows more often than others.
+            dataset = RepeatedStream(
+                PackedStream(dataset, self._length_of, max_length) if self.args.packing else dataset
+            )
         else:
             rows = self._remove_unused_columns(dataset, description="training")
             self.packed = dataset = PackedPairs(rows, self._length_of, max_length)

@@ -8,7 +8,7 @@ from ...data.answers import KEYS, REQUESTS, contradictions, key_column_faults
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
-from .graders import SHORTEST_IN_ANY_CASE, reading_key
+from .graders import SHORTEST_IN_ANY_CASE, denied_answer, reading_key
 from .typography import as_read
 
 
@@ -56,6 +56,14 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         if (fault := _aliases_fault(row) if column == "aliases" else _key_fault(column, row.get(column))) is not None
     ]
     faults += [
+        (
+            index,
+            f"`biased_answer` {row['biased_answer']!r} denies {denied!r}, which is not the right answer. Write it otherwise",
+        )
+        for index, row in zip(numbers, rows, strict=True)
+        if (denied := _wrongly_denied(row)) is not None
+    ]
+    faults += [
         (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
         for index, row in zip(numbers, rows, strict=True)
         if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
@@ -69,6 +77,16 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         for found in contradictions(zip(numbers, rows, strict=True))
     ]
     report_faults(faults, name, len(rows))
+
+
+def _wrongly_denied(row: Mapping[str, Any]) -> str | None:
+    """Returns what a `biased_answer` such as `"NOT A"` denies if that is no right answer: a text that only begins so."""
+    answer, biased = row.get("answer"), row.get("biased_answer")
+    if not isinstance(answer, str) or not isinstance(biased, str) or kind_of(row) != "question":
+        return None
+    denied = denied_answer(biased)
+    names = [name for name in (answer, *(read_aliases(row) or ())) if isinstance(name, str)]
+    return None if denied is None or reading_key(denied) in map(reading_key, names) else denied
 
 
 def _key_fault(column: str, value: Any) -> str | None:
