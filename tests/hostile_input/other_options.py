@@ -53,6 +53,13 @@ COMMANDS = {
 OPTIONS: dict[str, dict[tuple[str, str], str]] = {
     "estimate": {
         ("max_length", "0"): "`max_length` must be at least 1, got 0.",
+        ("lora_r", "64"): "`lora_r` is given, but all weights are trained: set `use_peft`.",
+        (
+            "use_bnb_nested_quant",
+            "true",
+        ): "`use_bnb_nested_quant` is given, but nothing is quantized: set `load_in_4bit`.",
+        ("num_generations", "8"): "`num_generations` is given, but `method` is bct, which has no rollouts.",
+        ("utilisation", "0.9"): "`utilisation` is given, but no seconds are computed: give `tflops`.",
         (
             "max_length",
             "100",

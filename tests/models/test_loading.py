@@ -1,6 +1,7 @@
 """Adapters that are not whole are refused, however they are named."""
 
 import json
+import warnings
 
 import pytest
 from peft import LoraConfig, get_peft_model
@@ -8,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.helpers.models import make_model
 from trl_consistency import ConsistencyError
-from trl_consistency.models.loading import load_model, put_adapter
+from trl_consistency.models.loading import adapted, load_model, put_adapter
 
 
 @pytest.fixture
@@ -77,3 +78,23 @@ def test_whole_adapters(adapter, model_dir, tokenizer, tmp_path):
         folder = tmp_path / str(number)
         get_peft_model(make_model(), LoraConfig(r=4, **options)).save_pretrained(folder)
         put_adapter(load_model(str(model_dir))[0], str(folder))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_chat_template_of_its_own_is_warned_about(adapter, model_dir, tokenizer, tmp_path, whole):
+    folder = adapter
+    if whole:
+        folder = tmp_path / "whole"
+        make_model().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    template = folder / "chat_template.jinja"
+    for content, expected in [(template.read_bytes(), 0), (b"{# another #}" + template.read_bytes(), 1), (b"\xff", 1)]:
+        if whole and content == b"\xff":
+            continue  # it is refused with the model
+        template.write_bytes(content)
+        model, processing_class = load_model(str(model_dir))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with adapted(model, processing_class, str(folder)):
+                pass
+        assert sum("a chat template of its own" in str(warning.message) for warning in caught) == expected

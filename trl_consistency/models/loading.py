@@ -13,8 +13,9 @@ from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from transformers import BitsAndBytesConfig, PreTrainedConfig
 
+from ..bounded_reading import read_at_most
 from ..config.device import announce_cpu, asks_for_bf16
-from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
+from ..data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, load_processing_class
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..finite import NotFiniteError, check_files
@@ -200,10 +201,30 @@ def adapted(
         other, others = load_model(path, None, trust_remote_code, quantization_config)
         if get_tokenizer(others).get_vocab() != get_tokenizer(processing_class).get_vocab():
             raise ConsistencyError(f"`adapters`: {path} has another tokenizer than the base model.")
+        _warn_of_template(processing_class, path)
         yield other
         return
+    _warn_of_template(processing_class, path)
     with restored(model, path):
         yield put_adapter(model, path)
+
+
+def _warn_of_template(processing_class: ProcessingClass, path: str) -> None:
+    """Warns of a chat template in an adapter's or a model's folder that is not the one under which it is measured."""
+    file = Path(path) / "chat_template.jinja"
+    if not file.is_file():
+        return
+    try:
+        own = read_at_most(file, LONGEST_TEMPLATE).strip()
+    except (OSError, ValueError):
+        own = None
+    if own != str(get_tokenizer(processing_class).chat_template or "").strip():
+        warnings.warn(
+            printable(
+                f"`adapters`: {path} has a chat template of its own, and is measured under that of the base model, which may be another "
+                "one than it was trained under. To measure it under its own, put that template into a copy of the base model."
+            )
+        )
 
 
 def put_adapter(model: Any, path: str, option: str = "adapters", on_meta: bool = False) -> PeftModel:

@@ -232,7 +232,7 @@ def compare(base: Samples, other: Samples) -> dict[str, Estimate]:
         [`ConsistencyError`]: If a sample of the two is of other rows, or of other sources.
     """
     found = {}
-    for name in base.keys() & other.keys():
+    for name in (name for name in base if name in other):
         if any(
             list(of(base[name])) != list(of(other[name])) for of in (Sample.numbers, lambda sample: sample.sources)
         ):
