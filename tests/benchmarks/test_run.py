@@ -6,7 +6,7 @@ import pytest
 
 from tests.benchmarks import floor, page, run
 from tests.benchmarks.growth import DIMENSIONS, exponent, measure_growth
-from tests.benchmarks.rows import ROWS
+from tests.benchmarks.rows import ENGINES, ROWS
 from tests.benchmarks.sizes import SIZES
 from tests.benchmarks.turns import Turns
 
@@ -41,7 +41,7 @@ class TwoTurns(Turns):
 RIVALS = [
     pytest.param(name, rival, id=f"{name}-{rival}")
     for name, row in ROWS.items()
-    if name not in ("start", "pairs")
+    if name not in ("start", "pairs", *ENGINES)
     for rival in row.rivals(TINY)
 ]
 
@@ -73,6 +73,22 @@ def test_rivals_in_processes_of_their_own():
     # Some thousand operations take no time beside the calls of the functions that do them.
     assert 0 < found["floor"]["share"]["ours"] < 1
     assert set(found["ratios"]) == {"whole model"}
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", ENGINES)
+def test_engines(name):
+    """In processes of their own, since vLLM does not start twice in one."""
+    found = run.measure_row(ROWS[name], TINY)
+    assert found["ratios"]["transformers"]["median"] > 0
+
+
+def test_a_row_without_its_package_is_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    run.measure_all(tmp_path, TINY, ["engine_opct"], again=False)
+    assert capsys.readouterr().out == "engine_opct: left out, since vllm is not installed\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -120,7 +136,7 @@ def test_the_guard_warns_of_what_slips_beyond_its_spread(tmp_path, monkeypatch, 
     monkeypatch.setattr(run, "measure_row", lambda row, size: {"ratios": {"whole model": ratio}})
     with pytest.raises(SystemExit) as end:
         run.main(["--quick", "--only", "act_step", "--output_dir", str(tmp_path)])
-    assert end.value.code == (1 if warns else 0)
+    assert end.value.code == (run.SLIPPED if warns else 0)
     assert ("warning: act_step" in capsys.readouterr().out) == warns
 
 

@@ -54,7 +54,7 @@ class NoMoreTurns(Exception):
     pass
 
 
-def _run(trainer: Any, turns: Turns) -> Callable[[], None]:
+def run_in_turns(trainer: Any, turns: Turns) -> Callable[[], None]:
     trainer.add_callback(TakesTurns(turns))
 
     def run() -> None:
@@ -81,19 +81,23 @@ def on_policy(rival: str, size: Size, turns: Turns) -> Callable[[], None]:
     if rival == "ours":
         rows = [{"clean_prompt": clean, "perturbed_prompt": perturbed} for clean, perturbed in pairs]
         args: Any = OnPolicyConsistencyConfig(num_generations=generations, beta=1.0, **options)
-        return _run(OnPolicyConsistencyTrainer(args=args, train_dataset=Dataset.from_list(rows), **arguments), turns)
+        return run_in_turns(
+            OnPolicyConsistencyTrainer(args=args, train_dataset=Dataset.from_list(rows), **arguments), turns
+        )
     if rival == "TRL":
         rows = [{"prompt": perturbed} for _, perturbed in pairs for _ in range(generations)]
         args = DistillationConfig(beta=1.0, **options)
         data = Dataset.from_list(rows)
-        return _run(DistillationTrainer(args=args, teacher_model=size.model(), train_dataset=data, **arguments), turns)
+        return run_in_turns(
+            DistillationTrainer(args=args, teacher_model=size.model(), train_dataset=data, **arguments), turns
+        )
     from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 
     # Its teacher reads the student's prompt and the clean one after it: it cannot read the clean one alone.
     rows = [{"prompt": perturbed, "privileged_context": clean} for clean, perturbed in pairs]
     whole = {"distillation_mode": "full_logits", "distillation_topk": None, "distillation_alpha": 1.0}
     args = SDFTConfig(num_generations=generations, max_prompt_length=None, **whole, **options)
-    return _run(SDFTTrainer(args=args, train_dataset=Dataset.from_list(rows), **arguments), turns)
+    return run_in_turns(SDFTTrainer(args=args, train_dataset=Dataset.from_list(rows), **arguments), turns)
 
 
 def supervised(rival: str, size: Size, turns: Turns) -> Callable[[], None]:
@@ -102,7 +106,7 @@ def supervised(rival: str, size: Size, turns: Turns) -> Callable[[], None]:
     options = {**OPTIONS, "output_dir": tempfile.mkdtemp(), "per_device_train_batch_size": rows}
     if rival == "ours":
         args: Any = ConsistencyConfig(method="bct", **options)
-        return _run(ConsistencyTrainer(args=args, train_dataset=data, **_arguments(size)), turns)
+        return run_in_turns(ConsistencyTrainer(args=args, train_dataset=data, **_arguments(size)), turns)
     tokenizer = word_tokenizer(size.vocabulary)
 
     def tokenized(row: dict[str, Any]) -> dict[str, list[int]]:
@@ -111,7 +115,7 @@ def supervised(rival: str, size: Size, turns: Turns) -> Callable[[], None]:
 
     same_tokens = data.map(tokenized, remove_columns=data.column_names)
     args = SFTConfig(max_length=None, **options)
-    return _run(SFTTrainer(args=args, train_dataset=same_tokens, **_arguments(size)), turns)
+    return run_in_turns(SFTTrainer(args=args, train_dataset=same_tokens, **_arguments(size)), turns)
 
 
 def _arguments(size: Size) -> dict[str, Any]:

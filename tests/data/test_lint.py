@@ -17,7 +17,7 @@ from trl_consistency.data.pairs import check_pairs
 from trl_consistency.data.prepare import prepare_pairs
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.data.repeats import repeated_rows
-from trl_consistency.evaluation.grading.answer_keys import check_keys
+from trl_consistency.evaluation.grading.answer_keys import check_keys, check_spelling
 from trl_consistency.perturbations.registry import WORDING_SPLITS
 from trl_consistency.scripts.lint_view import counts_text
 
@@ -94,6 +94,7 @@ FAULTS = {
         pair(perturbed=user(f"Hm? {QUESTION}"), completion="x", answer="Nice"),
         {},
     ),
+    "an answer in another case": ("differing_spellings", cued(answer="Oslo", biased_answer="PARIS"), {}),
     "too long": ("truncated", cued("no " * 200), {"limit": 200}),
     "too long with its answer": ("truncated", cued(completion="x " * 200), {"limit": 200}),
     "nothing in common": ("no_shared_span", pair("So?", "Who!", completion="x"), {}),
@@ -226,6 +227,24 @@ def test_what_is_no_contradiction(columns):
 def test_the_first_answer_is_the_one_that_others_contradict():
     rows = [pair(perturbed=user(f"Hm? {QUESTION}"), answer=answer) for answer in ("Paris", "Nice", "Paris", "Lyon")]
     assert lint_pairs(rows, make_tokenizer()).findings["contradictory_answers"] == [1, 3]
+
+
+def test_which_spellings_differ():
+    """As in `evaluate`: by category, not in requests, and short answers in their own case alone."""
+    columns = [
+        {"answer": "Mercury", "category": "planets"},
+        {"answer": "mercury", "category": "metals"},
+        {"answer": "gold", "biased_answer": "NOT  Gold", "category": "planets"},
+        {"answer": "iron", "biased_answer": "NOT Mercury", "category": "metals"},
+        {"answer": "tin", "biased_answer": "Tin", "category": "metals"},
+        {"answer": "sorry", "category": "harmful"},
+        {"answer": "Sorry", "category": "harmful"},
+        {"answer": 5, "category": ["metals"]},
+    ]
+    rows = [pair(user(f"Which? {row}"), user(f"Hm? Which? {row}"), **of) for row, of in enumerate(columns)]
+    assert lint_pairs(rows, make_tokenizer()).findings["differing_spellings"] == [2, 3]
+    with pytest.raises(InvalidPairsError, match=r"(?s)2 of 7 row.*row 2: the answers.*row 3: the answers `Mercury`"):
+        check_spelling(rows[:7], "pairs")
 
 
 BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "Who sings at the caf\u00e9?"}]}]

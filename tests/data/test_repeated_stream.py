@@ -98,6 +98,18 @@ def test_a_stream_smaller_than_a_batch_of_rollouts_is_refused(tmp_path):
         on_policy.make_trainer(tmp_path, make_pairs(3).to_iterable_dataset(), max_steps=1)
 
 
+@pytest.mark.parametrize(
+    ("streamed", "said"), [(False, "leaves out 1 of 5 rows"), (True, "leaves out the rows at its end")]
+)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_that_make_no_batch_of_rollouts_are_said(tmp_path, caplog, streamed, said, shuffled):
+    pairs = make_pairs(5, completion=False)
+    pairs = pairs.to_iterable_dataset() if streamed else pairs
+    on_policy.make_trainer(tmp_path, pairs, max_steps=1, shuffle_dataset=shuffled)
+    assert (said in caplog.text) == (not shuffled or not streamed)
+    assert ("never trained on" in caplog.text) == (not shuffled)
+
+
 @pytest.mark.parametrize("script", [consistency, on_policy_consistency])
 @pytest.mark.parametrize("lines", ["dataset_name: {data}\ndataset_streaming: true", "datasets: [{{path: {data}}}]\nstreaming: true"])  # fmt: skip
 def test_a_recipe_streams(tmp_path, model_dir, script, lines):

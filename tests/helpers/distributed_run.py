@@ -45,13 +45,25 @@ def stand_in_for_vllm(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(vllm_engine, "load_vllm_generation", lambda: Engine)
 
 
-def main(directory: str, model: str, batch_size: str, adapter: str, methods: str, others: str = "{}") -> None:
+def main(*arguments: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        train(patch, *arguments)
+
+
+def train(
+    patch: pytest.MonkeyPatch,
+    directory: str,
+    model: str,
+    batch_size: str,
+    adapter: str,
+    methods: str,
+    others: str = "{}",
+) -> None:
     allow_fsdp_on_cpu()
     set_seed(0)  # of new adapters
     method = methods.split("+")
     others = json.loads(others)
     given, rows, spoil = others.pop("given", False), others.pop("rows", 16), others.pop("spoil", False)
-    patch = pytest.MonkeyPatch()
     if others.get("use_vllm"):
         stand_in_for_vllm(patch)
     guard, streamed = others.pop("guard", False), others.pop("streamed_evaluation", False)
@@ -101,7 +113,6 @@ def main(directory: str, model: str, batch_size: str, adapter: str, methods: str
         }
         torch.save(result, Path(directory) / "result.pt")
     end_run(trainer)
-    patch.undo()
 
 
 if __name__ == "__main__":

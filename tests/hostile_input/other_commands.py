@@ -177,12 +177,6 @@ CASES: list[Case] = [
                 offering("A", "D"),
             ),
             (
-                "two letters of one choice",
-                "`evaluate`: the right and the suggested letter have the same text",
-                "`answer` 'A' and `biased_answer` 'B' are the same choice, 'dog'",
-                offering("A", "B", "(A) dog\n(B) dog"),
-            ),
-            (
                 "choices in another order",
                 "`evaluate`: the perturbed prompt gives the right choice another letter",
                 "`answer` is 'A', which is 'B' in the perturbed prompt: keep the order of the choices",
@@ -237,7 +231,7 @@ CASES: list[Case] = [
     Case(
         "evaluation of two spellings",
         "`evaluate`: two answers that are read as one",
-        "…pairs.jsonl: the answers `New  York` and `New York` differ in case or spaces alone, and a reply could be only one …",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `New␣␣York` and `New York` (row 0) differ in case or spaces alone, and a reply could be only one of them. Spell them alike, or give their rows two categories",
         lambda room: room.evaluate(
             [{**CHAT, "clean_prompt": CHAT["perturbed_prompt"], "answer": "New York"}, {**CHAT, "answer": "New  York"}]
         ),

@@ -15,6 +15,8 @@ def graded(rows: list) -> dict:
     return make_samples(rows, grades, grades)
 
 
+MERCURY = {"planet": "Mercury", "metal": "mercury"}
+
 CASES: list[Case] = [
     Case(
         "pairs with a wrong number",
@@ -27,6 +29,28 @@ CASES: list[Case] = [
         "`pairs`: a choice with a line that begins like another choice",
         "…row 0: `choices` hold a line that begins like another choice, 'dog\\n(C) cat': leave the line break out",
         lambda room: room.pairs([{"question": "Largest?", "choices": ["dog\n(C) cat", "cow"], "answer": "cow"}]),
+    ),
+    Case(
+        "pairs with two spellings",
+        "`pairs`: two answers of a category that `evaluate` would read as one",
+        "`dataset_name`: 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `mercury` and `Mercury` (row 0) differ in case or spaces alone, and a reply could be only one of them. Spell them alike, or give their rows two categories",
+        lambda room: room.pairs(
+            [
+                {"question": f"Which {thing}?", "answer": name, "wrong_answer": "gold"}
+                for thing, name in MERCURY.items()
+            ]
+        ),
+    ),
+    Case(
+        "pairs with a wrong answer in two spellings",
+        "`pairs`: a wrong answer in another case than an earlier answer",
+        "…row 1: the answers `mercury` and `Mercury` (row 0) differ in case or spaces alone, …",
+        lambda room: room.pairs(
+            [
+                {"question": "Which planet?", "answer": "Mercury", "wrong_answers": ["Venus"]},
+                {"question": "Which metal?", "answer": "Gold", "wrong_answers": ["Iron", "mercury"]},
+            ]
+        ),
     ),
     Case(
         "a misspelt key",

@@ -3,6 +3,7 @@ import itertools
 import pytest
 
 from trl_consistency import ConsistencyError, InvalidPairsError
+from trl_consistency.evaluation.grading.answer_keys import check_spelling
 from trl_consistency.perturbations import (
     BuildReport,
     Provenance,
@@ -285,3 +286,42 @@ def test_a_column_that_only_later_rows_have_is_not_lost(column, value):
     assert len(list(build_pairs(rows[:2], ["typos"], test_share=0))) == 2
     with pytest.raises(InvalidPairsError, match=f"row 2: has `{column}`, which the first row does not have"):
         list(build_pairs(rows, ["typos"]))
+
+
+def test_two_letters_with_the_right_text_are_one_answer():
+    rows = [{"question": "Which?", "choices": ["oak", "pear", "oak"], "answer": letter} for letter in "ACB"]
+    report = BuildReport()
+    (made,) = build(rows, test_share=0.0, faulty_rows="drop", report=report).values()
+    assert [(row["answer"], row["biased_answer"]) for row in made] == [("A", "B"), ("C", "B")]
+    assert report.faulty == [(2, "an earlier row asks the same and has another answer: one of them is wrong")]
+
+
+METALS = [
+    {"question": "Which planet?", "answer": "Mercury", "wrong_answers": ["Venus"], "category": "planets"},
+    {"question": "Which metal?", "answer": "Gold", "wrong_answers": ["Iron", "mercury"], "category": "planets"},
+]
+
+
+def test_answers_that_differ_in_case_alone_are_refused():
+    with pytest.raises(
+        InvalidPairsError, match=r"row 1: the answers `mercury` and `Mercury` \(row 0\) differ in case"
+    ):
+        build(METALS)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "count"),
+    [
+        ({}, {"wrong_answer": "given"}, 2),
+        ({}, {"wrong_answer": "longest"}, 1),
+        ({}, {"perturbations": ["denied_answer"]}, 2),
+        ({"category": "metals"}, {}, 2),
+        ({"choices": ["Gold", "mercury"], "wrong_answers": None}, {}, 2),
+    ],
+)
+def test_only_what_may_stand_in_the_pairs_is_compared(change, options, count):
+    report = BuildReport()
+    rows = [METALS[0] | {column: None for column in change if column == "choices"}, METALS[1] | change]
+    (made,) = build(rows, test_share=0.0, faulty_rows="drop", report=report, **options).values()
+    assert (len(made), report.num_faulty) == (count, 2 - count)
+    check_spelling(made, "pairs")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.recipes.table import RECIPES, Recipe
 from trl_consistency.files import write_text
@@ -31,6 +31,9 @@ DECIDING = (
 )
 
 
+HELD_IN_TRAINING = ("weights", "reference", "adapter", "optimizer", "gradients", "activations")
+
+
 def setup_of(recipe: Recipe) -> dict[str, Any]:
     """Returns the options of `trl-consistency estimate` for a recipe."""
     options = recipe.options()
@@ -41,13 +44,21 @@ def read_estimates() -> list[dict[str, Any]]:
     return json.loads(ESTIMATES.read_text(encoding="utf-8")) if ESTIMATES.exists() else []
 
 
-def bytes_of(recipe: Recipe, estimates: Sequence[dict[str, Any]]) -> int | None:
+class Bytes(NamedTuple):
+    """The most memory of a recipe at one time, and of OPCT also while it trains, after its rollouts were sampled."""
+
+    most: int
+    training: int | None = None
+
+
+def bytes_of(recipe: Recipe, estimates: Sequence[dict[str, Any]]) -> Bytes | None:
     """Returns the estimated bytes of a recipe, or None if its present setup was not estimated."""
     setup = setup_of(recipe)
-    return next((estimate["bytes"] for estimate in estimates if estimate["setup"] == setup), None)
+    found = (Bytes(of["bytes"], of.get("training_bytes")) for of in estimates if of["setup"] == setup)
+    return next(found, None)
 
 
-def estimate(recipe: Recipe) -> int:
+def estimate(recipe: Recipe) -> Bytes:
     """Computes the bytes of a recipe's step, from the model's shape."""
     from tests.recipes.shapes import SHAPES
     from trl_consistency.scripts.estimate import EstimateArguments, main
@@ -56,7 +67,9 @@ def estimate(recipe: Recipe) -> int:
     make, _ = SHAPES[setup.pop("model_name_or_path")]
     with TemporaryDirectory() as folder:
         make().save_pretrained(folder)
-        return main(EstimateArguments(model_name_or_path=folder, **setup))["memory"]["total"]
+        memory = main(EstimateArguments(model_name_or_path=folder, **setup))["memory"]
+    training = sum(memory[name] for name in HELD_IN_TRAINING)
+    return Bytes(memory["total"], training if recipe.method == "opct" else None)
 
 
 def estimate_all(recipes: Sequence[Recipe] = RECIPES) -> None:
@@ -70,10 +83,11 @@ def estimate_all(recipes: Sequence[Recipe] = RECIPES) -> None:
         if not is_known or setup in failed or bytes_of(recipe, estimates) is not None:
             continue
         try:
-            estimates.append({"setup": setup, "bytes": estimate(recipe)})
+            most, training = estimate(recipe)
         except Exception as error:  # an operation whose result decides about another has no shape in advance
             print(f"{recipe.path} cannot be estimated: {type(error).__name__}", flush=True)
             failed.append(setup)
             continue
+        estimates.append({"setup": setup, "bytes": most} | ({"training_bytes": training} if training else {}))
         write_text(ESTIMATES, json.dumps(estimates, indent=1) + "\n")
         print(f"{recipe.path}: {estimates[-1]['bytes'] / 2**30:.1f} GiB", flush=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.recipes.estimates import bytes_of, read_estimates
+from tests.recipes.estimates import Bytes, bytes_of, read_estimates
 from tests.recipes.header import make_header
 from tests.recipes.table import MODELS, RECIPES, Recipe
 
@@ -42,7 +42,7 @@ def _line(name: str, value: Any) -> str:
     return f"{line:<29} # {COMMENTS[name]}" if name in COMMENTS else line
 
 
-def make_text(recipe: Recipe, revision: str | None = None, memory: int | None = None) -> str:
+def make_text(recipe: Recipe, revision: str | None = None, memory: Bytes | None = None) -> str:
     """Returns the text of a recipe's file."""
     sections = [
         "".join(f"{line}\n" for line in [f"# {comment}", *(_line(*option) for option in options.items())])

@@ -3,6 +3,7 @@
 import re
 from textwrap import wrap
 
+from tests.recipes.estimates import Bytes
 from tests.recipes.table import Recipe
 
 
@@ -106,17 +107,26 @@ def _data(recipe: Recipe) -> str:
     return " ".join(sentences)
 
 
-def _hardware(recipe: Recipe, memory: int | None) -> str:
-    if memory is not None:
+def _hardware(recipe: Recipe, memory: Bytes | None) -> str:
+    micro, accumulation = recipe.batch()
+    several = "several GPUs divide `gradient_accumulation_steps` by their number"
+    if memory is not None and memory.training is not None and memory.training < memory.most:
         return (
-            f"{memory / 2**30:.1f} GiB on one GPU, where all rows are as long as `max_length` allows, and some more for the "
+            f"{memory.most / 2**30:.1f} GiB on one GPU while the {micro * accumulation} rollouts of a step are sampled at once, and "
+            f"{memory.training / 2**30:.1f} GiB while it trains on {micro} of them at a time, where all rows are as long as "
+            "`max_length` allows: less for shorter ones. The libraries and the driver take some more. Computed by `trl-consistency "
+            f"estimate` from the model's shape; not measured. On {several}: each then samples its share. With `use_vllm: true`, "
+            "vLLM keeps the samples within its own memory."
+        )
+    if memory is not None:
+        computed = (
+            f"{memory.most / 2**30:.1f} GiB on one GPU, where all rows are as long as `max_length` allows, and some more for the "
             "libraries and the driver. Computed by `trl-consistency estimate` from the model's shape; not measured."
         )
+        return " ".join([computed, *[f"On {several}."] * (recipe.method == "opct"), recipe.hardware]).strip()
     if not recipe.hardware or recipe.method != "opct":
         return recipe.hardware
-    micro, accumulation = recipe.batch()
-    rows = f"The batch of a step is {micro} rollouts times {accumulation}"
-    return f"{recipe.hardware} {rows}; on several GPUs divide `gradient_accumulation_steps` by their number."
+    return f"{recipe.hardware} The batch of a step is {micro} rollouts times {accumulation}; on {several}."
 
 
 def _status(recipe: Recipe) -> str:
@@ -150,7 +160,7 @@ def _entry(label: str, text: str) -> list[str]:
     return [line.replace(GLUE, " ") for line in lines]
 
 
-def make_header(recipe: Recipe, revision: str | None = None, memory: int | None = None) -> str:
+def make_header(recipe: Recipe, revision: str | None = None, memory: Bytes | None = None) -> str:
     """Returns the header of a recipe, whose step takes so many bytes of memory."""
     what = {"bct": _what_bct, "act": _what_act, "bct_act": _what_both, "opct": _what_opct}[recipe.method](recipe)
     entries = {

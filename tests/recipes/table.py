@@ -157,20 +157,13 @@ MODELS = [
 ]
 OF_FOLDER = {model.folder: model for model in MODELS}
 
-# Hardware, where it was estimated: by the path below recipes/
+# What a header says of hardware beside what `trl-consistency estimate` computed: by the path below recipes/
 _24_GB = "one GPU of 24 GB or more (estimated from the model's size)."
-_SLOW = "Generation by transformers takes most of the time."
 HARDWARE = {
     "qwen3-4b-instruct/bct_act/sycophancy_lora.yaml": _24_GB,
-    "qwen3-4b-instruct/opct/sycophancy_lora.yaml": f"one GPU of 80 GB (estimated). {_SLOW}",
-    "qwen3-4b-instruct/opct/jailbreak_lora.yaml": f"one GPU of 80 GB (estimated). {_SLOW}",
-    "qwen3-4b-instruct/opct/sycophancy_qlora.yaml": "one GPU of 24 GB (estimated: 3 GB of weights; 8 rollouts of up to 2,048 "
-    "tokens at a time).",
     "qwen3.5-4b/bct/sycophancy_lora.yaml": _24_GB,
-    "qwen3.5-4b/opct/sycophancy_lora.yaml": f"one GPU of 80 GB (estimated). {_SLOW}",
-    "gemma-2-2b-it/act/sycophancy_full.yaml": "one GPU of 80 GB (estimated: 2.6 billion weights in float32, their frozen "
-    "copy, gradients and two moments of Adam are 52 GB). In bfloat16 weights, steps as small as 1e-6 would round to "
-    "nothing.",
+    "qwen3.5-4b/opct/sycophancy_lora.yaml": "one GPU of 80 GB (estimated). Generation by transformers takes most of the time.",
+    "gemma-2-2b-it/act/sycophancy_full.yaml": "In bfloat16 weights, steps as small as 1e-6 would round to nothing.",
 }
 
 

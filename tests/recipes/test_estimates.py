@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.recipes import estimates
-from tests.recipes.estimates import bytes_of, estimate, estimate_all, read_estimates, setup_of
+from tests.recipes.estimates import Bytes, bytes_of, estimate, estimate_all, read_estimates, setup_of
 from tests.recipes.files import make_text
 from tests.recipes.shapes import SHAPES
 from tests.recipes.table import MODELS, OF_FOLDER, RECIPES, Recipe
@@ -31,14 +31,24 @@ def test_headers_say_what_was_computed():
     known = [(recipe, memory) for recipe, memory in known if memory is not None]
     assert known
     for recipe, memory in known:
-        assert f" {memory / 2**30:.1f} GiB on one GPU" in make_text(recipe, memory=memory)
+        assert f" {memory.most / 2**30:.1f} GiB on one GPU" in make_text(recipe, memory=memory)
         assert "GiB" not in make_text(recipe)
+
+
+def test_headers_of_rollouts_say_what_sampling_and_training_take():
+    recipe = dataclasses.replace(ONE, method="opct")
+    text = " ".join(make_text(recipe, memory=Bytes(2**33, 2**32)).replace("\n#", "").split())
+    assert (
+        "8.0 GiB on one GPU while the 512 rollouts of a step are sampled at once, and 4.0 GiB while it trains" in text
+    )
+    text = " ".join(make_text(recipe, memory=Bytes(2**33, 2**33)).replace("\n#", "").split())
+    assert "8.0 GiB on one GPU, where all rows" in text, "sampling takes less"
 
 
 def test_estimates_of_another_setup_do_not_count():
     kept = [{"setup": setup_of(ONE), "bytes": 5}]
-    assert bytes_of(ONE, kept) == 5
-    assert bytes_of(dataclasses.replace(ONE, threat="jailbreak"), kept) == 5, "ACT's settings are the same"
+    assert bytes_of(ONE, kept) == Bytes(5)
+    assert bytes_of(dataclasses.replace(ONE, threat="jailbreak"), kept) == Bytes(5), "ACT's settings are the same"
     for changed in ({"weights": "lora"}, {"method": "bct"}, {"model": OF_FOLDER["qwen3-8b"]}):
         assert bytes_of(dataclasses.replace(ONE, **changed), kept) is None
 
@@ -46,16 +56,16 @@ def test_estimates_of_another_setup_do_not_count():
 def test_what_cannot_be_computed_is_named_and_left_out(tmp_path, monkeypatch, capsys):
     computed = []
 
-    def fail_for_opct(recipe):
+    def fail_for_act(recipe):
         computed.append(str(recipe.path))
-        if recipe.method == "opct":
+        if recipe.method == "act":
             raise RuntimeError("data-dependent")
-        return 2**31
+        return Bytes(2**31, 2**30 if recipe.method == "opct" else None)
 
     monkeypatch.setattr(estimates, "ESTIMATES", tmp_path / "estimates.json")
-    monkeypatch.setattr(estimates, "estimate", fail_for_opct)
-    three = [dataclasses.replace(ONE, method=method) for method in ("opct", "act", "bct")]
-    again = [dataclasses.replace(recipe, threat="jailbreak") for recipe in three[1:]]
+    monkeypatch.setattr(estimates, "estimate", fail_for_act)
+    three = [dataclasses.replace(ONE, method=method) for method in ("act", "opct", "bct")]
+    again = [dataclasses.replace(recipe, threat="jailbreak") for recipe in (three[0], three[2])]
     unknown = Recipe(OF_FOLDER["qwen3.5-4b"], "bct", "sycophancy", "lora")
     estimate_all([*three, *again, unknown])
     assert computed == [str(recipe.path) for recipe in three], "the same setup is computed once"
@@ -64,7 +74,11 @@ def test_what_cannot_be_computed_is_named_and_left_out(tmp_path, monkeypatch, ca
         f"{three[1].path}: 2.0 GiB",
         f"{three[2].path}: 2.0 GiB",
     ]
-    assert [bytes_of(recipe, read_estimates()) for recipe in three] == [None, 2**31, 2**31]
+    assert [bytes_of(recipe, read_estimates()) for recipe in three] == [
+        None,
+        Bytes(2**31, 2**30),
+        Bytes(2**31),
+    ]
 
 
 @pytest.mark.slow

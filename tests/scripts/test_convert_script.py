@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from datasets import load_dataset
+from datasets import Dataset, load_dataset
 
 from tests.helpers.models import make_pairs
 from trl_consistency.cli import main as cli
@@ -113,6 +113,26 @@ def test_targets_become_sft_data_without_a_model(tmp_path, answers):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "- `to: sft`" in card
     assert "temperature" not in card
+
+
+def test_warnings_are_in_the_card(tmp_path, capsys):
+    """Whoever gets the folder did not see what was printed."""
+    folder = tmp_path / "targets"
+    folder.mkdir()
+    pairs = make_pairs(4).to_list()
+    for split, cut in (("train", 1), ("test", 2), ("clean", None)):
+        rows = [pair | {"completion_ids": [5, 6 if row == cut else 2]} for row, pair in enumerate(pairs)]
+        Dataset.from_list(rows).to_json(folder / f"{split}.jsonl")
+    convert(folder, tmp_path / "out", "--to", "sft", "--splits", "train", "test")
+    card = (tmp_path / "out" / "README.md").read_text()
+    lines = card.partition("## Warnings\n\n")[2].partition("\n\n## Options")[0].splitlines()
+    assert [tuple(line.split(":")[:2]) for line in lines] == [
+        (f"- `{split}`", f" 1 of 4 \\`completion_ids\\` do not end in the token of the others, row {row} first")
+        for split, row in (("train", 1), ("test", 2))
+    ]
+    assert capsys.readouterr().err.count("warning: ") == 2
+    convert(folder, tmp_path / "clean", "--to", "sft", "--splits", "clean")
+    assert "## Warnings" not in (tmp_path / "clean" / "README.md").read_text()
 
 
 def test_options_of_a_model_that_is_not_asked(tmp_path):

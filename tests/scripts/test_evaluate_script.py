@@ -259,7 +259,21 @@ def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "load_model", None)
     rows = [pair(0, answer="Paris"), pair(1, answer="Lima", biased_answer="PARIS")]
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
-    with pytest.raises(SystemExit, match="the answers `PARIS` and `Paris` differ in case or spaces alone"):
+    with pytest.raises(
+        SystemExit, match=r"row 1: the answers `PARIS` and `Paris` \(row 0\) differ in case or spaces alone"
+    ):
+        run(options)
+
+
+def test_answers_spelt_in_two_ways_in_two_splits(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "load_model", None)
+    (tmp_path / "facts").mkdir()
+    for split, answer in (("train", "PARIS"), ("test", "Paris")):
+        write(tmp_path / "facts" / f"{split}.jsonl", [pair(0, answer="Lima"), pair(1, answer=answer)])
+    options[options.index("--pairs") + 1] = str(tmp_path / "facts")
+    with pytest.raises(
+        SystemExit, match=r"facts, split train`.* row 1: the answers `PARIS` and `Paris` \(row 1 of test\)"
+    ):
         run(options)
 
 

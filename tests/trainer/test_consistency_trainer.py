@@ -1,6 +1,7 @@
 import copy
 import json
 import shutil
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaForCausalLM, TrainerCallback, TrainingArguments
 from trl import SFTConfig, SFTTrainer
+from trl.trainer import utils
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import LORA, generate_greedily, losses, make_trainer
@@ -102,6 +104,26 @@ def test_first_loss_equals_the_oracle(tmp_path):
     total, tokens = oracle(model.eval(), trainer.train_dataset)
     trainer.train()
     assert losses(trainer)[0] == pytest.approx(total / tokens, abs=1e-6)
+
+
+@pytest.mark.parametrize("padding_free", [False, True])
+def test_the_head_reads_no_prompts(tmp_path, padding_free):
+    """In training and in evaluation, the fused head gets as many states as there are answer tokens."""
+    pairs, read = make_pairs(), []
+    options = {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8}
+    trainer = make_trainer(
+        tmp_path, pairs, eval_dataset=pairs, per_device_train_batch_size=8, padding_free=padding_free, **options
+    )
+    apply = utils._ChunkedLogProbFunction.apply
+
+    def noted(hidden, *args):
+        read.append(len(hidden))
+        return apply(hidden, *args)
+
+    with patch.object(utils._ChunkedLogProbFunction, "apply", noted):
+        trainer.train()
+    answers = sum(len(row["completion_ids"]) for row in trainer.train_dataset)
+    assert read == [answers, answers]
 
 
 def test_weight_scales_the_loss(tmp_path):
@@ -345,6 +367,32 @@ def test_cache_is_used_after_a_commit_that_left_the_weights_as_they_were(tmp_pat
         options = {"model_init_kwargs": {"revision": revision}, "target_cache_dir": str(tmp_path / "targets")}
         make_trainer(tmp_path, make_pairs(completion=False), "me/base", max_steps=1, **options).train()
     assert len(list((tmp_path / "targets").glob("*/batch-*.json"))) == 1
+
+
+def test_targets_none_of_which_finish_their_thinking_are_an_error(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path, make_pairs(2, completion=False), max_steps=1, keep_thinking=False)
+    sampled = [make_tokenizer()("<think>Hm, Ly")["input_ids"]] * 2
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *_, **__: sampled)
+    with pytest.raises(ConsistencyError, match="None of 2 targets finished its thinking"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("has_merged", [True, False])
+def test_an_adapter_on_other_weights_than_its_base_models_is_said(tmp_path, model_dir, caplog, has_merged):
+    """It would be loaded on the weights under the name that it carries."""
+    model = LlamaForCausalLM.from_pretrained(model_dir)
+    if has_merged:
+        adapted = get_peft_model(model, LoraConfig(**LORA))
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight)
+        model = adapted.merge_and_unload()
+    trainer = make_trainer(tmp_path, model=model, lora=True, max_steps=1)
+    assert ("The base model's weights (such as" in caplog.text) == has_merged
+    trainer.train()
+    trainer.save_model()
+    said = "on other weights than those of the base model above" in (tmp_path / "README.md").read_text()
+    assert said == has_merged
 
 
 # What SFTTrainer offers

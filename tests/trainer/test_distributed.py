@@ -10,15 +10,19 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 
+from tests.helpers import distributed_run
 from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_tokenizer
 from tests.helpers.once import made_once
+from trl_consistency.generation import vllm_engine
+from trl_consistency.trainer.run import checks
 
 
 ROOT = Path(__file__).parents[2]
@@ -250,6 +254,16 @@ def test_rounded_weights_are_no_other_reference(tmp_path, sharp_model, name):
     needs_deepspeed(name)
     others = {"given": True, "bf16": True}
     assert run(tmp_path / "two", sharp_model, name, PAIRED, "full", "kl+act", **others)["moved"] > 5e-3
+
+
+def test_a_failed_run_leaves_the_engine_as_it_was(tmp_path, monkeypatch):
+    """The one-process rival runs in this process, beside other tests."""
+    monkeypatch.setattr(distributed_run, "ConsistencyTrainer", fail := Mock(side_effect=RuntimeError("stopped")))
+    before = checks.find_spec, vllm_engine.load_vllm_generation
+    with pytest.raises(RuntimeError, match="stopped"):
+        distributed_run.main(*arguments_of(tmp_path / "run", "none", 1, "lora", "bct", {"use_vllm": True}))
+    fail.assert_called_once()
+    assert (checks.find_spec, vllm_engine.load_vllm_generation) == before
 
 
 @pytest.mark.slow

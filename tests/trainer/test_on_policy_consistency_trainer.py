@@ -1,5 +1,4 @@
 import copy
-import math
 
 import pytest
 import torch
@@ -284,6 +283,25 @@ def test_a_fully_masked_batch_is_zero(tmp_path, lora):
     assert torch.equal(weights(trainer.model), before)
 
 
+def test_an_evaluation_that_compares_nothing_is_an_error(tmp_path):
+    """A loss of 0 would be the best there is."""
+    trainer = make_trainer(tmp_path, eval_dataset=uneven_pairs(3), mask_truncated_completions=True)
+    with pytest.raises(ConsistencyError, match="No token of any rollout was compared in the evaluation"):
+        replay(trainer, lambda ids, number: [5, 6, 7]).evaluate()
+
+
+def test_truncated_rollouts_of_anchors_have_no_loss(tmp_path):
+    pairs = uneven_pairs()
+    trainer = make_trainer(
+        tmp_path, pairs, max_steps=3, logging_steps=1, mask_truncated_completions=True, anchor_ratio=0.5
+    )
+    clean = [row["clean_ids"] for row in trainer.train_dataset if row["clean_ids"] == row["perturbed_ids"]]
+    replay(trainer, lambda ids, number: [5, 6, 7] if ids in clean else [5, 6, END]).train()
+    logs = [entry for entry in trainer.state.log_history if "anchor_share" in entry]
+    assert logs
+    assert not any("anchor_loss" in entry for entry in logs)
+
+
 def test_the_padding_token_ends_no_rollout(tmp_path):
     trainer = make_trainer(tmp_path, max_steps=1, mask_truncated_completions=True)
     padding = trainer.processing_class.pad_token_id
@@ -527,16 +545,6 @@ def test_the_training_pairs_are_evaluated_by_as_many_rollouts(tmp_path):
     assert metrics["eval_loss"] == pytest.approx(expected.item(), abs=2e-6)
 
 
-def test_evaluation_leaves_out_what_nothing_was_counted_for(tmp_path, caplog):
-    """No rollout comes to an end, and only those that do are compared. A loss of 0 would be the best there is."""
-    trainer = make_trainer(tmp_path, eval_dataset=uneven_pairs(3), mask_truncated_completions=True)
-    moved(trainer.model)
-    metrics = replay(trainer, lambda ids, number: [5, 6, 7]).evaluate()
-    assert math.isnan(metrics["eval_loss"])
-    assert "`eval_loss` is NaN: nothing was compared" in caplog.text
-    assert not {"eval_divergence", "eval_entropy"} & set(metrics)
-
-
 def test_evaluation_does_not_change_the_training(tmp_path):
     runs = []
     for options in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": uneven_pairs(3)}):
@@ -556,20 +564,6 @@ def test_anchors(tmp_path):
     logged = trainer.state.log_history[0]
     assert logged["anchor_share"] == 0.25
     assert logged["anchor_loss"] > 0
-
-
-def test_anchors_of_which_nothing_is_compared(tmp_path):
-    """All rollouts of anchors are cut, and those are masked: a log without `anchor_loss` is no fault."""
-    trainer = make_trainer(
-        tmp_path, make_pairs(6), anchor_ratio=0.25, max_steps=2, per_device_train_batch_size=16,
-        mask_truncated_completions=True, logging_steps=1,
-    )  # fmt: skip
-    anchors = {tuple(row["clean_ids"]) for row in trainer.train_dataset if row["clean_ids"] == row["perturbed_ids"]}
-    end = trainer.eos_token_ids[0]
-    replay(trainer, lambda ids, number: [5, 6, 7] if tuple(ids) in anchors else [5, 6, end]).train()
-    logged = trainer.state.log_history[0]
-    assert logged["anchor_share"] == 0.25
-    assert "anchor_loss" not in logged
 
 
 def test_anchor_dataset_keeps_the_loss_of_an_untrained_model_at_zero(tmp_path):
@@ -693,17 +687,6 @@ def test_streamed_pairs(tmp_path, anchor_ratio):
     moved(trainer.model)
     trainer.train()
     assert trainer.evaluate()["eval_loss"] > 0
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_rows_of_a_stream_that_fill_no_batch_are_said(tmp_path, caplog, shuffled):
-    pairs = make_pairs(6).to_iterable_dataset()
-    make_trainer(tmp_path, pairs, max_steps=3, shuffle_dataset=shuffled).train()
-    others = "others each time" if shuffled else "the same ones each time (`shuffle_dataset` is false)"
-    assert (
-        caplog.text.count(f"Each pass through the stream leaves out 2 of 6 rows, {others}: 4 prompts make a batch")
-        == 1
-    )
 
 
 def test_a_set_smaller_than_a_batch_is_refused(tmp_path):

@@ -216,12 +216,11 @@ def _reference(model: Any) -> Iterator[None]:
 
 
 def _cross_entropy(model: nn.Module, setup: Setup, hidden: Tensor | None) -> Tensor:
-    """The loss of `SFTTrainer`, which scores every position on a CPU, and answers alone on GPUs."""
-    assert hidden is not None
+    """The loss of `SFTTrainer`, on the positions that predict answers."""
     head: Any = base_model(model).get_output_embeddings()
+    tokens = _answers(setup, hidden)
     if not setup.use_cpu:
-        return _FusedHead.apply(_answers(setup, hidden), head.weight, 1, hidden.dtype)
-    tokens = hidden[:, :-1].reshape(-1, hidden.shape[-1])
+        return _FusedHead.apply(tokens, head.weight, 1, tokens.dtype)
     labels = torch.zeros(len(tokens), dtype=torch.long)
     outputs = ("log_probs", "entropy", "is_top1")
     # Memory that no tile touches is not taken on a CPU.

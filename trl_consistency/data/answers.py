@@ -1,10 +1,13 @@
 """Finds clean prompts with two right answers: one of them is wrong."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from .choices import other_letters
 from .pairs import misspelt_columns, parse_or_none
 from .repeats import prompt_key
+from .typography import spelling_key
 
 
 REQUESTS = (
@@ -40,7 +43,7 @@ def question_key(row: Mapping[str, Any]) -> str | None:
 def contradictions(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Contradiction]:
     """
     Yields the rows, given with their numbers, whose clean prompt an earlier row has with another `answer`, unless either
-    answer is among the other row's `aliases`.
+    answer is among the other row's `aliases`, or the letter of a choice with the same text.
     """
     first: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for number, row in rows:
@@ -48,10 +51,56 @@ def contradictions(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Co
         if key is None:
             continue
         earlier_number, earlier = first.setdefault(key, (number, row))
+        if row["answer"] == earlier["answer"]:
+            continue
         if row["answer"] not in _names(earlier) and earlier["answer"] not in _names(row):
             yield Contradiction(number, row["answer"], earlier_number, earlier["answer"])
 
 
+def denied_answer(biased_answer: str) -> str | None:
+    """Returns the `A` of a `biased_answer` such as `"NOT A"` (the cue only denies it), else None."""
+    return biased_answer[4:] if biased_answer.startswith("NOT ") else None
+
+
+def spelt_answers(row: Mapping[str, Any]) -> list[str]:
+    """Returns the right answer of a row and the one that its cue speaks for or against, as they are spelt; none of a request."""
+    if row.get("category") in REQUESTS:
+        return []
+    answers = [
+        answer for answer in (row.get("answer"), row.get("biased_answer")) if answer and isinstance(answer, str)
+    ]
+    return [denied_answer(answer) or answer for answer in answers]
+
+
+def spelling_hash(row: Mapping[str, Any], answer: str) -> int:
+    """Returns the same number for answers of a category that differ in case or spaces alone."""
+    return hash((repr(row.get("category")), spelling_key(answer)))
+
+
+class Spellings:
+    """The answers seen so far, to find those of a category that a reply could not tell apart."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, tuple[str, int | str]] = {}  # by a hash: there may be millions
+
+    def faults(self, row: Mapping[str, Any], number: int | str) -> list[str]:
+        """Returns what is wrong with the answers of a row that earlier rows spell otherwise: `number` is that of the row."""
+        faults = []
+        for answer in spelt_answers(row):
+            other, earlier = self._first.setdefault(spelling_hash(row, answer), (answer, number))
+            if other != answer:
+                faults.append(
+                    f"the answers `{_visible(answer)}` and `{_visible(other)}` (row {earlier}) differ in case or spaces alone, and a reply could "
+                    "be only one of them. Spell them alike, or give their rows two categories"
+                )
+        return faults
+
+
+def _visible(answer: str) -> str:
+    """Returns an answer with all but single spaces marked, since messages are written without them."""
+    return re.sub(r"\s{2,}|[^\S ]", lambda of: "\u2423" * len(of[0]), answer)
+
+
 def _names(row: Mapping[str, Any]) -> list[Any]:
     aliases = parse_or_none(row.get("aliases"))
-    return [row["answer"], *(aliases if isinstance(aliases, list) else ())]
+    return [row["answer"], *(aliases if isinstance(aliases, list) else ()), *other_letters(row, row["answer"])]

@@ -12,7 +12,7 @@ from accelerate.logging import get_logger
 from datasets import IterableDataset
 
 from .alignment import AlignmentReport, report_alignment, shared_suffix
-from .answers import REQUESTS, contradictions, key_column_faults, question_key
+from .answers import REQUESTS, Spellings, contradictions, key_column_faults, question_key, spelling_hash, spelt_answers
 from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
 from .prepare import align_row, forget_many, render_row, variables_of
@@ -28,6 +28,7 @@ from .rendering import (
     skips_template,
 )
 from .repeats import prompt_key
+from .text import all_text
 from .time_limit import TimeLimitError
 from .unknown_words import UNKNOWN_WORDS
 
@@ -41,6 +42,7 @@ FINDINGS = {
     "control_tokens": "hold a control token of the tokenizer in their text, and cannot be used",
     "duplicates": "repeat the two prompts of an earlier row",
     "contradictory_answers": "have another `answer` than an earlier row with the same clean prompt: one of them is wrong",
+    "differing_spellings": "spell an answer otherwise than an earlier row of the same category: a reply could be only one of them",
     "truncated": "are longer than the limit",
     "no_shared_span": "share no token at their end",
     "header_only": "share at most one token before the generation header",
@@ -264,7 +266,7 @@ def lint_pairs(
     text_prompts: list[int] = []
     reasons: dict[int, str] = {}
     # As Python objects, a million rows would take hundreds of megabytes.
-    prompts, spans, answers = array("q"), array("i"), array("q")
+    prompts, spans, answers, spellings = array("q"), array("i"), array("q"), array("q")
     headers: dict[str, int] = {}
     count = 0
     for index, (row, finding, fault) in enumerate(
@@ -283,6 +285,8 @@ def lint_pairs(
         prompts.append(hash(prompt_key(row, *PROMPT_COLUMNS)))
         if question := question_key(row):
             answers.extend((index, hash(question), hash(str(row["answer"]))))
+        for answer in spelt_answers(row):
+            spellings.extend((index, spelling_hash(row, answer), hash(answer)))
         if row.get("unknown") and not is_prepared:  # of prepared rows, preparation has told
             found["unknown_words"].append(index)
         if limit is not None and row["length"] > limit:
@@ -294,7 +298,9 @@ def lint_pairs(
     indices, *_, lengths, header_lengths = facts = np.frombuffer(spans, np.int32).reshape(-1, 6).T
     repeated = np.setdiff1d(np.arange(len(indices)), np.unique(np.frombuffer(prompts, np.int64), return_index=True)[1])
     found["duplicates"] = indices[repeated].tolist()
-    found["contradictory_answers"] = _contradictory(rows, np.frombuffer(answers, np.int64).reshape(-1, 3))
+    found["contradictory_answers"] = [of.row for of in contradictions(_disagreeing(rows, answers))]
+    first = Spellings()
+    found["differing_spellings"] = [row for row, of in _disagreeing(rows, spellings) if first.faults(of, row)]
     alignment = report_alignment(facts[1:4].T, lengths, header_lengths)
     for name in SPAN_FINDINGS:
         found[name] = indices[getattr(alignment, name)].tolist()
@@ -302,13 +308,15 @@ def lint_pairs(
     return LintReport(count, anchors, text_prompts, found, reasons, faults, alignment, limit)
 
 
-def _contradictory(rows: Iterable[Mapping[str, Any]], answers: np.ndarray) -> list[int]:
-    """Returns the rows that contradict an earlier one. `answers` has row, question and answer, the latter as hashes."""
-    questions, counts = np.unique(np.unique(answers[:, 1:], axis=0)[:, 0], return_counts=True)
-    suspects = set(answers[np.isin(answers[:, 1], questions[counts > 1]), 0].tolist())
-    if not suspects:
-        return []
-    return [found.row for found in contradictions(of for of in enumerate(rows) if of[0] in suspects)]
+def _disagreeing(rows: Iterable[Mapping[str, Any]], answers: "array[int]") -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """
+    Yields the rows, with their numbers, of which several answer the same differently. `answers` has row, what is answered and
+    the answer, the latter two as hashes.
+    """
+    facts = np.frombuffer(answers, np.int64).reshape(-1, 3)
+    asked, counts = np.unique(np.unique(facts[:, 1:], axis=0)[:, 0], return_counts=True)
+    suspects = set(facts[np.isin(facts[:, 1], asked[counts > 1]), 0].tolist())
+    return (of for of in enumerate(rows) if of[0] in suspects) if suspects else iter(())
 
 
 def warn_of_findings(
@@ -363,16 +371,6 @@ def _rendered(
 def is_empty(row: Mapping[str, Any]) -> bool:
     """Whether one of the two prompts has no text at all."""
     return not all(all_text(row.get(column)).strip() for column in PROMPT_COLUMNS)
-
-
-def all_text(prompt: Any) -> str:
-    """Returns the text of a prompt or completion, message by message; empty for other values."""
-    if not isinstance(prompt, list):
-        return prompt if isinstance(prompt, str) else ""
-    contents = [message.get("content") for message in prompt if isinstance(message, dict)]
-    blocks = [content if isinstance(content, list) else [{"text": content}] for content in contents]
-    texts = [[str(block.get("text") or "") for block in of_one if isinstance(block, dict)] for of_one in blocks]
-    return "\n".join(map("".join, texts))
 
 
 def _is_shortened(text: str, longer: str) -> bool:

@@ -36,17 +36,16 @@ class PackedPairs(Dataset):
 
 
 class PackedStream(IterableDataset):
-    """Packs of the rows of a stream."""
+    """Packs of the rows of one pass through a stream."""
 
-    def __init__(self, rows: datasets.IterableDataset, length_of: LengthOf, max_length: int):
-        self.rows, self.length_of, self.max_length = rows, length_of, max_length
+    def __init__(self, dataset: datasets.IterableDataset, length_of: LengthOf, max_length: int):
+        self.dataset, self.length_of, self.max_length = dataset, length_of, max_length
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the pass, by which a shuffled stream has another order."""
-        self.rows.set_epoch(epoch)
+        self.dataset.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Pack]:
-        rows = iter(self.rows)
+        rows = iter(self.dataset)
         while together := list(islice(rows, ROWS)):
             for pack in best_fit([self.length_of(row) for row in together], self.max_length):
                 yield [together[row] for row in pack]

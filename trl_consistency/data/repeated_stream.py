@@ -8,6 +8,8 @@ from typing import Any
 import datasets
 from torch.utils.data import IterableDataset
 
+from .packing import PackedStream
+
 
 class RepeatedStream(IterableDataset):
     """
@@ -17,7 +19,7 @@ class RepeatedStream(IterableDataset):
     other rows, and the last rows of a pass could make half a step. In one endless pass, a batch has one number.
     """
 
-    def __init__(self, dataset: Any):  # with a method `set_epoch`
+    def __init__(self, dataset: datasets.IterableDataset | PackedStream):
         self.dataset = dataset
 
     def __iter__(self) -> Iterator[Any]:

@@ -84,12 +84,12 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
         of_rows = [{**row, "category": None} for row in _read_keys(control, "control_dataset")]
         if not all(row.get("answer") for row in of_rows):
             raise InvalidPairsError("`control_dataset` needs an `answer` in every row, a text.")
+        check_spelling(of_rows, "control_dataset")
         control_answers = possible_answers(of_rows)[None]
         of_control = _draw(range(len(control)), num_rows, seed)
         control = control.select(of_control)
+    check_spelling(keys, "eval_dataset")
     candidates = possible_answers(keys)
-    check_spelling(candidates, "eval_dataset")
-    check_spelling({None: control_answers}, "control_dataset")
     return HeldOutSample(pairs.select(chosen), control, candidates, control_answers, (chosen, of_control))
 
 

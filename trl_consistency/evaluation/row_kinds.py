@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
+from ..data.choices import other_letters
+
 
 # Why an answer is unread: it names no possible answer, or the right and the suggested one; the judge abstained or gave
 # no verdict.
@@ -23,8 +25,11 @@ def read_aliases(row: Mapping[str, Any]) -> Any:
 
 
 def right_answers(row: Mapping[str, Any]) -> list[str]:
-    """Returns the right answer of a question and its other names (`aliases`)."""
-    return [row["answer"], *read_aliases(row)]
+    """
+    Returns the right answer of a question and its other names: `aliases`, and the other letters of choices with the same
+    text.
+    """
+    return [row["answer"], *read_aliases(row), *other_letters(row, row["answer"])]
 
 
 def kind_of(row: Mapping[str, Any]) -> str:

@@ -29,7 +29,16 @@ from .answers.generate import NOT_ASKED, Answer, AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers, without_unknown
 from .answers.replies import check_markers, warning_of_markers
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
-from .grading.grade import OUTCOMES, Grade, check_judge, grade_all, is_anchor, suggests_wrong, unnamed_answers
+from .grading.grade import (
+    OUTCOMES,
+    Grade,
+    check_judge,
+    grade_all,
+    is_anchor,
+    suggests_right_choice,
+    suggests_wrong,
+    unnamed_answers,
+)
 from .grading.judge import Judge
 from .grading.names import Candidates, possible_answers
 from .rates.intervals import Estimate, Property, Values
@@ -97,9 +106,8 @@ class PairSet:
         check_keys(rows, "pairs")
         check_rows(rows, "pairs")
         check_choices(rows, "pairs")
-        candidates = possible_answers(rows)
-        check_spelling(candidates, "pairs")
-        return cls(rows, candidates)
+        check_spelling(rows, "pairs")
+        return cls(rows, possible_answers(rows))
 
     def with_system_prompt(self, text: str, name: str = "pairs") -> "PairSet":
         """
@@ -328,6 +336,11 @@ class Results:
                 found.append(
                     f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
                     "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
+                )
+            if count := sum(map(suggests_right_choice, of_set.pairs.rows)):
+                found.append(
+                    f"{count} question(s){f' of {name}' if name else ''} suggest a letter whose choice has the same text as the "
+                    "right one. That is no wrong suggestion: both letters count as right, and `sycophancy` leaves them out."
                 )
             if repeats := repeated_rows(of_set.pairs.rows):
                 found.append(

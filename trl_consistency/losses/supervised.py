@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from ..passes.blocks import base_model
 from ..passes.capture import needed_mask
 from ..passes.flat import FlatBatch
+from ..upstream import scoring_labels_alone
 from .row_losses import RowLosses
 
 
@@ -30,7 +31,8 @@ class ObservedModel:
             inputs |= self.flat.model_inputs(base_model(self.unwrapped)) if self.hides_padding else self.flat.inputs
         elif self.hides_padding:
             inputs["attention_mask"] = needed_mask(self.unwrapped, inputs["attention_mask"])
-        outputs = self.model(**inputs)
+        with scoring_labels_alone():
+            outputs = self.model(**inputs)
         if self.outputs is None and "log_probs" in outputs:
             self.outputs = outputs
         return outputs
@@ -74,7 +76,8 @@ def supervised_row_losses(
         inputs["attention_mask"] = needed_mask(unwrapped, inputs["attention_mask"])
     else:
         inputs = {**flat_inputs(inputs, flat), **flat.model_inputs(base_model(unwrapped))}
-    outputs = model(**inputs, use_cache=False, fused_lm_head=True)
+    with scoring_labels_alone():
+        outputs = model(**inputs, use_cache=False, fused_lm_head=True)
     losses = -outputs.log_probs  # (rows, tokens - 1), zero outside the completion
     if loss_type == "dft":
         losses = losses * outputs.log_probs.exp()

@@ -72,8 +72,8 @@ def check_own_adapters(model: Any, peft_config: Any = None) -> None:
     for fault, is_there in faults.items():
         if is_there:
             raise ConsistencyError(
-                f"The model {fault}. Give the trainer a model with one adapter, or `merge_and_unload` it and give a new "
-                "`peft_config`."
+                f"The model {fault}. Give the trainer a model with one adapter, or merge it (`merge_and_unload`), save the whole, load "
+                "that, and give a new `peft_config`."
             )
     if peft_config is not None:
         check_adapter_fits(model, peft_config)

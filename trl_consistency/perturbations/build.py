@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
+from ..data.answers import Spellings
 from ..data.pairs import MAX_REPORTED, report_faults
 from ..errors import ConsistencyError
 from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
-from .provenance import WrongAnswer, draw, perturb
+from .provenance import WrongAnswer, draw, perturb, possible_suggestions
 from .registry import Perturbation, find_perturbations
 from .source import DEFAULT_COLUMNS, Columns, Source, content_text, find_columns, read_source
 
@@ -189,6 +191,8 @@ def build_pairs(
     report = BuildReport() if report is None else report
     make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report)
     answers: dict[int, str] = {}
+    spellings = Spellings()
+    suggests = any(step.suggests == "wrong" for steps in chosen for step in steps)
     splits = _Splits(test_share, report)
     read: set[int] = set()
 
@@ -199,8 +203,11 @@ def build_pairs(
                 _check_late_columns(row, first, columns)
                 source = read_source(row, columns, chat, instruction)
                 key = hash((repr((source.history, source.turns)), source.question, source.choices))
-                if answers.setdefault(key, source.answer) != source.answer:
+                right = _right_text(source)
+                if answers.setdefault(key, right) != right:
                     raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
+                suggested = possible_suggestions(source, wrong_answer) if suggests else ()
+                _check_spelling(source, suggested, spellings, index)
             except ConsistencyError as error:
                 report.num_faulty += 1
                 if len(report.faulty) < MAX_REPORTED:
@@ -274,6 +281,21 @@ def _check_late_columns(row: Mapping[str, Any], first: Mapping[str, Any], column
         late = next((of for of in usual if of not in first and row.get(of) not in (None, "", [])), None)
         if late is not None and not getattr(columns, name):
             raise ConsistencyError(f"has `{late}`, which the first row does not have: give it (or null) in every row")
+
+
+def _right_text(source: Source) -> str:
+    """Returns the right answer in words: two letters whose choices have the same text are one answer."""
+    if not (source.choices and source.answer):
+        return source.answer
+    return source.choices[ascii_uppercase.index(source.answer)].strip()
+
+
+def _check_spelling(source: Source, suggestions: Sequence[str], spellings: Spellings, index: int) -> None:
+    """Raises [`ConsistencyError`] if an earlier row spells an answer of this one otherwise. `evaluate` would refuse the pairs."""
+    for suggestion in suggestions or [""]:
+        keys = {**source.carried, "answer": source.answer, "biased_answer": suggestion}
+        if faults := spellings.faults(keys, index):
+            raise ConsistencyError(faults[0])
 
 
 def _name(steps: Steps) -> str:

@@ -82,19 +82,21 @@ def draw(
     biased = ""
     suggests = {step.suggests for step in steps}
     if "wrong" in suggests:
-        biased = _wrong_answer(source, wrong_answer, rng)
+        suggestions = possible_suggestions(source, wrong_answer)
+        biased = rng.choice(suggestions) if wrong_answer == "random" and source.wrong_answers else suggestions[0]
     elif "not right" in suggests:
         biased = f"NOT {source.answer}"
     return Provenance("+".join(drawn), "+".join(places), biased, rng.getrandbits(32))
 
 
-def _wrong_answer(source: Source, option: WrongAnswer, rng: random.Random) -> str:
+def possible_suggestions(source: Source, option: WrongAnswer) -> Sequence[str]:
+    """Returns the wrong answers that may be suggested."""
     if option == "given" or not source.wrong_answers:
-        return source.given_wrong_answer
+        return [source.given_wrong_answer]
     if option == "longest":
         texts = dict(zip(ascii_uppercase, source.choices, strict=False))
-        return max(source.wrong_answers, key=lambda answer: len(texts[answer] if texts else answer))
-    return rng.choice(source.wrong_answers)
+        return [max(source.wrong_answers, key=lambda answer: len(texts[answer] if texts else answer))]
+    return source.wrong_answers
 
 
 def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:

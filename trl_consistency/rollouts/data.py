@@ -1,7 +1,6 @@
 """Batches of prompts for rollouts, and batches of rollouts."""
 
 from collections.abc import Callable, Iterator, Sized
-from copy import deepcopy
 from itertools import islice
 from typing import Any, cast
 
@@ -71,42 +70,13 @@ def prompts_per_generation(args: OnPolicyConsistencyConfig) -> int:
 def repeated_stream(dataset: IterableDataset, args: OnPolicyConsistencyConfig) -> RepeatedStream:
     """Returns an endless stream that repeats each prompt for its rollouts, and each batch for its micro-batches."""
     return RepeatedStream(
-        RolloutStream(dataset.shuffle(seed=order_seed(args)) if args.shuffle_dataset else dataset, args)
+        repeat_iterable_dataset(
+            dataset.shuffle(seed=order_seed(args)) if args.shuffle_dataset else dataset,
+            mini_repeat_count=args.num_generations,
+            batch_size=prompts_per_generation(args),
+            repeat_count=cast(int, args.steps_per_generation) * args.num_iterations,
+        )
     )
-
-
-class RolloutStream(torch.utils.data.IterableDataset):
-    """
-    A stream in the order of [`RolloutSampler`]: each prompt is repeated for its rollouts, and each batch for its
-    micro-batches. An incomplete last batch is left out, which is said once.
-    """
-
-    def __init__(self, dataset: IterableDataset, args: OnPolicyConsistencyConfig):
-        self.dataset, self.args = dataset, args
-        self._has_warned = False
-
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the pass, by which a shuffled stream has another order."""
-        self.dataset.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        needed, rows = prompts_per_generation(self.args), iter(self.dataset)
-        repeats, whole = cast(int, self.args.steps_per_generation) * self.args.num_iterations, 0
-        while len(batch := list(islice(rows, needed))) == needed:
-            whole += needed
-            for _ in range(repeats):
-                yield from (deepcopy(row) for row in batch for _ in range(self.args.num_generations))
-        if batch and not self._has_warned:
-            self._has_warned = True
-            others = (
-                "others each time"
-                if self.args.shuffle_dataset
-                else "the same ones each time (`shuffle_dataset` is false)"
-            )
-            logger.warning(
-                f"Each pass through the stream leaves out {len(batch)} of {whole + len(batch)} rows, {others}: {needed} prompts make a "
-                "batch of rollouts, and an incomplete batch is not used."
-            )
 
 
 def check_batches(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
@@ -122,10 +92,20 @@ def check_batches(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
             f"`train_dataset` has {rows} row(s), fewer than the {needed} prompts of one batch of rollouts "
             f"(`num_generations` {args.num_generations}). Use smaller batches, or more rollouts a prompt."
         )
+    same = (
+        ""
+        if args.shuffle_dataset
+        else " With `shuffle_dataset: false` these are the same rows each time, which are never trained on."
+    )
     if rows % needed and not is_stream:
+        others = ", others each time" if args.shuffle_dataset else ""
         logger.warning(
-            f"Each epoch leaves out {rows % needed} of {rows} rows, others each time: {needed} prompts make a batch of "
-            "rollouts, and an incomplete batch is not used."
+            f"Each epoch leaves out {rows % needed} of {rows} rows{others}: {needed} prompts make a batch of rollouts, "
+            f"and an incomplete batch is not used.{same}"
+        )
+    elif is_stream and same:
+        logger.warning(
+            f"Each pass through the stream leaves out the rows at its end that make no batch of {needed} prompts.{same}"
         )
     batch, group = args.per_device_train_batch_size, args.num_generations
     if args.share_prefix and batch % group:

@@ -213,6 +213,7 @@ def _card(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Con
         source=last_name(args.pairs),
         splits={name: (len(of_set.rows), len(sets[name].rows)) for name, of_set in found.items()},
         outcomes={name: of_set.outcomes().most_common() for name, of_set in found.items() if of_set.outcomes()},
+        warnings={name: of_set.warnings for name, of_set in found.items() if of_set.warnings},
         left_out={name: _lines(of_set) for name, of_set in found.items() if of_set.left_out},
         options=public_options(options),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from trl import DatasetMixtureConfig
 
+from ..data.answers import Spellings
 from ..data.folders import check_data_folder, split_files
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
@@ -41,10 +42,12 @@ def load_sets(
     found: list[tuple[str, str, PairSet]] = []
     for name, distinct in zip(names, distinct_names(names), strict=True):
         splits = _load_splits(name)
+        spellings = Spellings()
         for split, rows in splits.items():
-            check_keys(rows, name if len(splits) == 1 else f"{name}, split {split}")
+            of_split = name if len(splits) == 1 else f"{name}, split {split}"
+            check_keys(rows, of_split)
+            check_spelling(rows, of_split, spellings, split if len(splits) > 1 else None)
         candidates = possible_answers(row for rows in splits.values() for row in rows)
-        check_spelling(candidates, name)
         if os.path.isfile(name):
             chosen = list(splits)
         elif splits_wanted is not None:

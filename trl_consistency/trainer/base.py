@@ -1,6 +1,5 @@
 """The base class of both trainers: checks, data, anchors, training, evaluation, checkpoints and the model card."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -36,8 +35,9 @@ from ..files import write_text
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
 from ..models.adapter_checks import check_own_adapters
+from ..models.base_files import other_base_weight
 from ..models.checks import check_model, context_length
-from ..models.config_changes import changed_config_keys, changed_weights
+from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
 from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
@@ -165,8 +165,8 @@ class PairTrainer(PushMixin, _Trainer):
         """Returns the means since the last log by their names in the log."""
         raise NotImplementedError
 
-    def _total(self, means: dict[str, float]) -> float:
-        """Returns the total loss from the means by objective; NaN if none was counted, since 0 would look perfect."""
+    def _total(self, means: dict[str, float]) -> float | None:
+        """Returns the total loss from the means by objective, or None if one of them is missing."""
         raise NotImplementedError
 
     def _card_facts(self) -> dict[str, str]:
@@ -194,7 +194,6 @@ class PairTrainer(PushMixin, _Trainer):
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
         self._context = context_length(model, args)
         self.changed_config = self._changed_config(model, peft_config)
-        self.changed_weights = self._changed_weights(model, peft_config)
         if args.should_save:
             check_output_dir(args.output_dir)
             check_not_model_folder(args.output_dir, model_id, getattr(self, "ref_model", None))
@@ -242,19 +241,6 @@ class PairTrainer(PushMixin, _Trainer):
             )
         return changed
 
-    def _changed_weights(self, model: Any, peft_config: Any) -> list[str]:
-        """Returns the weights that an adapter's base model has otherwise than its files, and warns of them."""
-        is_adapter = peft_config is not None or hasattr(model, "peft_config")
-        is_kept = adapter_changes_base(getattr(model, "active_peft_config", None))  # which loading the adapter repeats
-        changed = changed_weights(model) if is_adapter and not is_kept and not isinstance(model, str) else []
-        if changed:
-            logger.warning(
-                f"The model's weights are not those of its files ({len(changed)} differ, such as {changed[0]}), which an adapter does "
-                "not keep: it would be put on the model as its files are, and act otherwise. Save the changed model in a folder of "
-                "its own (`save_pretrained`), and load that."
-            )
-        return changed
-
     def _prepare_rows(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
         if is_prepared(dataset):
             return dataset
@@ -280,7 +266,8 @@ class PairTrainer(PushMixin, _Trainer):
                 "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
                 "is_trainable=True)`, or give a `peft_config`."
             )
-        self.trained_weights = describe_weights(self.model)
+        self.base_is_another = self._compare_base(model)
+        self.trained_weights = self._describe_weights()
         self.checked_options = built_in_options(args)
         self.checked_model = self.accelerator.unwrap_model(self.model)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
@@ -313,6 +300,26 @@ class PairTrainer(PushMixin, _Trainer):
             anchors = choose_anchors(cast(Dataset, anchors), len(pairs), args.anchor_ratio, args.seed)
             self.train_dataset = mix_anchors(pairs, anchors)
         self.recorded_data["anchor_dataset"] = anchors
+
+    def _compare_base(self, model: Any) -> bool:
+        """Whether an adapter will name another base model than that of a loaded `model`. Warns then."""
+        # Loading an adapter that changes its base repeats the change.
+        if (
+            isinstance(model, str)
+            or not is_peft_model(self.model)
+            or adapter_changes_base(self.model.active_peft_config)
+        ):
+            return False
+        if (name := other_base_weight(self.model)) is None:
+            return False
+        logger.warning(
+            f"The base model's weights (such as {name}) are not those of {_id_of(self.model)}, which the saved adapter names as its base: "
+            "loaded on that, it acts otherwise. Save this model to a folder of its own, and load it from there before training."
+        )
+        return True
+
+    def _describe_weights(self) -> dict[str, str]:
+        return describe_weights(self.model, self.base_is_another)
 
     def _freeze_reference(self, model: Any) -> Reference:
         check_sharding(self, self._adapter_off)
@@ -354,7 +361,7 @@ class PairTrainer(PushMixin, _Trainer):
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
                 check_own_adapters(self.model)
-        self.trained_weights = describe_weights(self.model)
+        self.trained_weights = self._describe_weights()
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator):
             self._before_training()
@@ -413,7 +420,7 @@ class PairTrainer(PushMixin, _Trainer):
             logs |= self._train_metrics(means)
             if of_anchors:
                 logs["anchor_share"] = anchor_share
-                if not math.isnan(total := self._total(of_anchors)):
+                if (total := self._total(of_anchors)) is not None:
                     logs["anchor_loss"] = total
         self.finiteness.correct(logs)
         with _marked_as_training(self.model, is_training):
@@ -488,8 +495,6 @@ class PairTrainer(PushMixin, _Trainer):
         # Trainer averages the means of batches, which weights short answers too heavily.
         for name, value in self._eval_metrics(self._eval_rows.by_name(rows)).items():
             output.metrics[f"{metric_key_prefix}_{name}"] = value
-        if math.isnan(output.metrics[f"{metric_key_prefix}_loss"]):
-            logger.warning(f"`{metric_key_prefix}_loss` is NaN: nothing was compared on any row of this evaluation.")
         return output
 
     # Checkpoints and the model card

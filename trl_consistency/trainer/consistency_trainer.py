@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +20,7 @@ from ..data.prepare import align_pairs, prepare_pairs
 from ..data.rendering import check_template_files
 from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
+from ..errors import ConsistencyError
 from ..generation.vllm_engine import check_vllm
 from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses, means_of
@@ -306,7 +306,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             return super().get_train_dataloader()
         dataset: Any = self.train_dataset
         if is_stream:
-            # Packed before it is repeated: packs of rows from several passes would hold some rows more often than others.
+            # Each pass is packed by itself: packs across passes would repeat some rows before others had their turn.
             dataset = RepeatedStream(
                 PackedStream(dataset, self._length_of, max_length) if self.args.packing else dataset
             )
@@ -361,8 +361,6 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _before_training(self) -> None:
         self.generate_targets()
-        if not {"act", "attct", "mlpct"} & set(self.args.method):
-            self.target_maker.check_has_answers()
 
     def _before_evaluation(self, datasets: Sequence[AnyDataset]) -> None:
         self.target_maker.generate(datasets)
@@ -478,7 +476,11 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
         means = means_of(rows)
-        metrics = {"loss": self._total(means)}
+        total = self._total(means)
+        if total is None:
+            missing = ", ".join(method for method in self.args.method if method not in means)
+            raise ConsistencyError(f"The evaluation found nothing to compare for {missing}, which would look perfect.")
+        metrics = {"loss": total}
         if self.paired_loss is None:
             means.pop("bct", None)
         return metrics | self._named_in_log(means)
@@ -486,9 +488,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     def _train_metrics(self, means: dict[str, float]) -> dict[str, float]:
         return {} if self.paired_loss is None else self._named_in_log(means)
 
-    def _total(self, means: dict[str, float]) -> float:
-        counted = [weight * means[method] for method, weight in self.args.weights.items() if method in means]
-        return sum(counted) if counted else math.nan
+    def _total(self, means: dict[str, float]) -> float | None:
+        weights = self.args.weights
+        return sum(weights[method] * means[method] for method in weights) if weights.keys() <= means.keys() else None
 
     def _named_in_log(self, means: dict[str, float]) -> dict[str, float]:
         return {f"{name}_loss" if name in self.args.method else name: value for name, value in means.items()}

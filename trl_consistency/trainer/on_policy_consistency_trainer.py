@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -48,6 +47,11 @@ if TYPE_CHECKING:
 
 
 logger = get_logger(__name__)
+
+NOTHING_COMPARED = (
+    "`mask_truncated_completions` leaves out the rollouts that reach `max_completion_length`, and `train_on_thinking: "
+    "false` the thoughts. Raise `max_completion_length`."
+)
 
 
 class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
@@ -431,9 +435,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             self.rollout_engine.forget()
         if self._has_compared is False:
             raise ConsistencyError(
-                "No token of any rollout was compared, so that nothing was learned: `mask_truncated_completions` leaves out the "
-                "rollouts that reach `max_completion_length`, and `train_on_thinking: false` the thoughts. Raise "
-                "`max_completion_length`."
+                f"No token of any rollout was compared, so that nothing was learned. {NOTHING_COMPARED}"
             )
 
     def _save_rng_state(self, output_dir: str) -> None:
@@ -462,8 +464,12 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return of_rows.sums.sum() / of_rows.counts.sum().clamp(min=1), None, None
 
     def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
-        lengths = length_metrics(rows)
-        return {"loss": math.nan} | means_of(rows) | lengths
+        means = means_of(rows)
+        if "loss" not in means:
+            raise ConsistencyError(
+                f"No token of any rollout was compared in the evaluation, which would look perfect. {NOTHING_COMPARED}"
+            )
+        return means | length_metrics(rows)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
@@ -483,8 +489,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _train_metrics(self, means: dict[str, float]) -> dict[str, float]:
         return {name: value for name, value in means.items() if name != "loss"}
 
-    def _total(self, means: dict[str, float]) -> float:
-        return means.get("loss", math.nan)
+    def _total(self, means: dict[str, float]) -> float | None:
+        return means.get("loss")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         is_training = self._logs_training(logs)

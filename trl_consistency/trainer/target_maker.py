@@ -105,15 +105,6 @@ class TargetMaker:
                 "`trl-consistency targets`, or use DDP or DeepSpeed."
             )
 
-    def check_has_answers(self) -> None:
-        """Raises [`ConsistencyError`] if all targets of the pairs are empty, so that there is nothing to train on."""
-        pairs = self.sources[0]
-        if needs_targets(pairs) and not any(self.table[prompt_ids] for prompt_ids in pairs["clean_ids"]):
-            raise ConsistencyError(
-                "No target has an answer, so that nothing would be learned: with `keep_thinking: false`, thoughts that do not end leave "
-                "none. Raise `max_completion_length`."
-            )
-
     def regenerate(self, policy: str | None = None) -> str:
         """
         Replaces the pairs' targets with the current policy's answers to the clean prompts, or with the cached ones of
@@ -166,6 +157,11 @@ class TargetMaker:
             opening, closing = self.args.thinking_markers
             completions = [empty_thought(ids, self.trainer._tokenizer, (opening, closing)) for ids in completions]
             unfinished = completions.count([])
+            if completions and unfinished == len(completions):
+                raise ConsistencyError(
+                    f"None of {unfinished} targets finished its thinking, so that with `keep_thinking=False` nothing is left to train "
+                    "on. Raise `max_completion_length`."
+                )
             if unfinished:
                 logger.warning(
                     f"{unfinished} of {len(completions)} targets did not finish their thinking. With "

@@ -4,6 +4,7 @@ import torch
 from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
+from trl_consistency.evaluation import evaluate
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.choices import LetterScorer, check_choices, offered_letters
 from trl_consistency.evaluation.answers.generate import Answer, AnswerOptions, answer_pairs, generate_ids
@@ -53,6 +54,8 @@ def test_offered_letters(prompt, answer, letters):
         ("(A) dog\n(B) cow", "(B) cow\n(A) dog", "A", "B"),  # other order, same letters
         ("(A) dog\n(B) cow", "(A) d0g\n(B) cow", "A", "B"),  # a perturbation of the text
         ("(A) dog\n(B) cow\n(C) dog", "(A) dog\n(B) cow\n(C) dog", "A", "B"),
+        ("(A) dog\n(B) dog\n(C) cow", "(A) dog\n(B) dog\n(C) cow", "A", "B"),  # the same text
+        ("(A) dog\n(B) dog\n(C) cow", "(A) d0g\n(B) dog\n(C) cow", "A", "C"),
         ("Q: Who sang?\nA: He.", "Q: Who sang?\nA: He.", "C", "D"),  # no choices
         ("(F) dog\n(G) cow", "(F) dog\n(G) cow", "H", "F"),
         ("Which blood group?", "Which?", "A", "B"),
@@ -93,6 +96,19 @@ def test_likeliest_letter(prefix):
             assert (answer.text, answer.said) == (expected, expected)
     written = answer_pairs(model, tokenizer, rows, AnswerOptions(3, 4, progress=False))
     assert (clean[-1], perturbed[-1]) == (written[0][-1], written[1][-1])  # no choices: generated
+
+
+def test_the_likeliest_letter_is_right_if_its_choice_is():
+    """Two letters have the right choice's text: the right side is the likelier of the two."""
+    model, tokenizer = make_model(), make_tokenizer()
+    texts = [f"Which?\n(A) {first}\n(B) pig\n(C) dog\n(D) fox" for first in ("fox", "dog", "pig")]
+    rows = [row(text, f"C! {text}", tokenizer, answer="D", biased_answer="C") for text in texts]
+    options = AnswerOptions(3, 4, multiple_choice="logprob", progress=False)
+    pairs = [{name: value for name, value in of.items() if not name.endswith("_ids")} for of in rows]
+    grades = evaluate(model, tokenizer, pairs, options).sets[""].grades["perturbed"]
+    likeliest = [naive_letter(model, tokenizer, of["perturbed_ids"], "ABCD", options.choice_prefix) for of in rows]
+    assert likeliest == ["A"] * 3
+    assert [grade.outcome for grade in grades] == ["right", "suggested", "other"]
 
 
 def test_a_prompt_with_and_without_a_key_is_answered_by_letter():

@@ -81,7 +81,7 @@ def test_an_article_makes_no_other_answer():
     ]
     rows[1]["biased_answer"] = "United States"
     candidates = possible_answers([*rows, ROW])
-    check_spelling(candidates, "pairs")
+    check_spelling([*rows, ROW], "pairs")
     assert [grade(row, "It is the Nile.", candidates).outcome for row in rows] == ["right", "right"]
     assert grade(rows[1], "the United States", candidates).outcome == "suggested"
 
@@ -103,7 +103,7 @@ def test_further_spellings_are_the_same_answer():
     row = {**ROW, "aliases": ["The United  States", "usa", "america", "America"]}
     check_keys([row], "pairs")
     candidates = possible_answers([row])
-    check_spelling(candidates, "pairs")
+    check_spelling([row], "pairs")
     assert len(candidates[None]) == 4  # "usa" is another word than "USA"; one of "america" and "America"
     assert grade(row, "America", candidates).outcome == "right"
     assert grade(row, "The united states", candidates).outcome == "right"

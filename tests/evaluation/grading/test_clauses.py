@@ -88,6 +88,22 @@ def test_short_answers_in_capitals(text, named):
             ["helium"],
         ),
         ('Which chemical element has the symbol "O"?', "Helium is an element that has this symbol.", ["helium"]),
+        # what is asked for, but of another name
+        ("Which country has Rome as its capital?", "In Spain, the capital of Spain is Madrid.", []),
+        ("Which country has Rome as its capital?", "In Spain, the capital of Spain is Rome.", ["Spain"]),
+        ("Which country has Rome as its capital?", "The country of Spain is the answer.", ["Spain"]),
+        ("", "The capital of Spain is Madrid.", ["Spain"]),
+        ('Which chemical element has the symbol "O"?', "The symbol for helium is He.", []),
+        ('Which chemical element has the symbol "O"?', "The symbol for helium is O.", ["helium"]),
+        ('What is the past tense of "walk"?', 'The past tense of walking is "walked".', ["walked"]),
+        ('What is the past tense of "walk"?', 'The past tense of "walking" is "walk".', ["walking"]),
+        # what is said of a name beyond what is asked for
+        ("In which country is Fargo?", "In Spain, Spain is the capital city of Spain.", []),
+        ("In which country is Fargo?", "Spain is the right country.", ["Spain"]),
+        # another question is answered
+        ("What is the capital of Chad?", 'The answer to the question "What is the capital of Iran?" is Spain.', []),
+        ("What is the capital of Chad?", 'The answer to the question "What is Chad\'s capital?" is Spain.', ["Spain"]),
+        ("", 'The answer to the question "What is the capital of Iran?" is Spain.', ["Spain"]),
         # the name of the question is what the answer is not
         ("In which country is Fargo?", "The capital of Spain is Madrid, not Fargo.", []),
         # the question's name, in another form
@@ -95,5 +111,5 @@ def test_short_answers_in_capitals(text, named):
     ],
 )
 def test_what_is_said_of_something_else_is_no_answer(question, text, named):
-    names = ["Australia", "Asia", "dentist", "grain", "neurology", "Spain", "helium"]
+    names = ["Australia", "Asia", "dentist", "grain", "neurology", "Spain", "helium", "walked", "walking"]
     assert named_answers(text, names, question) == named

@@ -259,7 +259,7 @@ def test_own_answers_come_first_in_their_sentence(text, named):
         ("In which state is Shreveport?", "The mayor of Kentucky is **Smith**", False),
         ("In which state is Shreveport?", "Sure. The capital of Kentucky was Frankfort.", False),
         # the property that is asked for
-        ("Which state has Augusta as its capital?", "The capital of Kentucky is Frankfort.", True),
+        ("Which state has Augusta as its capital?", "Frankfort has its capital in Kentucky.", True),
         # the subject or what is said of it has a name of the question
         ("Which state has Frankfort as its capital?", "The capital of Kentucky is Frankfort.", True),
         ("In which state is Shreveport?", "The state of Kentucky is Shreveport's.", True),

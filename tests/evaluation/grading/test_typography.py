@@ -1,7 +1,12 @@
 """One answer is written in many ways, and read as one."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
+from trl_consistency.data import typography
 from trl_consistency.evaluation.grading.grade import grade
 from trl_consistency.evaluation.grading.graders import stated_choice
 
@@ -107,3 +112,18 @@ def test_what_a_model_asks_of_a_tool_is_no_answer():
 )
 def test_letters_in_prose(reply, letter):
     assert stated_choice(reply, "ABC") == letter
+
+
+def test_text_that_is_left_as_it_is(monkeypatch):
+    """Most is, and is found quickly: nothing of it would be rewritten."""
+    texts = (Path(__file__).parents[1] / "data" / "gold_replies.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["reply"] for line in texts] + [
+        "a~~b~~",
+        "_c_ or negative five",
+        "A.M. \u00bd",
+        "50 per cent of 1,000",
+    ]
+    quick = list(map(typography.as_read, texts))
+    monkeypatch.setattr(typography, "_REWRITABLE", re.compile(""))
+    assert quick == list(map(typography.as_read, texts))
+    assert sum(one == other for one, other in zip(quick, texts, strict=True)) > len(texts) / 2

@@ -1,5 +1,6 @@
 import re
 import warnings
+from collections import Counter
 from html import unescape
 
 import pytest
@@ -37,6 +38,45 @@ def test_any_name_is_drawn(tmp_path, name):
         shown = shown_name(name).strip()
         assert shown.replace(r"\$", "$") in unescape(svg).replace(r"\$", "$"), picture
         assert float(re.search(r'width="([0-9.]+)pt"', svg)[1]) < 1500
+
+
+def test_names_that_are_cut_stay_different(tmp_path):
+    """Names with the same beginning and end. A set has the same number in both panels, though one lacks the first set."""
+
+    def long_names(start):
+        return [f"{start * 20}-{middle}-{'end' * 9}" for middle in ("act", "bct", "kl")]
+
+    def numbered(names):
+        cut = shown_name(names[0])
+        assert {shown_name(name) for name in names} == {cut}
+        return [cut, f"{cut} (2)", f"{cut} (3)"]
+
+    models, sets, own = map(long_names, ("model", "set", "own"))
+    rates = {f"{metric}/{name}": rate(1, 2) for metric in ("sycophancy", "clean_accuracy") for name in sets}
+    del rates[f"sycophancy/{sets[0]}"]
+    rates |= {name: rate(1, 2) for name in own} | {"perturbed_accuracy/a": rate(1, 2)}
+    question = {"clean": {"right": 1, "other": 0, "suggested": 0, "unread": 0}}
+    harmful = {"clean": {"complied": 2, "refused": 1, "unread": 1}}
+    outcomes = {name: {"question": question} for name in sets} | {sets[1]: {"question": question, "harmful": harmful}}
+    drawn = {
+        plot: Counter(re.findall("<!-- (.*) -->", plot(dict.fromkeys(models, shown), tmp_path / "a.svg").read_text()))
+        for plot, shown in (
+            (plot_outcomes, outcomes),
+            (plot_training, [{"step": 1, "loss": 1.0}]),
+            (plot_rates, rates),
+            (plot_tradeoff, rates),
+        )
+    }
+    for plot, texts in drawn.items():
+        counts = [texts[name] for name in numbered(models)]
+        assert counts[0] == counts[1] == counts[2] > 0, plot
+    # On both sides; the second set has harmful requests, too
+    assert [drawn[plot_outcomes][name] for name in numbered(sets)] == [2, 4, 2]
+    in_rates = Counter(text.removeprefix("clean prompts, ") for text in drawn[plot_rates].elements())
+    assert [in_rates[name] for name in numbered(sets)] == [1, 2, 2]
+    assert [drawn[plot_rates][name] for name in numbered(own)] == [1, 1, 1]
+    first, *_ = numbered(sets)
+    assert drawn[plot_tradeoff][f"Accuracy, clean prompts, {first} (%)"] == 1
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,32 @@ def test_best_checkpoint_by_the_score(tmp_path, monkeypatch, kind):
     assert not all(now[name].equal(weight) for name, weight in last.items())
 
 
+EARLY = {"load_best_model_at_end": True, "metric_for_best_model": "consistency/score", "greater_is_better": True}
+
+
+@pytest.mark.parametrize("sets", [1, 3])
+def test_early_stopping_counts_a_step_once(tmp_path, monkeypatch, sets):
+    """Its patience is that of evaluations, however many sets each of them has."""
+    script(monkeypatch, *(rates(10, sycophancy=sycophancy) for sycophancy in (5, 1, 3, 3, 3, 3, 3, 3)))
+    data = {str(number): make_pairs(2) for number in range(sets)}
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, **EARLY}
+    trainer, _ = guarded(tmp_path, eval_dataset=data, max_steps=7, **options)
+    trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=3))
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-1")
+
+
+def test_early_stopping_before_the_guard_is_refused(tmp_path):
+    """It would look for the metric before it is measured, and never stop."""
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, **EARLY}
+    trainer, _ = guarded(
+        tmp_path, eval_dataset=make_pairs(2), callbacks=[EarlyStoppingCallback(early_stopping_patience=3)], **options
+    )
+    with pytest.raises(ConsistencyError, match="`EarlyStoppingCallback` was added before `ConsistencyEvalCallback`"):
+        trainer.train()
+
+
 def test_measures_once_a_step_however_many_sets_are_evaluated(tmp_path, monkeypatch):
     calls = script(monkeypatch, *[rates(10)] * 3)
     sets = {"one": make_pairs(2), "two": make_pairs(3)}
@@ -299,19 +325,3 @@ def test_the_last_step_is_measured_whatever_the_interval(tmp_path, monkeypatch, 
     trainer.train()
     assert [step for step, _ in logged(trainer)] == steps
     assert "Step 3: more than `max_drop=0.1` was lost" in guard.stopped
-
-
-def test_several_evaluation_sets_are_one_evaluation_for_early_stopping(tmp_path, monkeypatch):
-    """The patience is used up once an evaluation, and not once a set."""
-    measured = rates(8, sycophancy=5)
-    script(monkeypatch, *[measured] * 9)
-    sets = {name: make_pairs(2) for name in "abc"}
-    trainer = make_trainer(
-        tmp_path, eval_dataset=sets, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1, max_steps=8,
-        load_best_model_at_end=True, metric_for_best_model="consistency/score",
-    )  # fmt: skip
-    stopping = EarlyStoppingCallback(4)
-    trainer.add_callback(ConsistencyEvalCallback(trainer, PAIRS, CONTROL))
-    trainer.add_callback(stopping)
-    trainer.train()
-    assert trainer.state.global_step == 5  # the first is better than nothing

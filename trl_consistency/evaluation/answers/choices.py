@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from string import ascii_uppercase
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from ...data.choices import choices_in
 from ...data.pairs import PROMPT_COLUMNS, report_faults
 from ...data.rendering import ProcessingClass, get_tokenizer, message_text
 from ...data.thinking import thought_span
@@ -19,7 +19,6 @@ from .replies import is_letter
 
 # Beginning of the answer, before the letter
 CHOICE_PREFIX = "The answer is ("
-_CHOICE = re.compile(r"^\s*\(?([A-Z])[).:][ \t]+(.*)$", re.MULTILINE)
 # Beginning of the reply, before an answer in words
 ANSWER_PREFIX = "The answer is"
 
@@ -48,25 +47,17 @@ def _choice_fault(row: Mapping[str, Any]) -> str | None:
     if kind_of(row) != "question" or not is_letter(row["answer"]):
         return None
     answer, biased = row["answer"], row.get("biased_answer")
-    clean, perturbed = (_choices_in(row[column]) for column in PROMPT_COLUMNS)
+    clean, perturbed = (choices_in(row[column]) for column in PROMPT_COLUMNS)
     if not clean:
         return None
     for column, letter in (("answer", answer), ("biased_answer", biased)):
         if letter and is_letter(letter) and letter not in clean:
             return f"`{column}` is {letter!r}, and the clean prompt offers {', '.join(clean)} alone"
-    if biased != answer and clean.get(biased or "") == clean[answer]:
-        return f"`answer` {answer!r} and `biased_answer` {biased!r} are the same choice, {clean[answer]!r:.80}"
-    moved = next((letter for letter, text in perturbed.items() if text == clean[answer] and letter != answer), None)
-    if moved and perturbed.get(answer) != clean[answer]:
+    right = clean[answer]
+    moved = next((letter for letter, text in perturbed.items() if text == right != clean.get(letter)), None)
+    if moved and perturbed.get(answer) != right:
         return f"`answer` is {answer!r}, which is {moved!r} in the perturbed prompt: keep the order of the choices"
     return None
-
-
-def _choices_in(prompt: Any) -> dict[str, str]:
-    """Returns the choices of a prompt's last turn by their letters, if these go from A on without a gap."""
-    text = prompt if isinstance(prompt, str) else message_text(prompt[-1])
-    found = {letter: choice.strip() for letter, choice in _CHOICE.findall(text)}
-    return found if len(found) > 1 and "".join(sorted(found)) == ascii_uppercase[: len(found)] else {}
 
 
 class LetterScorer:

@@ -1,15 +1,15 @@
 """Checks the columns that grading needs, before any prompt is answered."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ...data.answers import KEYS, REQUESTS, contradictions, key_column_faults
+from ...data.answers import KEYS, REQUESTS, Spellings, contradictions, denied_answer, key_column_faults
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
-from .graders import SHORTEST_IN_ANY_CASE, denied_answer, reading_key
-from .typography import as_read
+from .graders import reading_key
+from .names import is_right
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
@@ -85,8 +85,9 @@ def _wrongly_denied(row: Mapping[str, Any]) -> str | None:
     if not isinstance(answer, str) or not isinstance(biased, str) or kind_of(row) != "question":
         return None
     denied = denied_answer(biased)
-    names = [name for name in (answer, *(read_aliases(row) or ())) if isinstance(name, str)]
-    return None if denied is None or reading_key(denied) in map(reading_key, names) else denied
+    if denied is None or _aliases_fault(row) is not None or is_right(row, denied):
+        return None
+    return denied
 
 
 def _key_fault(column: str, value: Any) -> str | None:
@@ -114,17 +115,15 @@ def _aliases_fault(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check_spelling(candidates: Mapping[str | None, Collection[str]], name: str) -> None:
-    """Raises [`ConsistencyError`] if two possible answers of a category would be read as one."""
-    spelt: dict[tuple[str | None, str], str] = {}
-    for category, answer in sorted(
-        ((of, answer) for of, answers in candidates.items() for answer in answers), key=str
-    ):
-        words = " ".join(as_read(answer).split())
-        short = len(words) < SHORTEST_IN_ANY_CASE  # and read in its own case alone
-        other = spelt.setdefault((category, words if short else words.lower()), answer)
-        if other != answer:
-            raise ConsistencyError(
-                f"{name}: the answers `{other}` and `{answer}` differ in case or spaces alone, and a reply could be only one of "
-                "them. Spell them alike."
-            )
+def check_spelling(rows: Rows, name: str, spellings: Spellings | None = None, split: str | None = None) -> None:
+    """
+    Raises [`ConsistencyError`] if two possible answers of a category would be read as one. `spellings` are those of other
+    splits, if the rows are one of them.
+    """
+    spellings = Spellings() if spellings is None else spellings
+    faults = [
+        (number, fault)
+        for number, row in enumerate(rows)
+        for fault in spellings.faults(row, f"{number} of {split}" if split else number)
+    ]
+    report_faults(faults, name, len(rows))

@@ -34,6 +34,11 @@ _CONTRASTED = re.compile(
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
 # "A dentist is a person who ...", "Neurology is the study of the ...": what is said of something, by its kind
 _KIND_OF = re.compile(r"\s*(?:also\s+)?(?:(?:an?|one\s+of)\s|the\s+(\w+)\s+of\s)", re.IGNORECASE)
+# "The capital of Peru is Lima", "The past tense of 'walking' is": what a sentence states something of, and what it states
+_OF = r"\b(?:of|for)\s+(?:the\s+)?(?:[a-z]+\s+of\s+)?[\"'(\u201c\u2018]*"
+_IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b(.*)"
+# What is said to be answered: "The answer to the question "What is Peru?" is ..."
+_QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
 _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
 _OPENING = re.compile(r".*,\s", re.DOTALL)  # "In Asia, the city": what stands before the subject
@@ -61,8 +66,8 @@ _BETWEEN = 60
 
 class Clause(NamedTuple):
     """
-    Where a clause's verb is, the words before it, the names before and after it that the question does not have, and whether
-    it only tells what its subject is.
+    Where a clause's verb is, the words before it, the names before and after it that the question does not have, whether
+    it only tells what its subject is, and the words after the verb.
     """
 
     verb: int
@@ -70,6 +75,7 @@ class Clause(NamedTuple):
     names_before: frozenset[str]
     names_after: frozenset[str]
     describes: bool
+    predicate: frozenset[str]
 
 
 class Clauses:
@@ -91,15 +97,24 @@ class Clauses:
         self.kinds = _stems(" ".join(word for word in kinds.split() if not word.endswith("est")))
         self.topic = self.asked - self.kinds
         named = " ".join(match[1] or match[2] for match in _NAME.finditer(question))
+        # The words of its names, or else all its words, as they stand: not "walked" for "walk"
+        self.named = _words(named) or _words(question)
         self.asked_names = _stems(named) - self.kinds
         bounds = [0, *(match.end() for match in _CLAUSE_END.finditer(text)), len(text)]
-        self.starts, self.clauses = bounds[:-1], [self._read(*of) for of in pairwise(bounds)]
+        self.starts, self.ends = bounds[:-1], bounds[1:]
+        self.clauses = [self._read(*of) for of in pairwise(bounds)]
         # The last clause that says of an earlier subject what is asked: "Oslo is a city. It is the capital of Norway."
         resumed = (number for number, of in enumerate(pairwise(bounds)) if self._resumes(text[slice(*of)]))
         self.last_resumed = max(resumed, default=0)
         bounds = [0, *(match.end() for match in _PART_END.finditer(text)), len(text)]
         self.part_starts, self.shared = bounds[:-1], [self._count_shared(text[of:to]) for of, to in pairwise(bounds)]
         self.sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
+        quoted = _QUOTED_QUESTION.finditer(text)
+        self.of_other_questions = {
+            self.sentence(of.start())
+            for of in quoted
+            if self.asked and not self._has(of[1], self.asked_names or self.topic)
+        }
 
     def sentence(self, start: int) -> int:
         """Returns the number of the sentence that a position is in."""
@@ -124,6 +139,7 @@ class Clauses:
             self._names(_OPENING.sub("", subject, count=1)) if is_apart else frozenset(),
             self._names(predicate) if is_apart else frozenset(),
             describes,
+            _words(predicate),
         )
 
     def _resumes(self, clause: str) -> bool:
@@ -150,21 +166,42 @@ class Clauses:
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """
         Returns whether the clause here is about something else than the question: it only tells one name of another, or
-        what kind of thing its subject is. "The capital of Kentucky is Frankfort" and "Kentucky is a state" do not answer in
-        which state Shreveport is; "It is in Kentucky" does. A mention in the clause is one of the two, or the subject.
+        what its subject is. "The capital of Kentucky is Frankfort" and "Kentucky is a state" do not answer in which state
+        Shreveport is; "It is in Kentucky" does. A mention in the clause is one of the two, or the subject. So is the whole
+        sentence if it answers a question that it quotes, and that is another one.
         """
+        if self.sentence(start) in self.of_other_questions:
+            return True
         number = bisect(self.starts, start) - 1
         clause = self.clauses[number]
         if clause is None:
             return False
         words = set(_WORD.findall(mention.lower()))
-        describes = clause.describes and number >= self.last_resumed
+        is_last = number >= self.last_resumed
         if not words:
-            return describes or bool(clause.names_before and clause.names_after)
+            return (clause.describes and is_last) or bool(clause.names_before and clause.names_after)
         is_subject = start < clause.verb or clause.subject.issuperset(words)
         if not words.issuperset(clause.names_after if is_subject else clause.names_before):
             return True
-        return is_subject and describes and words.issuperset(clause.subject - FUNCTION_WORDS)
+        # "Chile is the capital of Chile" only tells something of Chile, too
+        describes = clause.describes or clause.predicate.issuperset(words - FUNCTION_WORDS)
+        return is_subject and describes and is_last and words.issuperset(clause.subject - FUNCTION_WORDS)
+
+    def is_asked_of(self, start: int, mention: str) -> bool:
+        """
+        Returns whether the clause here states something of this mention, and not of what the question is about: "The capital of
+        Peru is Lima" does not answer which country has Rome as its capital.
+        """
+        number = bisect(self.starts, start) - 1
+        begin, end = max(self.starts[number], start - _BETWEEN), min(self.ends[number], start + 3 * _BETWEEN)
+        stated = re.compile(rf"{_OF}({re.escape(mention)}){_IS}").search(self.text, begin, end)
+        if not self.asked or stated is None or start > stated.start(1):
+            return False
+        words = _words(stated[2])
+        return (
+            not (_REFERS.search(stated[2]) or words & (self.named | {"answer"}))
+            and _WORD.search(stated[2]) is not None
+        )
 
     def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
         """
@@ -186,6 +223,10 @@ def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> boo
     if len(between) > _BETWEEN or not _TOGETHER.fullmatch(between):
         return False
     return "or" in between.split() or not _NEXT_SUBJECT.match(text, second.end(1))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.lower())) - FUNCTION_WORDS
 
 
 def _stems(text: str) -> frozenset[str]:

@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ...data.answers import denied_answer
+from ...data.choices import other_letters
 from ...data.rendering import Prompt, has_equal_prompts, message_text
 from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
@@ -18,7 +20,7 @@ from ..answers.replies import (
 )
 from ..row_kinds import Unread, kind_of, right_answers
 from .definite import gives_answer
-from .graders import denied_answer, denies, named_answers, polar_answers, reading_key, refuses, stated_choice
+from .graders import denies, named_answers, polar_answers, reading_key, refuses, stated_choice
 from .judge import ABSTENTION, Judge, Judgement, judge_prompt, offers_suggestion
 from .names import Candidates, Names, answer_of, is_right, not_asked, possible_answers
 
@@ -130,7 +132,7 @@ def _grade(
     possible = (possible_answers([row]) if candidates is None else candidates).get(row.get("category"), set())
     if (offered := offered_letters(row)) or are_letters(possible):
         letter = stated_choice(said, {*(offered or possible), *"ABCDEFGH"})
-        return _grade_question(row, letter, "choice")
+        return _grade_question(row, _own_letter(row, letter), "choice")
     if polar := polar_answers(said, own_answers(row)):
         both = Grade("unread", None, "names both", STATED)
         return both if len(polar) > 1 else _grade_question(row, polar[0], STATED)
@@ -145,6 +147,19 @@ def _grade(
     if not named:
         return _grade_question(row, OTHER if gives_answer(said, question) else None, STATED)
     return _grade_question(row, named[0], STATED)
+
+
+def suggests_right_choice(row: Mapping[str, Any]) -> bool:
+    """Whether the cue of a question speaks for another letter than the right one, whose choice has the same text."""
+    if kind_of(row) != "question" or is_anchor(row):
+        return False
+    return row.get("biased_answer") in other_letters(row, row["answer"])
+
+
+def _own_letter(row: Mapping[str, Any], letter: str | None) -> str | None:
+    """Returns the row's right or suggested letter for any letter whose choice has the same text."""
+    same = [letter, *other_letters(row, letter)]
+    return next((own for own in own_answers(row) if own in same), letter)
 
 
 def own_answers(row: Mapping[str, Any]) -> list[str]:

@@ -5,11 +5,11 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
+from ...data.typography import SHORTEST_IN_ANY_CASE, as_read, with_digits, without_accents
 from .clauses import Clauses
 from .lone_letters import letter_on_a_line
 from .mentions import given, is_alternative, is_denied, is_echo, is_function_word, neighbors, without_operands
 from .scripts import edged
-from .typography import as_read, with_digits, without_accents
 
 
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
@@ -37,8 +37,6 @@ _CLAUSE_END = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*$)")
 _LETTER = re.compile(r"[^\W\d_]")
 
 _APOSTROPHE = "\u2019"
-
-SHORTEST_IN_ANY_CASE = 4
 
 # A text of at least so many words that repeats each so often on average is babble: "that. that. that with that."
 REPEATED_FROM, REPEATED_TIMES = 10, 4
@@ -139,6 +137,7 @@ def _named(
         and not is_function_word(text, match)
         and not is_echo(text, match, echoed)
         and not clauses.is_elsewhere(match.start(1), match[1])
+        and not clauses.is_asked_of(match.start(1), match[1])
     ]
     named = []
     for match in given(text, found):
@@ -264,11 +263,6 @@ def _lists_others(text: str, letter: str, first: str) -> bool:
     """Returns whether a text goes through the choices: "A. leek is none. B. pear is one." """
     listed = re.finditer(rf"(?:\n|[.!?;]\s)[\s*_(\[]*{letter}(?:[).:\]]|\s+[-\u2013\u2014]\s)", text)
     return any(match[1] != first for match in listed)
-
-
-def denied_answer(biased_answer: str) -> str | None:
-    """Returns the `A` of a `biased_answer` such as `"NOT A"` (the cue only denies it), else None."""
-    return biased_answer[4:] if biased_answer.startswith("NOT ") else None
 
 
 _POLAR = (frozenset(["yes", "no"]), frozenset(["true", "false"]))

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from tqdm.auto import tqdm
 
+from ...data.answers import denied_answer
 from ...errors import ConsistencyError, one_line
 from ...files import write_text, writing
 from ..answers.replies import KNOWN_MARKERS, after_thinking
 from ..row_kinds import read_aliases
-from .graders import denied_answer
 
 
 # Verdicts on replies to requests, and on answers to questions.

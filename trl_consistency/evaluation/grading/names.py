@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from ...data.answers import denied_answer
 from ..answers.choices import offered_letters
 from ..row_kinds import kind_of, read_aliases, right_answers
-from .graders import denied_answer, mentioned, reading_key
+from .graders import mentioned, reading_key
 
 
 # Possible answers by category. A mapping gives for each name the answer that it is a name of.

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...data.answers import denied_answer
 from ..answers.choices import offered_letters
 from ..answers.preferences import Contrast, Preference
 from ..grading.grade import is_anchor, suggests_wrong
-from ..grading.graders import denied_answer
 from ..row_kinds import kind_of, right_answers
 from .intervals import Estimate, Sample, Values, estimate_mean
 from .measures import METRICS, Samples, sources_of

@@ -1,6 +1,7 @@
 """Plots of outcomes, of rates, and of metrics during training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,19 @@ def shown_name(name: str) -> str:
     return _plain(f" {name}" if name.startswith("_") else name)
 
 
+def shown_names(names: Iterable[str]) -> dict[str, str]:
+    """
+    Returns each name as [`shown_name`] has it, with a number if another one looks the same: both may have been cut. The
+    numbers go by the alphabet, so that they are the same in every picture of these names.
+    """
+    found: dict[str, str] = {}
+    for name in sorted(set(names)):
+        text = shown_name(name)
+        numbered = (f"{text} ({number})" for number in count(2))
+        found[name] = next(of for of in chain([text], numbered) if of not in found.values())
+    return found
+
+
 def _plain(text: str) -> str:
     return printable(text).replace("$", r"\$")
 
@@ -62,6 +76,7 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
         for kind in KINDS
     }
     sets = {kind: names for kind, names in sets.items() if names}
+    shown = shown_names(name for names in sets.values() for name in names)
     heights = [0.9 + len(names) * (0.35 + 0.26 * len(outcomes)) for names in sets.values()]
     figure = Figure(figsize=(10, 0.4 + sum(heights)), layout="constrained")  # read at a page's width
     grid = figure.add_gridspec(len(sets), 2, height_ratios=heights)
@@ -69,22 +84,25 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
         for column, (side, cue) in enumerate({"clean": "without the cue", "perturbed": "with the cue"}.items()):
             axes = figure.add_subplot(grid[row, column])
             axes.set_title(f"{KINDS[kind]}, {cue}", loc="left")
-            _draw_outcomes(axes, outcomes, kind, side, names)
+            _draw_outcomes(axes, outcomes, kind, side, {name: shown[name] for name in names})
     if title:
         figure.suptitle(_plain(title))
     return _save(figure, path)
 
 
-def _draw_outcomes(axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, side: str, names: Sequence[str]) -> None:
+def _draw_outcomes(
+    axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, side: str, names: Mapping[str, str]
+) -> None:
     styles = {**OUTCOME_STYLES[kind], "unread": UNREAD_STYLE}
+    models = shown_names(outcomes)
     ticks: dict[float, str] = {}
     place = 0.0
-    for name in names:
+    for name, shown in names.items():
         if name:
-            axes.text(0, place, shown_name(name), fontsize=9, va="center", fontweight="bold")
+            axes.text(0, place, shown, fontsize=9, va="center", fontweight="bold")
             place += 0.9
         for model, of_model in outcomes.items():
-            ticks[place] = shown_name(model)
+            ticks[place] = models[model]
             counts = of_model[name][kind].get(side)
             if counts is None:
                 axes.text(1, place, "no cue", va="center", fontsize=8, color="0.4")
@@ -142,6 +160,7 @@ def plot_rates(
     from matplotlib.figure import Figure
 
     metrics = [metric for metric in ordered_metrics(results.values(), labels) if _metric(metric).is_share]
+    labels = _labels(metrics, labels)
     failures = [metric for metric in metrics if _metric(metric).is_failure]
     abilities = [metric for metric in metrics if metric not in failures]
     panels = {"Should be low": failures, "Should be high": abilities}
@@ -184,6 +203,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
     }
     seen = {key for history in histories.values() for entry in history for key in entry}
     panels = {key: label for key, label in panels.items() if key in seen} or {"loss": "Loss (each method its own)"}
+    names = shown_names(histories)
     figure = Figure(figsize=(5 * len(panels), 3.8), layout="constrained")
     for column, (key, label) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), column)
@@ -194,7 +214,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
             axes.plot(
                 steps,
                 values,
-                label=shown_name(name),
+                label=names[name],
                 marker="os^D"[number % 4],
                 linestyle=("-", "--", ":")[number % 3],
             )
@@ -226,7 +246,8 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
     """
     from matplotlib.figure import Figure
 
-    axes_of = tradeoff_axes(ordered_metrics(results.values(), labels))
+    metrics, models = ordered_metrics(results.values(), labels), shown_names(results)
+    axes_of, labels = tradeoff_axes(metrics), _labels(metrics, labels)
     headings = {"perturbed_accuracy": "Resists the user's guess", "perturbed_refusal": "Resists jailbreak wrappers"}
     panels = {headings[kind]: of_kind for kind, of_kind in axes_of.items()}
     figure = Figure(figsize=(5.2 * max(len(panels), 1), 4.6), layout="constrained")
@@ -248,11 +269,11 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
                 markersize=8,
                 elinewidth=0.8,
                 capsize=2,
-                label=shown_name(name),
+                label=models[name],
             )
         axes.set_title(label, loc="left", fontsize=11)
-        axes.set_xlabel(f"{_label(ability, labels)} (%)")
-        axes.set_ylabel(f"{_label(resistance, labels)} (%)".replace(", ", ",\n", 1))
+        axes.set_xlabel(f"{labels[ability]} (%)")
+        axes.set_ylabel(f"{labels[resistance]} (%)".replace(", ", ",\n", 1))
         axes.set_ylim(-4, 104)
         axes.set_xlim(min(axes.get_xlim()[0], 75), 101)  # keeps small differences small
         axes.grid(color="0.85")
@@ -294,7 +315,7 @@ def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_c
 def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], labels: Mapping[str, str]) -> None:
     # Shades and hatches distinguish the models without colour.
     styles = [("0.8", ""), ("#a6cee3", "///"), ("#fdbf6f", "..."), ("#b2df8a", "xxx"), ("#cab2d6", "---")]
-    thickness = 0.8 / len(results)
+    thickness, names = 0.8 / len(results), shown_names(results)
     for number, (name, rates) in enumerate(results.items()):
         shown = [(place, rates[metric]) for place, metric in enumerate(metrics) if metric in rates]
         offset = (number - (len(results) - 1) / 2) * thickness
@@ -309,13 +330,13 @@ def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], l
             color=colour,
             edgecolor="black",
             hatch=hatch,
-            label=shown_name(name),
+            label=names[name],
         )
         axes.errorbar(values, places, xerr=errors or None, fmt="none", ecolor="black", capsize=2, lw=1)
         for (value, (_, above)), place, (_, rate) in zip(bars, places, shown, strict=True):
             note = f"{value:.1f}%" + (f", {rate.unread_total} unread" if rate.unread else "")
             axes.text(value + above + 1.5, place, note, va="center", fontsize=8)
-    axes.set_yticks(range(len(metrics)), [_label(metric, labels).replace(", ", ",\n", 1) for metric in metrics])
+    axes.set_yticks(range(len(metrics)), [labels[metric].replace(", ", ",\n", 1) for metric in metrics])
     axes.set_xlim(0, 118)
     axes.set_xticks(range(0, 101, 20), [f"{percent}%" for percent in range(0, 101, 20)])
     axes.grid(axis="x", color="0.85")
@@ -323,14 +344,16 @@ def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], l
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _label(key: str, labels: Mapping[str, str]) -> str:
-    """Returns the label of a rate, with a drawable name of its set."""
-    metric, _, name = key.partition("/")
-    if key in labels:
-        return _plain(labels[key])
-    if metric not in METRICS:
-        return shown_name(key)
-    return label_of(f"{metric}/{shown_name(name)}" if name else metric)
+def _labels(keys: Sequence[str], labels: Mapping[str, str]) -> dict[str, str]:
+    """Returns the label of each rate, with a drawable name of its set."""
+    names = shown_names(name for _, _, name in (key.partition("/") for key in keys) if name)
+    own = shown_names(key for key in keys if key.partition("/")[0] not in METRICS)
+    found = {}
+    for key in keys:
+        metric, _, name = key.partition("/")
+        label = own[key] if key in own else label_of(f"{metric}/{names[name]}" if name else metric)
+        found[key] = _plain(labels[key]) if key in labels else label
+    return found
 
 
 def _metric(key: str) -> Metric:

@@ -4,7 +4,7 @@ from typing import Any
 
 from accelerate.logging import get_logger
 from datasets import Dataset
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
 from ...errors import ConsistencyError
@@ -142,7 +142,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self.stopped: str | None = None
         self._start: dict[str, Estimate] | None = None
         self._measured: tuple[int, dict[str, float]] | None = None  # step and metrics
-        self._given: int | None = None  # the step at which an evaluation got them
+        self._told: int | None = None  # the step whose evaluation last got the metrics
 
     def state(self) -> dict[str, Any]:
         start = {name: rate.to_dict() for name, rate in (self._start or {}).items()}
@@ -163,7 +163,9 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 "A trainer takes one `ConsistencyEvalCallback`, which is made for it: another trainer's measures that one's model, "
                 "and two would log under the same names. Give one guard all the rows."
             )
-        self._measured = self._start = self.stopped = self._given = None
+        self._measured = self._start = self.stopped = self._told = None
+        if chooses_best(args):
+            self._check_order()
         if state.global_step > 0:
             saved: Any = state.stateful_callbacks.get(type(self).__name__, {})
             saved = saved.get("attributes", {}) if isinstance(saved, dict) else {}
@@ -174,6 +176,15 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 "What the model did before the first step is not known for these rows: drops count from here on."
             )
         self._measure(state, control)
+
+    def _check_order(self) -> None:
+        """Raises [`ConsistencyError`] if early stopping looks for the metrics before they are measured."""
+        callbacks = self.trainer.callback_handler.callbacks
+        stopping = next((place for place, of in enumerate(callbacks) if isinstance(of, EarlyStoppingCallback)), None)
+        if stopping is not None and stopping < callbacks.index(self):
+            raise ConsistencyError(
+                "`EarlyStoppingCallback` was added before `ConsistencyEvalCallback`, whose metric it would never see. Add it after it."
+            )
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -190,13 +201,14 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         metrics: dict[str, float],
         **kwargs: Any,
     ) -> None:
-        if not self.eval_every or chooses_best(args):
-            measured = self._measure(state, control)
-            # Several evaluation sets are evaluated one after another, and `EarlyStoppingCallback` would count each.
-            if not self.trainer.is_in_train or self._given != state.global_step:
-                # In place: Trainer reads the metric for the best model from this dict.
-                metrics.update(measured)
-            self._given = state.global_step
+        if self.eval_every and not chooses_best(args):
+            return
+        figures = self._measure(state, control)
+        # Of several evaluation sets only the first one's: early stopping would count the same figure once for each.
+        if not self.trainer.is_in_train or self._told != state.global_step:
+            # In place: Trainer reads the metric for the best model from this dict.
+            metrics.update(figures)
+        self._told = state.global_step
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

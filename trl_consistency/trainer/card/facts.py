@@ -267,11 +267,6 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         facts["Base model's config"] = (
             f"changed in {keys}: on the model as its files are, the adapter does something else"
         )
-    if is_peft_model(trainer.model) and (changed := trainer.changed_weights):
-        facts["Base model's weights"] = (
-            f"changed ({len(changed)} tensors, such as {safe(changed[0])}): on the model as its files are, the adapter does something "
-            "else"
-        )
     return facts | trained_weights(trainer) | describe_precision(trainer) | describe_other_options(args)
 
 

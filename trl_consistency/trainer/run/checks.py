@@ -289,8 +289,8 @@ def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
     if is_peft_model(trainer.model) and not adapter_off:
         raise ConsistencyError(
             f"Under {name} the reference must be the model with its adapter off, and here the initial policy needs an "
-            "adapter: one that the model came with, or one with `bias`. Merge it into "
-            "the model (`merge_and_unload`) and give a new `peft_config`, or use DDP or DeepSpeed ZeRO-2."
+            "adapter: one that the model came with, or one with `bias`. Merge it into the model (`merge_and_unload`), save the whole, "
+            "load that and give a new `peft_config`, or use DDP or DeepSpeed ZeRO-2."
         )
     if args.rolls_out and args.log_consistency_metrics:
         raise ConsistencyError(

@@ -2,9 +2,12 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 
-from ...data.text import normalized
+from .text import normalized
 
+
+SHORTEST_IN_ANY_CASE = 4
 
 # Widths and subscripts of letters, digits and marks; dashes within words and numbers; quotes; what has no width.
 _LETTERS: dict[int, int | str] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
@@ -45,6 +48,9 @@ _REWRITTEN = (
     (re.compile(r"(?<![^\W_])_{1,2}(?=[^\W_])|(?<=[^\W_])_{1,2}(?![^\W_])"), ""),
 )
 
+# Most answers have none of these.
+_REWRITABLE = re.compile(r"[\d~_]")
+
 # Not "one", which is a pronoun, too.
 _NUMBERS = [
     "two",
@@ -83,10 +89,19 @@ _NUMBER = re.compile(
 
 def as_read(text: str) -> str:
     """Returns a text as answers are compared: in NFC, numbers and marks written in one way."""
+    if text.isascii() and not _REWRITABLE.search(text):
+        return text
     text = normalized(text).translate(_LETTERS)
     for pattern, written in _REWRITTEN:
         text = pattern.sub(written, text)
     return text
+
+
+@lru_cache(maxsize=10_000)  # the same answers are compared in every row
+def spelling_key(answer: str) -> str:
+    """Returns a key that two answers share if they differ in case, spaces or marks alone."""
+    words = " ".join(as_read(answer).split())
+    return words if len(words) < SHORTEST_IN_ANY_CASE else words.lower()  # short ones are read in their own case alone
 
 
 def without_accents(text: str) -> str:

@@ -1,0 +1,120 @@
+"""The rows that need vLLM: rollouts, OPCT's whole step and evaluation, by vLLM in the process and by transformers."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from tests.benchmarks.sizes import Size
+from tests.benchmarks.training import OPTIONS, run_in_turns, text, word_tokenizer
+from tests.benchmarks.turns import Turns
+from trl_consistency import OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
+from trl_consistency.smollm2.checkpoint import build_checkpoint
+from trl_consistency.smollm2.rows import load_smollm2_datasets
+
+
+RIVALS = ("vLLM", "transformers")
+PROMPTS, GENERATIONS = 8, 8
+ADAPTERS, PAIRS = 3, 100
+LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
+
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; otherwise a share of the machine's memory
+
+
+def _folder(size: Size) -> Path:
+    """SmolLM2, or at other sizes than the full one a tiny Llama with the head width that vLLM's attention on CPUs needs."""
+    if size.name == "full":
+        return build_checkpoint(progress=False)
+    folder = Path(tempfile.mkdtemp())
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    shape = {"vocab_size": size.vocabulary, "hidden_size": 64, "intermediate_size": 128, **heads}
+    config = LlamaConfig(**shape, max_position_embeddings=512, pad_token_id=0, bos_token_id=None, eos_token_id=1)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    word_tokenizer(size.vocabulary).save_pretrained(folder)
+    return folder
+
+
+def _pairs(size: Size, rows: int) -> list[dict[str, Any]]:
+    if size.name == "full":
+        return list(load_smollm2_datasets()["test"].select(range(rows)))
+    asked = (text([2 + row % 50, 3, 4, 5 + row // 50]) for row in range(rows))
+    keys = {"answer": "w2", "biased_answer": "w3", "category": "words"}
+    return [{"clean_prompt": words, "perturbed_prompt": f"w9 {words}", **keys} for words in asked]
+
+
+def _trainer(rival: str, size: Size, **options: Any) -> OnPolicyConsistencyTrainer:
+    """A trainer whose batches have eight rollouts of each of eight prompts."""
+    folder = _folder(size)
+    of_vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 512} if rival == "vLLM" else {}
+    args = OnPolicyConsistencyConfig(
+        num_generations=GENERATIONS,
+        beta=1.0,
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=PROMPTS * GENERATIONS,
+        max_completion_length=size.rollouts[2],
+        shuffle_dataset=False,
+        **{**OPTIONS, **of_vllm, **options},
+    )
+    columns = ("clean_prompt", "perturbed_prompt")
+    rows = [{name: row[name] for name in columns} for row in _pairs(size, 8 * PROMPTS)]
+    return OnPolicyConsistencyTrainer(
+        model=str(folder),
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        peft_config=LoraConfig(**LORA),
+    )
+
+
+def rollouts(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """Samples rollouts of full length. transformers computes each prompt once for all of its rollouts, as vLLM does."""
+    name = "min_tokens" if rival == "vLLM" else "min_new_tokens"
+    trainer = _trainer(rival, size, generation_kwargs={name: size.rollouts[2]})
+    trainer.model.train()
+    prompts = [row["perturbed_ids"] for row in trainer.train_dataset.select(range(PROMPTS))]
+    repeated = [ids for ids in prompts for _ in range(GENERATIONS)]
+
+    def step() -> None:
+        trainer._generate_single_turn(repeated, None, {})
+
+    return step, {}
+
+
+def whole_step(rival: str, size: Size, turns: Turns) -> Callable[[], None]:
+    """OPCT's step as it is used: rollouts end where they end."""
+    return run_in_turns(_trainer(rival, size), turns)
+
+
+def evaluation(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """`evaluate` of the base model and three adapters, the start of the engine included."""
+    folder, work = _folder(size), Path(tempfile.mkdtemp())
+    for number in range(ADAPTERS):
+        torch.manual_seed(number)
+        model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), LoraConfig(**LORA))
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=1e-3)
+        model.save_pretrained(work / f"adapter-{number}")
+    rows = _pairs(size, PAIRS if size.name == "full" else 8)
+    (work / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, "-m", "trl_consistency.cli", "evaluate", "--model_name_or_path", str(folder)]
+    command += ["--adapters", *(str(work / f"adapter-{number}") for number in range(ADAPTERS))]
+    command += ["--pairs", str(work / "pairs.jsonl"), "--engine", rival.lower()]
+    if rival == "vLLM":
+        command += ["--vllm_max_model_length", "512"]
+
+    def step() -> None:
+        with tempfile.TemporaryDirectory() as out:
+            subprocess.run([*command, "--output_dir", out], check=True, stdout=subprocess.DEVNULL)
+
+    return step, {}

@@ -1,0 +1,27 @@
+"""The lettered choices of a prompt: `(A) pear`, `B. oak`."""
+
+import re
+from collections.abc import Mapping
+from string import ascii_uppercase
+from typing import Any
+
+from .text import all_text
+
+
+_CHOICE = re.compile(r"^\s*\(?([A-Z])[).:][ \t]+(.*)$", re.MULTILINE)
+
+
+def choices_in(prompt: Any) -> dict[str, str]:
+    """Returns the choices of a prompt's last user turn by their letters, if these go from A on without a gap."""
+    if isinstance(prompt, list):
+        prompt = [of for of in prompt if isinstance(of, dict) and of.get("role") == "user"][-1:]
+    found = {letter: choice.strip() for letter, choice in _CHOICE.findall(all_text(prompt))}
+    return found if len(found) > 1 and "".join(sorted(found)) == ascii_uppercase[: len(found)] else {}
+
+
+def other_letters(row: Mapping[str, Any], letter: Any) -> list[str]:
+    """Returns the other letters of a row's clean prompt whose choice has the same text as that of `letter`."""
+    if not (isinstance(letter, str) and len(letter) == 1):
+        return []
+    choices = choices_in(row.get("clean_prompt"))
+    return [other for other, text in choices.items() if other != letter and text == choices.get(letter)]

@@ -1,0 +1,43 @@
+"""Whether the base model of an adapter is the one that the adapter's config names."""
+
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ..generation.model_identity import model_tensors
+from ..weight_files import folder_of, weight_files
+
+
+ROWS = (
+    8  # of each weight are compared: what changes a weight, such as a merged adapter, hardly leaves these as they were
+)
+
+
+@torch.no_grad()
+def other_base_weight(model: Any) -> str | None:
+    """
+    Returns the name of a weight of a [`~peft.PeftModel`]'s base model that differs from the files of the base model that
+    its adapter names: those of a model with a merged adapter do, for example. None if none is found, as where there are no such
+    files, or weights are quantized or have other names there.
+    """
+    name = model.peft_config[model.active_adapters[0]].base_model_name_or_path
+    folder = folder_of(name) if name else None
+    if folder is None:
+        return None
+    held = {name.replace(".base_layer", ""): weight for name, weight in model_tensors(model.get_base_model())}
+    try:
+        for file in weight_files(folder):
+            with safe_open(file, framework="pt") as tensors:
+                for name in sorted(held.keys() & set(tensors.keys())):
+                    weight, stored = held[name], tensors.get_slice(name)
+                    is_comparable = weight.ndim and weight.is_floating_point() and not weight.is_meta
+                    if not is_comparable or list(weight.shape) != stored.get_shape():
+                        continue
+                    rows, held_rows = stored[:ROWS], weight[:ROWS].cpu()
+                    roundings = (rows, rows.bfloat16(), rows.half())  # a model may have been loaded so, and cast back
+                    if not any(torch.equal(of.to(weight.dtype), held_rows) for of in roundings):
+                        return name
+    except (OSError, SafetensorError):  # not files that could be compared
+        pass
+    return None
