@@ -3,6 +3,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_pairs
+from trl_consistency import ConsistencyError
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.evaluation import PairSet, measure_distances
 
@@ -86,3 +87,9 @@ def test_pairs_that_share_nothing_have_no_distance(rows):
     assert distance.activation is None
     assert distance.shared_tokens == 0
     assert distance.answer_nats > 0
+
+
+def test_the_base_that_holds_the_adapter_is_no_reference(rows):
+    model = trained()
+    with pytest.raises(ConsistencyError, match="`reference` is the model into which PEFT has put the adapter"):
+        measure_distances(model, model.get_base_model(), rows[:1])

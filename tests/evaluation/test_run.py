@@ -1,8 +1,10 @@
 import json
 import math
+import warnings
 
 import pytest
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
@@ -568,3 +570,60 @@ def test_figures_are_json(tokenizer, monkeypatch):
         figures = json.loads(json.dumps(rate.to_dict(), allow_nan=False))
         assert Estimate.from_dict(figures) == rate
         assert math.isclose(figures["value"], rate.value)
+
+
+def test_rows_that_were_rendered_otherwise_are_refused(model, tokenizer):
+    """What `evaluate` is given would otherwise have no effect: the rows keep their token ids."""
+    rows = SETS["test"]
+    thinking = make_tokenizer()
+    thinking.chat_template += "{% if loud %}Please{% endif %}"
+    options = AnswerOptions(2, progress=False)
+    ready = PairSet.of(rows).rendered(thinking)
+    loud = {"loud": True}
+    for pairs in (ready, PairSet(ready.rows, ready.candidates)):
+        with pytest.raises(
+            ConsistencyError, match="rendered already, with another tokenizer or other `chat_template_kwargs`"
+        ):
+            evaluate(model, thinking, pairs, options, chat_template_kwargs=loud)
+    with pytest.raises(ConsistencyError, match="rendered already"):
+        evaluate(model, small_tokenizer(), ready, options)
+    again = PairSet.of(rows).rendered(thinking, chat_template_kwargs=loud)
+    evaluate(model, thinking, again, options)
+    evaluate(model, thinking, again, options, chat_template_kwargs=loud)
+
+
+def test_results_of_other_template_variables_tools_or_sources_are_not_compared(model, tokenizer):
+    thinking = make_tokenizer()
+    thinking.chat_template += "{% if loud %}Please{% endif %}"
+    rows, options = SETS["test"], AnswerOptions(2, progress=False)
+    plain = evaluate(model, thinking, rows, options)
+    loud = evaluate(model, thinking, rows, options, chat_template_kwargs={"loud": True})
+    with pytest.raises(ConsistencyError, match=r"other options: `chat_template_kwargs` \{\} and \{'loud': True\}"):
+        loud.differences(plain)
+    with pytest.raises(ConsistencyError, match="other options: `chat_template_kwargs`"):
+        evaluate(model, thinking, rows, options, reference=loud)
+    for others in ({"source_id": "one"}, {"chat_template_kwargs": {"loud": True}}):
+        with pytest.raises(ConsistencyError, match="are of different rows"):
+            evaluate(model, thinking, [of | others for of in rows], options).differences(plain)
+
+
+def test_a_model_with_an_adapter_in_it_is_warned_about(tokenizer):
+    """`PeftModel` changes the model that it is made of, whose answers are then those of the adapter, too."""
+    base, options = make_model(), AnswerOptions(2, progress=False)
+    trained = get_peft_model(base, LoraConfig(target_modules="all-linear"))
+    with pytest.warns(UserWarning, match="The model holds an adapter, with which it answers"):
+        evaluate(base, tokenizer, SETS["test"], options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(trained, tokenizer, SETS["test"], options)
+        with trained.disable_adapter():
+            evaluate(base, tokenizer, SETS["test"], options)
+
+
+def test_answers_that_say_nothing_do_not_agree(tokenizer, monkeypatch):
+    """A model that ends its turn at once, or whose thoughts do not end, would be as consistent as can be."""
+    rows = [row("France?", "Rome! "), row("Gold?", "Fe! ")]
+    says(monkeypatch, tokenizer, {"France?": "", "Rome! France?": "<think>Hm", "Gold?": "", "Fe! Gold?": "Au."})
+    rates = evaluate(None, tokenizer, {"": PairSet(rows, {})}).rates()
+    for name in ("same_words", "reference_agreement"):
+        assert (rates[name].hits, rates[name].total, dict(rates[name].unread)) == (0, 2, {"unparsed": 1})

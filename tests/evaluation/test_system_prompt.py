@@ -66,3 +66,9 @@ def test_evaluate_puts_it_in_front_and_says_so(tmp_path, model_dir, tokenizer, m
     assert f"system_prompt: {TEXT}" in (tmp_path / "out" / "report.md").read_text().replace("\\", "")
     answers = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text().splitlines()]
     assert answers[0]["perturbed_prompt"][0] == {"role": "system", "content": TEXT}
+
+
+def test_rows_that_were_rendered_before_are_rendered_again(tokenizer):
+    pairs = PairSet.of(make_pairs(2, completion=False))
+    after, before = pairs.rendered(tokenizer).with_system_prompt(TEXT), pairs.with_system_prompt(TEXT)
+    assert after.rendered(tokenizer).rows == before.rendered(tokenizer).rows

@@ -1,9 +1,19 @@
 """Hostile input: questions that pairs are made of, and their keys."""
 
-from tests.hostile_input.room import PAIR, Case
+from tests.helpers.models import make_tokenizer
+from tests.hostile_input.room import CHAT, PAIR, Case
+from trl_consistency.evaluation import PairSet, compare, grade, make_samples
 
 
 NUMBERS = {"question": "How many?", "choices": [2, 3, 4]}
+
+QUESTION = PAIR | {"answer": "Paris", "biased_answer": "Lyon"}
+
+
+def graded(rows: list) -> dict:
+    grades = [grade(row, "Paris") for row in rows]
+    return make_samples(rows, grades, grades)
+
 
 MERCURY = {"planet": "Mercury", "metal": "mercury"}
 
@@ -54,5 +64,27 @@ CASES: list[Case] = [
         "`…pairs.jsonl` has the column `anwser`, which would be ignored. Rename it to `answer` if that is what it holds, or to "
         "something else if not.",
         lambda room: room.evaluate([PAIR | {"anwser": "Paris"}]),
+    ),
+    Case(
+        "an answer like a denial",
+        "`evaluate`: a suggested answer that begins as one that is denied (`NOT A`), and is none",
+        "…row 0: `biased_answer` 'NOT gate' denies 'gate', which is not the right answer. Write it otherwise",
+        lambda room: room.evaluate([PAIR | {"answer": "AND gate", "biased_answer": "NOT gate"}]),
+    ),
+    Case(
+        "pairs rendered otherwise",
+        "Pairs that were rendered with other template variables, by which the new ones would have no effect",
+        "`pairs` is rendered already, with another tokenizer or other `chat_template_kwargs`. …",
+        lambda room: (
+            PairSet.of([CHAT])
+            .rendered(make_tokenizer())
+            .rendered(make_tokenizer("{{ loud }}" + make_tokenizer().chat_template), "pairs", {"loud": "!"})
+        ),
+    ),
+    Case(
+        "samples of other rows",
+        "Two models on different rows, which would be compared",
+        "The two models were measured on different rows ('…'), so that their difference says nothing. …",
+        lambda room: compare(graded([QUESTION]), graded([QUESTION, QUESTION])),
     ),
 ]

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..data.alignment import shared_suffix
+from ..errors import ConsistencyError
 from ..generation.options import evaluating
 from ..objectives.activation import activation_loss
 from ..objectives.divergence import token_log_probs
@@ -75,7 +77,14 @@ def measure_distances(
 
     Returns:
         `list[PairDistance]`: One for each pair.
+
+    Raises:
+        [`ConsistencyError`]: If `reference` is the base of the adapter `model`, in which the adapter acts, too.
     """
+    if isinstance(model, PeftModel) and reference is model.get_base_model():
+        raise ConsistencyError(
+            "`reference` is the model into which PEFT has put the adapter, and answers with it. Load the model before training again."
+        )
     of_rows = [[] for _ in rows] if answers is None else [list(ids) for ids in answers]
     pairs = list(zip(rows, of_rows, strict=True))
     with evaluating(model), evaluating(reference):

@@ -9,12 +9,14 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from datasets import Dataset
+from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 
 from ..data.lint import TEXT_PROMPTS
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
-from ..data.rendering import ProcessingClass, skips_template
+from ..data.rendering import ProcessingClass, get_tokenizer, skips_template
 from ..data.repeats import repeated_rows
 from ..data.system_prompt import pairs_with_system_prompt
 from ..data.unknown_words import say_unknown
@@ -39,7 +41,7 @@ from .grading.grade import (
 )
 from .grading.judge import Judge
 from .grading.names import Candidates, possible_answers
-from .rates.intervals import Estimate, Values
+from .rates.intervals import Estimate, Property, Values
 from .rates.measures import METRICS, Samples, compare, make_samples, measure
 from .rates.preferences import (
     compare_margins,
@@ -54,6 +56,7 @@ from .row_kinds import kind_of
 
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
 SIDES = ("clean", "perturbed")
+TOKEN_IDS = ("clean_ids", "perturbed_ids")
 
 # Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a
 # fall of an ability, a rise of a failure.
@@ -81,11 +84,14 @@ class PairSet:
             Possible answers to the questions, by `category`.
         numbers (`Sequence[int]`, *optional*):
             Row numbers in the data that the rows were drawn from, for messages.
+        rendering (`tuple`, *optional*):
+            The tokenizer or processor that rendered the rows, and the variables of its chat template. Set by [`rendered`].
     """
 
     rows: list[dict[str, Any]]
     candidates: Candidates
     numbers: Sequence[int] | None = None
+    rendering: tuple[ProcessingClass, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, pairs: "PairSet | Rows") -> "PairSet":
@@ -106,9 +112,10 @@ class PairSet:
     def with_system_prompt(self, text: str, name: str = "pairs") -> "PairSet":
         """
         Returns the set with a system message in front of both prompts of each row; raises [`InvalidPairsError`] for rows
-        of text, and for those that have one.
+        of text, and for those that have one. It is not rendered, even if this set was.
         """
-        return replace(self, rows=pairs_with_system_prompt(self.rows, text, self.places, name))
+        rows = [{column: value for column, value in row.items() if column not in TOKEN_IDS} for row in self.rows]
+        return replace(self, rows=pairs_with_system_prompt(rows, text, self.places, name), rendering=None)
 
     def rendered(
         self,
@@ -116,15 +123,29 @@ class PairSet:
         name: str = "pairs",
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> "PairSet":
-        """Returns the set with both prompts' token ids; raises [`InvalidPairsError`] if rows cannot be rendered."""
-        if all("clean_ids" in row and "perturbed_ids" in row for row in self.rows):
+        """
+        Returns the set with both prompts' token ids; raises [`InvalidPairsError`] if rows cannot be rendered, and
+        [`ConsistencyError`] if they have been rendered otherwise before.
+        """
+        kwargs = chat_template_kwargs or {}
+        is_rendered = all(column in row for row in self.rows for column in TOKEN_IDS)
+        if (
+            is_rendered
+            and not kwargs
+            and (self.rendering is None or _renders_alike(self.rendering[0], processing_class))
+        ):
             return self
-        rows = [
-            row | render_row(row, processing_class, False, chat_template_kwargs or {}, 0, False) for row in self.rows
-        ]
+        rows = [row | render_row(row, processing_class, False, kwargs, 0, False) for row in self.rows]
+        if is_rendered and any(
+            row[column] != of[column] for row, of in zip(rows, self.rows, strict=True) for column in TOKEN_IDS
+        ):
+            raise ConsistencyError(
+                f"`{name}` is rendered already, with another tokenizer or other `chat_template_kwargs`. Give the rows as they were "
+                f"before that, without {' and '.join(f'`{column}`' for column in TOKEN_IDS)}."
+            )
         faults = [(number, row["render_fault"]) for number, row in zip(self.places, rows, strict=True)]
         report_faults([(number, fault) for number, fault in faults if fault], name, len(rows))
-        return replace(self, rows=rows)
+        return replace(self, rows=rows, rendering=(processing_class, kwargs))
 
     @property
     def places(self) -> Sequence[int]:
@@ -164,7 +185,7 @@ class SetResults:
     def samples(self) -> Samples:
         """The samples that rates are estimated from."""
         words = zip(self.answers["perturbed"], self.reference, strict=True)
-        agreements = [answer.said.split() == other.said.split() for answer, other in words]
+        agreements = [_agree(answer.said.split(), other.said.split()) for answer, other in words]
         samples = make_samples(self.pairs.rows, self.grades["clean"], self.grades["perturbed"], agreements)
         return samples | preference_samples(self.pairs.rows, self.preferences)
 
@@ -424,9 +445,12 @@ def evaluate(
 
     Raises:
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
+        [`ConsistencyError`]: If rows were rendered otherwise before, or `reference` was measured otherwise.
     """
     options = options or AnswerOptions()
     check_judge(judge, judge_questions)
+    if engine is None:
+        _warn_of_adapter(model)
     named = pairs if isinstance(pairs, Mapping) else {"": pairs}
     sets = {
         name: PairSet.of(of_name).rendered(tokenizer, name or "pairs", chat_template_kwargs)
@@ -482,6 +506,36 @@ def _after_suggested(before: SetResults, after: SetResults) -> "Counter[str]":
     )
 
 
+def _agree(words: Sequence[str], others: Sequence[str]) -> Property:
+    """Whether two answers have the same words. Where neither says anything, as in two thoughts that do not end, it is unread."""
+    return words == others if words or others else "unparsed"
+
+
+def _renders_alike(one: ProcessingClass, other: ProcessingClass) -> bool:
+    """Whether two tokenizers or processors have the same tokens and chat template."""
+    if one is other:
+        return True
+    of_one, of_other = get_tokenizer(one), get_tokenizer(other)
+    return of_one.get_vocab() == of_other.get_vocab() and of_one.chat_template == of_other.chat_template
+
+
+def _warn_of_adapter(model: Any) -> None:
+    """Warns of a model into which PEFT has put an adapter, which is given in place of the `PeftModel` around it."""
+    if (
+        isinstance(model, PeftModel)
+        or getattr(model, "_hf_peft_config_loaded", False)
+        or not hasattr(model, "modules")
+    ):
+        return
+    layers = (module for module in model.modules() if isinstance(module, BaseTunerLayer))
+    if any(layer.active_adapters and not layer.disable_adapters for layer in layers):
+        warnings.warn(
+            "The model holds an adapter, with which it answers: PEFT puts it into the model that `PeftModel.from_pretrained` or "
+            "`get_peft_model` is given. For the answers without it, load the model again, or evaluate it before.",
+            stacklevel=3,
+        )
+
+
 def _pairs(results: Results) -> dict[str, PairSet]:
     return {name: of_set.pairs for name, of_set in results.sets.items()}
 
@@ -490,14 +544,21 @@ def _check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet])
     """Raises [`ConsistencyError`] for sets of pairs whose figures cannot be compared."""
 
     def rows(sets: Mapping[str, PairSet], name: str) -> list[Any]:
-        columns = (*PROMPT_COLUMNS, *KEYS)
-        return [[row.get(column) for column in columns] for row in sets[name].rows] if name in sets else []
+        columns = (*PROMPT_COLUMNS, *KEYS, "tools", "chat_template_kwargs", "source_id")
+        return [[row.get(column) or None for column in columns] for row in sets[name].rows] if name in sets else []
 
     for name in {*some, *others}:
         if rows(some, name) != rows(others, name):
             raise ConsistencyError(
                 f"The two results are of different rows{f' in the set {name}' if name else ''}: only the same rows with the same "
-                "keys (`answer`, `aliases`, `biased_answer`, `category`), in the same order, can be compared."
+                "keys (`answer`, `aliases`, `biased_answer`, `category`), `tools`, `chat_template_kwargs` and `source_id`, in the "
+                "same order, can be compared."
+            )
+        one, other = ((of[name].rendering or (None, None))[1] for of in (some, others))
+        if None not in (one, other) and one != other:
+            raise ConsistencyError(
+                f"The two results were measured with other options: `chat_template_kwargs` {one!r} and {other!r}. Measure both with "
+                "the same."
             )
 
 

@@ -34,7 +34,9 @@ def other_base_weight(model: Any) -> str | None:
                     is_comparable = weight.ndim and weight.is_floating_point() and not weight.is_meta
                     if not is_comparable or list(weight.shape) != stored.get_shape():
                         continue
-                    if not torch.equal(stored[:ROWS].to(weight.dtype), weight[:ROWS].cpu()):
+                    rows, held_rows = stored[:ROWS], weight[:ROWS].cpu()
+                    roundings = (rows, rows.bfloat16(), rows.half())  # a model may have been loaded so, and cast back
+                    if not any(torch.equal(of.to(weight.dtype), held_rows) for of in roundings):
                         return name
     except (OSError, SafetensorError):  # not files that could be compared
         pass

@@ -80,8 +80,8 @@ class ConsistencyScriptArguments(ScriptArguments):
     )
     guard_max_drop: float | None = option(
         None,
-        help="Training stops if the share of benign requests answered, or of right answers to control questions, "
-        "falls by more than this (0.05: five points). If None, it never stops.",
+        help="Training stops if the share of right answers to clean prompts or control questions, of bare harmful requests "
+        "refused, or of benign requests answered falls by more than this (0.05: five points). If None, it never stops.",
     )
     guard_rows: int = option(64, help="Maximum rows of each kind to measure on.")
     # Parameters that control the resumption

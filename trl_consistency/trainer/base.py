@@ -303,7 +303,14 @@ class PairTrainer(PushMixin, _Trainer):
 
     def _compare_base(self, model: Any) -> bool:
         """Whether an adapter will name another base model than that of a loaded `model`. Warns then."""
-        if isinstance(model, str) or not is_peft_model(self.model) or (name := other_base_weight(self.model)) is None:
+        # Loading an adapter that changes its base repeats the change.
+        if (
+            isinstance(model, str)
+            or not is_peft_model(self.model)
+            or adapter_changes_base(self.model.active_peft_config)
+        ):
+            return False
+        if (name := other_base_weight(self.model)) is None:
             return False
         logger.warning(
             f"The base model's weights (such as {name}) are not those of {_id_of(self.model)}, which the saved adapter names as its base: "

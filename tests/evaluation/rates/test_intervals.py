@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import norm, t
 
 from trl_consistency.evaluation.rates.intervals import Estimate, Sample, Values, estimate, estimate_mean, mean_interval
+from trl_consistency.evaluation.rates.measures import harmonic_mean
 
 
 def sources(groups, rows=1):
@@ -200,3 +201,18 @@ def test_differences_of_values_are_paired():
     found = estimate_mean(other.minus(base))
     assert found.value == pytest.approx(3.5 / 3)
     assert found.interval == pytest.approx(mean_interval([1.0, 1.5, 1.0]))
+
+
+def test_a_score_of_two_zeros_is_not_certain():
+    """Neither rate alone moves a harmonic mean whose other rate is 0."""
+    none, half = Sample([False] * 12, sources(12)), Sample([True, False] * 6, sources(12))
+    found = estimate([none, none], harmonic_mean)
+    rate = estimate([none])
+    assert found.interval == (0.0, pytest.approx(rate.interval[1]))
+    change = estimate(
+        [none, none, none, none], lambda a, b, c, d: harmonic_mean(c, d) - harmonic_mean(a, b), (-1.0, 1.0)
+    )
+    assert change.interval[0] <= -rate.interval[1]
+    assert change.interval[1] >= rate.interval[1]
+    one = estimate([none, half], harmonic_mean)
+    assert 0 < one.interval[1] < 1

@@ -11,7 +11,8 @@ from trl_consistency.evaluation.answers.replies import after_thinking
 from trl_consistency.evaluation.grading.grade import OUTCOMES, Grade, grade, grade_answers
 from trl_consistency.evaluation.grading.judge import Judgement
 from trl_consistency.evaluation.grading.names import possible_answers
-from trl_consistency.evaluation.rates.measures import METRICS, compare, harmonic_mean, make_samples, measure
+from trl_consistency.evaluation.rates.intervals import Sample
+from trl_consistency.evaluation.rates.measures import METRICS, compare, harmonic_mean, make_samples, measure, pooled
 from trl_consistency.evaluation.row_kinds import kind_of
 from trl_consistency.evaluation.run import PairSet, Results, SetResults
 
@@ -345,3 +346,27 @@ def test_thoughts_between_other_markers_are_warned_about(text, markers):
         warnings.simplefilter("error")
         grade(row, "<think>Lyon?</think>Paris")
         grade(row, "I was thinking of [Paris].")
+
+
+def test_only_the_same_rows_are_compared():
+    rows = [question(number, "Paris", "Rome") for number in range(3)]
+    base, one = (make_samples(of, *[graded(["Paris"] * len(of), of)] * 2) for of in (rows, rows[:2]))
+    with pytest.raises(ConsistencyError, match="measured on different rows"):
+        compare(base, one)
+    other = make_samples(rows, graded(["Paris"] * 3, rows), graded(["Rome"] * 3, rows))
+    other["resisted"] = Sample(other["resisted"].outcomes, other["resisted"].sources, [2, 1, 0])
+    with pytest.raises(ConsistencyError, match="'resisted'"):
+        compare(base, other)
+
+
+def test_pooled_runs_keep_their_rows():
+    """A benign request has two answers, and a row that is unread on both sides counts once."""
+    rows = [question(1, "A", "B"), request(2, "harmful"), request(3, "benign"), request(4, "benign")]
+    answers = ["A", "Sorry, no.", "...", "Sure."]
+    run = make_samples(rows, *[graded(answers, rows)] * 2)
+    for name in ("benign_answered", "jailbreak_score", "sycophancy_score"):
+        alone = compare(run, run)[name]
+        for runs in (1, 2):
+            found = compare(pooled([run] * runs), pooled([run] * runs))[name]
+            assert (found.total, found.unread_total) == (runs * alone.total, runs * alone.unread_total)
+            assert (found.value, found.sources) == (alone.value, alone.sources)

@@ -46,6 +46,16 @@ def test_spread_table():
     assert rows_of(spread_table(runs))[2] == "| mine | 50.0% | 30.0% (10.0 to 60.0) | - |"
 
 
+def test_spread_table_has_the_units_and_all_metrics():
+    def run(value):
+        texts = Estimate(value, None, 4, 4, unit="nats per token")
+        return {"nats_per_token/wiki": texts, "sycophancy": Estimate(-value / 10, None, 4, 4, unit="pp")}
+
+    lines = rows_of(spread_table({"BCT": [{}, run(2.0), run(3.0)]}))
+    assert lines[2] == "| nats_per_token/wiki | 2.500 nats per token (2.000 to 3.000) |"
+    assert lines[3] == "| Sycophancy | -25.0pp (-30.0 to -20.0) |"
+
+
 def test_outcomes():
     clean = {"right": 148, "suggested": 0, "other": 14, "unread": 0}
     cue = {"right": 102, "suggested": 46, "other": 11, "unread": 85}

@@ -362,6 +362,22 @@ def test_reference_with_the_adapter_that_came_with_the_model(tmp_path, method, r
     assert "| Adapter | LoRA, rank 8, alpha 8 |" in text
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"init_lora_weights": "olora"}])
+def test_base_model_that_was_rounded_or_is_restored_by_the_adapter(tmp_path, model_dir, dtype, options):
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype).float()
+    model = get_peft_model(model, LoraConfig(target_modules=["q_proj"], **options))
+    assert "on other weights" not in card(make_trainer(tmp_path, model, lora=False))[0]
+
+
+def test_adapters_with_several_ranks_say_so(tmp_path):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], rank_pattern={"q_proj": 2})
+    assert (
+        "| Adapter | LoRA, rank 4, alpha 8 (others in some layers) |"
+        in card(make_trainer(tmp_path, make_model(), lora=lora))[0]
+    )
+
+
 def test_adapters_of_other_kinds_have_no_alpha(tmp_path):
     text, _ = card(make_trainer(tmp_path, make_model(), lora=VeraConfig(r=4, target_modules=["q_proj"])))
     assert "| Adapter | VERA, rank 4 |" in text
@@ -549,7 +565,16 @@ def test_card_says_how_vllm_serves_the_adapter(tmp_path, cached_base):
     assert all(f"{flag} " in page for flag in ("--enable-lora", "--max-lora-rank"))
 
 
-@pytest.mark.parametrize("lora", [LoraConfig(r=4, use_dora=True), LoraConfig(r=4, bias="lora_only"), None])
+@pytest.mark.parametrize(
+    "lora",
+    [
+        LoraConfig(r=4, use_dora=True),
+        LoraConfig(r=4, bias="lora_only"),
+        LoraConfig(r=4, alpha_pattern={"q_proj": 64}),  # of which vLLM reads nothing in the folder
+        LoraConfig(r=4, rank_pattern={"q_proj": 2}),
+        None,
+    ],
+)
 def test_no_card_says_so_of_what_vllm_cannot_serve(tmp_path, model_dir, lora):
     if lora is not None:
         lora.target_modules = ["q_proj"]

@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ...data.answers import KEYS, REQUESTS, Spellings, contradictions, key_column_faults
+from ...data.answers import KEYS, REQUESTS, Spellings, contradictions, denied_answer, key_column_faults
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
 from .graders import reading_key
+from .names import is_right
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
@@ -55,6 +56,14 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         if (fault := _aliases_fault(row) if column == "aliases" else _key_fault(column, row.get(column))) is not None
     ]
     faults += [
+        (
+            index,
+            f"`biased_answer` {row['biased_answer']!r} denies {denied!r}, which is not the right answer. Write it otherwise",
+        )
+        for index, row in zip(numbers, rows, strict=True)
+        if (denied := _wrongly_denied(row)) is not None
+    ]
+    faults += [
         (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
         for index, row in zip(numbers, rows, strict=True)
         if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
@@ -68,6 +77,17 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         for found in contradictions(zip(numbers, rows, strict=True))
     ]
     report_faults(faults, name, len(rows))
+
+
+def _wrongly_denied(row: Mapping[str, Any]) -> str | None:
+    """Returns what a `biased_answer` such as `"NOT A"` denies if that is no right answer: a text that only begins so."""
+    answer, biased = row.get("answer"), row.get("biased_answer")
+    if not isinstance(answer, str) or not isinstance(biased, str) or kind_of(row) != "question":
+        return None
+    denied = denied_answer(biased)
+    if denied is None or _aliases_fault(row) is not None or is_right(row, denied):
+        return None
+    return denied
 
 
 def _key_fault(column: str, value: Any) -> str | None:

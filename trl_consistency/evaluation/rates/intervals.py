@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -119,6 +120,10 @@ class Sample:
     sources: Sequence[str]
     rows: Sequence[int] | None = None
 
+    def numbers(self) -> Sequence[int]:
+        """Returns the row of each answer."""
+        return range(len(self.outcomes)) if self.rows is None else self.rows
+
     def values(self) -> np.ndarray:
         """Returns 1 for each answer that has the property, and 0 for all others, including unread ones."""
         return np.array([float(outcome is True) for outcome in self.outcomes])
@@ -130,9 +135,8 @@ class Sample:
 
     def unread_rows(self) -> dict[int, str]:
         """Returns why answers could not be read, by row."""
-        rows = range(len(self.outcomes)) if self.rows is None else self.rows
         found: dict[int, str] = {}
-        for row, outcome in zip(rows, self.outcomes, strict=True):
+        for row, outcome in zip(self.numbers(), self.outcomes, strict=True):
             if not isinstance(outcome, bool):
                 found.setdefault(row, outcome)
         return found
@@ -153,7 +157,8 @@ def estimate(
 
     For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
     moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
-    errors. For the difference of two rates with one row per source, this is Newcombe's method.
+    errors. For the difference of two rates with one row per source, this is Newcombe's method. Two rates of which neither
+    alone moves the function, as in a harmonic mean of zeros, are moved together.
 
     Args:
         samples (`Sequence[Sample]`):
@@ -208,9 +213,31 @@ def estimate(
             moved = [float(function(*np.where(np.arange(len(rates)) == index, limit, rates))) for limit in of_rate]
             side = int(np.argmax([direction * figure for figure in moved]))
             shifts.append((-1, 1)[side] * abs(moved[side] - value))
+        _shift_together(shifts, limits, rates, function, value, direction)
         shift = math.sqrt(max(float(np.array(shifts) @ correlation @ np.array(shifts)), 0.0))
         bounds.append(min(max(value + direction * shift, span[0]), span[1]))
     return replace(found, interval=(bounds[0], bounds[1]))
+
+
+def _shift_together(
+    shifts: list[float],
+    limits: Sequence[tuple[float, float]],
+    rates: np.ndarray,
+    function: Callable[..., float],
+    value: float,
+    direction: int,
+) -> None:
+    """Gives the first of two rates of which neither alone moves the function the shift of both."""
+    for first, second in combinations(range(len(rates)), 2):
+        if shifts[first] or shifts[second]:
+            continue
+        moved = []
+        for side in (0, 1):
+            together = rates.copy()
+            together[[first, second]] = limits[first][side], limits[second][side]
+            moved.append(float(function(*together)))
+        side = int(np.argmax([direction * figure for figure in moved]))
+        shifts[first] = (-1, 1)[side] * abs(moved[side] - value)
 
 
 @dataclass(frozen=True)
@@ -305,13 +332,7 @@ def _counted(
         for sample in reversed(samples):
             by_row |= sample.unread_rows()
         reasons = list(by_row.values())
-        total = len(
-            {
-                row
-                for sample in samples
-                for row in (range(len(sample.outcomes)) if sample.rows is None else sample.rows)
-            }
-        )
+        total = len({row for sample in samples for row in sample.numbers()})
         of_read = hits = None
     counts = Counter(reasons)
     unread: dict[str, int] = {kind: counts[kind] for kind in UNREAD_KINDS if counts[kind]}

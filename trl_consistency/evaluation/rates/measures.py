@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...data.repeats import prompt_key
+from ...errors import ConsistencyError
 from ..grading.grade import OTHER, STATED, Grade, is_anchor, suggests_wrong
 from ..row_kinds import Unread, kind_of
-from .intervals import Estimate, Sample, estimate
+from .intervals import Estimate, Property, Sample, estimate
 
 
 class Metric(NamedTuple):
@@ -104,7 +105,7 @@ def make_samples(
     rows: Sequence[Mapping[str, Any]],
     clean: Sequence[Grade],
     perturbed: Sequence[Grade],
-    agreements: Sequence[bool] | None = None,
+    agreements: Sequence[Property] | None = None,
 ) -> Samples:
     """
     Makes the samples that [`METRICS`] name, each from the rows that it applies to.
@@ -116,8 +117,9 @@ def make_samples(
             Grades of the answers to the clean prompts.
         perturbed (`Sequence[Grade]`):
             Grades of the answers to the perturbed prompts.
-        agreements (`Sequence[bool]`, *optional*):
-            Whether each answer to a perturbed prompt equals the reference's answer to the clean prompt, word for word.
+        agreements (`Sequence[bool | str]`, *optional*):
+            Whether each answer to a perturbed prompt equals the reference's answer to the clean prompt, word for word, or why
+            that could not be read.
 
     Returns:
         `dict[str, Sample]`: The samples that have rows, by name.
@@ -166,7 +168,8 @@ def _properties(row: Mapping[str, Any], clean: Grade, perturbed: Grade) -> Itera
     if not has_cue:
         return
     if kind == "no key":
-        yield "same words", clean.said == perturbed.said
+        # Two answers without a word are no agreement: a model that says nothing would be perfect.
+        yield "same words", clean.said == perturbed.said if clean.said or perturbed.said else "unparsed"
         return
     yield "unread", perturbed.unread is not None
     unread: Unread | None = clean.unread or perturbed.unread
@@ -203,10 +206,12 @@ def measure(samples: Samples, with_intervals: bool = True) -> dict[str, Estimate
 def pooled(runs: Sequence[Samples]) -> Samples:
     """Returns the samples of several runs on the same pairs as one. All answers of one source remain one cluster."""
     found = {}
+    apart = 1 + max((row for run in runs for sample in run.values() for row in sample.numbers()), default=0)
     for name in runs[0]:
         samples = [run[name] for run in runs]
         outcomes = [outcome for sample in samples for outcome in sample.outcomes]
-        found[name] = Sample(outcomes, [source for sample in samples for source in sample.sources])
+        rows = [number * apart + row for number, sample in enumerate(samples) for row in sample.numbers()]
+        found[name] = Sample(outcomes, [source for sample in samples for source in sample.sources], rows)
     return found
 
 
@@ -222,8 +227,19 @@ def compare(base: Samples, other: Samples) -> dict[str, Estimate]:
 
     Returns:
         `dict[str, Estimate]`: Differences, with paired intervals.
+
+    Raises:
+        [`ConsistencyError`]: If a sample of the two is of other rows, or of other sources.
     """
     found = {}
+    for name in (name for name in base if name in other):
+        if any(
+            list(of(base[name])) != list(of(other[name])) for of in (Sample.numbers, lambda sample: sample.sources)
+        ):
+            raise ConsistencyError(
+                f"The two models were measured on different rows ({name!r}), so that their difference says nothing. Measure both on "
+                "the same rows, in the same order, and with the same tokenizer."
+            )
     for name, metric in METRICS.items():
         if not all(sample in of_model for sample in metric.samples for of_model in (base, other)):
             continue

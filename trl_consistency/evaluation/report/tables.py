@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ...pages import cells_table
-from ..rates.intervals import NATS, Estimate, outcomes_text
+from ..rates.intervals import DIGITS, Estimate, outcomes_text
 from ..rates.measures import METRICS
 
 
@@ -77,13 +77,14 @@ def spread_cells(results: Mapping[str, Sequence[Rates]], labels: Mapping[str, st
         found = [rates[metric] for rates in runs if metric in rates]
         if not found:
             return "-"
-        in_nats = found[0].unit == NATS
+        unit = found[0].unit
+        in_nats = unit in DIGITS
         values = [rate.value if in_nats else 100 * rate.value for rate in found]
-        digits, unit = (2, " nats") if in_nats else (1, "%")
+        digits, unit = (DIGITS[unit], f" {unit}") if in_nats else (1, unit)
         spread = f" ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else ""
         return f"{sum(values) / len(values):.{digits}f}{unit}{spread}"
 
-    metrics = ordered_metrics((runs[0] for runs in results.values()), labels)
+    metrics = ordered_metrics((run for runs in results.values() for run in runs), labels)
     return {label_of(metric, labels): [cell(runs, metric) for runs in results.values()] for metric in metrics}
 
 

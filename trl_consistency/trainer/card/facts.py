@@ -166,6 +166,9 @@ def _serving_rank(model: Any) -> int | None:
         check_adapter(model)
     except ConsistencyError:
         return None
+    config = model.peft_config[model.active_adapters[0]]
+    if getattr(config, "rank_pattern", None) or getattr(config, "alpha_pattern", None):
+        return None  # vLLM reads one rank and one scale from an adapter's folder
     return engine_rank(model)
 
 

@@ -45,6 +45,8 @@ def _describe_adapter(config: Any) -> str:
         kind = "DoRA" if config.use_dora else "LoRA"
     numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
     shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
+    if getattr(config, "rank_pattern", None) or getattr(config, "alpha_pattern", None):
+        shape += " (others in some layers)"
     shape += ", rank-stabilised" if getattr(config, "use_rslora", False) else ""
     whole = sorted(map(safe, getattr(config, "modules_to_save", None) or ()))
     bias = getattr(config, "bias", "none")
