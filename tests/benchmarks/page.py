@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tests.benchmarks.gpu_pieces import PIECES
-from tests.benchmarks.rows import ENGINES, RATIOS, ROWS
+from tests.benchmarks.rows import ENGINES, GUARDED, RATIOS, ROWS
 from trl_consistency.files import write_by, write_text
 
 
@@ -23,6 +23,7 @@ IN_WORDS = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": "attention, forward",
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": "attention, backward",
     "aten::mul": "products of numbers",
+    "aten::sub": "differences of numbers",
     "aten::add": "sums of numbers",
     "aten::add_": "sums of numbers",
     "aten::copy_": "copies",
@@ -83,7 +84,17 @@ def _machine(results: Results) -> str:
     loads = [row["machine"]["load"] for row in results.values() if row["machine"]["load"] is not None]
     text = f"Machine: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
     if loads and max(loads) > 2:
-        text += f" **The machine was busy** (load up to {max(loads):.0f}): ratios can be read, seconds cannot."
+        text += f" Other processes ran at the same time (load up to {max(loads):.0f})"
+        waited = max(
+            of["wall"]["median"] / of["cpu"]["median"]
+            for name in GUARDED
+            for of in results.get(name, {}).get("rivals", {}).values()
+        )
+        text += f", and rivals waited for them up to {waited - 1:.0%} of their time: " + (
+            "ratios can be read, seconds hardly."
+            if waited > 1.05
+            else "what they do to memory and caches is in the seconds, for all rivals alike."
+        )
     return text
 
 

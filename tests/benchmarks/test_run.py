@@ -179,3 +179,13 @@ def test_the_page(tmp_path):
     assert "Nobody has had a device yet." in text
     assert "busy" not in text
     assert (folder / "ratios.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("wall", "said"), [(1.01, "in the seconds, for all rivals alike"), (1.2, "seconds hardly")])
+def test_the_page_says_that_other_processes_ran(tmp_path, wall, said):
+    of = {**result(2.0), "wall": {"median": 2.0 * wall, "low": 2.0, "high": 3.0}}
+    machine = {name: "1" for name in ("processor", "cores", "python", "torch", "trl", "transformers", "peft")}
+    rows = {"act_step": {"machine": {**machine, "load": 4.0}, "rivals": {"ours": of}}}
+    text = page._machine(rows)
+    assert "load up to 4" in text
+    assert said in text
