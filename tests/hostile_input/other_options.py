@@ -59,6 +59,16 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ): "`max_length` (100) leaves no prompt beside the answer of `max_completion_length` (512) tokens: raise the one, or lower the other.",
         ("memory", "-1"): "`memory` must be above 0, got -1.0.",
         ("utilisation", "0"): "`utilisation` must be above 0 and at most 1, got 0.0.",
+        (
+            "lora_r",
+            "64",
+        ): "`lora_r` is set without `use_peft`, so that all weights would be trained. Set `use_peft: true`, or `use_peft: false` if that is meant.",
+        (
+            "use_bnb_nested_quant",
+            "true",
+        ): "`use_bnb_nested_quant` is set without `load_in_4bit`, so that nothing would be quantized. Set `load_in_4bit: true`, or …",
+        ("utilisation", "0.9"): "`utilisation` is given, but no seconds are asked for: give `tflops`.",
+        ("num_generations", "8"): "`num_generations` is given, but it is for opct, and `method` is bct.",
         ("layers", "1"): "`layers` is for act, attct and mlpct, and `method` is bct. Leave it out.",
     },
     "evaluate": {

@@ -140,11 +140,17 @@ def test_defaults_are_the_trainers():
             ["--max_length", "64", "--method", "opct", "--max_completion_length", "8", "--num_generations", "3"],
             "which do not divide",
         ),
+        (["--lora_r", "64"], "`lora_r` is set without `use_peft`, so that all weights would be trained"),
+        (["--lora_target_modules", "q_proj"], "`lora_target_modules` is set without `use_peft`"),
+        (["--use_bnb_nested_quant", "--use_peft"], "`use_bnb_nested_quant` is set without `load_in_4bit`"),
+        (["--utilisation", "0.9"], "`utilisation` is given, but no seconds are asked for: give `tflops`"),
+        (["--num_generations", "8"], "`num_generations` is given, but it is for opct, and `method` is bct"),
+        (["--share_prefix", "false"], "`share_prefix` is given, but it is for opct"),
     ],
 )
 def test_faulty_options_are_refused_in_one_line(config_dir, words, message):
     with pytest.raises(SystemExit) as refusal:
-        cli(["estimate", str(config_dir), *words])
+        cli(["estimate", str(config_dir), *([] if "--max_length" in words else ["--max_length", "1024"]), *words])
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

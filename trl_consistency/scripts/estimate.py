@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 from trl import ModelConfig, get_peft_config
 
 from ..config.consistency_config import METHODS
-from ..config.options import SHARE, CommandArguments, above, at_least, check_ranges, option, with_help
+from ..config.options import SHARE, CommandArguments, above, at_least, check_ranges, option, refuse_unused, with_help
 from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, measure_memory
 from ..costs.operations import count_step, uncounted
 from ..costs.setup import DTYPES, Setup, make_outline
@@ -26,6 +26,7 @@ from ..models.checks import load_config
 from ..models.embedded_models import resolve_model
 from ..upstream import old_names_allowed
 from .json_output import one_object
+from .model_options import check_switched_on
 from .parser import StrictParser
 
 
@@ -150,6 +151,10 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
             f"`per_device_train_batch_size` times `gradient_accumulation_steps` makes {rollouts} rollouts, which do not "
             f"divide into groups of `num_generations` ({args.num_generations})."
         )
+    if args.method != "opct":
+        refuse_unused(args, ["num_generations", "share_prefix"], f"it is for opct, and `method` is {args.method}")
+    if args.tflops is None:
+        refuse_unused(args, ["utilisation"], "no seconds are asked for: give `tflops`")
     if args.layers and args.method not in ("act", "attct", "mlpct"):
         raise ConsistencyError(f"`layers` is for act, attct and mlpct, and `method` is {args.method}. Leave it out.")
     if args.method == "attct" and args.attn_implementation not in (None, "eager"):
@@ -211,7 +216,9 @@ def with_model_named(args: Sequence[str]) -> list[str]:
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Estimates and prints; faulty options end the program with one message."""
     args = with_model_named(sys.argv[1:] if args is None else args)
-    (estimate_args,) = StrictParser((EstimateArguments,), "estimate", prog=prog).parse_args_and_config(args)
+    parser = StrictParser((EstimateArguments,), "estimate", prog=prog)
+    (estimate_args,) = parser.parse_args_and_config(args)
+    check_switched_on(parser.given, estimate_args)
     with suppress(BrokenPipeError), old_names_allowed(), one_object(estimate_args.json) as printed:
         printed |= main(estimate_args)
         print(describe(estimate_args, printed))

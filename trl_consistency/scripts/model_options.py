@@ -19,9 +19,21 @@ OF_4_BITS = ("bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_stor
 
 
 def check_model_options(given: Collection[str], script_args: Any, model_args: Any) -> None:
+    """Raises [`ConsistencyError`] for an option among those that a user has `given` that would be ignored."""
+    check_switched_on(given, model_args)
+    if script_args.ignore_bias_buffers:
+        raise ConsistencyError("`ignore_bias_buffers` does nothing in this command. Leave it out.")
+    if model_args.load_in_4bit or model_args.load_in_8bit:
+        option = "`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`"
+        check_bitsandbytes(option)
+        if not model_args.use_peft:
+            raise ConsistencyError(f"{option} needs `use_peft: true`: quantized weights cannot be trained themselves.")
+
+
+def check_switched_on(given: Collection[str], model_args: Any) -> None:
     """
-    Raises [`ConsistencyError`] for an option among those that a user has `given` that would be ignored. With `use_peft:
-    false`, for one, the options of an adapter in the same recipe are ignored knowingly.
+    Raises [`ConsistencyError`] for an option of an adapter or of 4 bits among those `given`, without the option that
+    switches it on. With `use_peft: false`, for one, the options of an adapter in the same recipe are ignored knowingly.
     """
     for names, needed, otherwise in (
         (OF_LORA, "use_peft", "all weights would be trained"),
@@ -33,13 +45,6 @@ def check_model_options(given: Collection[str], script_args: Any, model_args: An
                 f"`{unused[0]}` is set without `{needed}`, so that {otherwise}. Set `{needed}: true`, or `{needed}: false` if that "
                 "is meant."
             )
-    if script_args.ignore_bias_buffers:
-        raise ConsistencyError("`ignore_bias_buffers` does nothing in this command. Leave it out.")
-    if model_args.load_in_4bit or model_args.load_in_8bit:
-        option = "`load_in_4bit`" if model_args.load_in_4bit else "`load_in_8bit`"
-        check_bitsandbytes(option)
-        if not model_args.use_peft:
-            raise ConsistencyError(f"{option} needs `use_peft: true`: quantized weights cannot be trained themselves.")
 
 
 def quantization_of(model_args: ModelConfig, init_kwargs: dict[str, Any]) -> Any:
