@@ -79,6 +79,38 @@ def test_length_limit(good_pairs, model_dir, capsys):
     assert json.loads(capsys.readouterr().out)["truncated"] == 4
 
 
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        (["--max_length", "9999"], 512),
+        (["--max_length", "9999", "--model_init_kwargs", '{"max_position_embeddings": 600}'], 600),
+        (["--max_length", "300"], 300),
+        ([], 512),
+    ],
+)
+def test_rows_beyond_the_context_are_found_whatever_the_limit(model_dir, tmp_path, options, limit, capsys):
+    """Training refuses them as it refuses those over `max_length`."""
+    pairs = tmp_path / "long.jsonl"
+    pairs.write_text(chat_pair("What? " * 400, "Lyon? " + "What? " * 400))
+    assert run("--pairs", pairs, "--model_name_or_path", model_dir, "--json", "--strict", *options) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["truncated"], found["max_length"]) == (1, limit)
+
+
+def test_a_longer_context_by_the_models_config_counts(model_dir, tokenizer, tmp_path, good_pairs, capsys):
+    """As in training; the tokenizer's own number is often that of the model before its context was made longer."""
+    folder = tmp_path / "model"
+    tokenizer.save_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 64})
+    )
+    config = json.loads((model_dir / "config.json").read_text())
+    scaling = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
+    (folder / "config.json").write_text(json.dumps(config | {"rope_parameters": scaling}))
+    assert run("--pairs", good_pairs, "--model_name_or_path", folder, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["max_length"] == 2048
+
+
 @pytest.mark.parametrize("colour", [False, True])
 def test_marked_pairs_in_a_terminal(good_pairs, model_dir, capsys, monkeypatch, colour):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -6,17 +6,18 @@ trl-consistency lint --pairs pairs.jsonl --model_name_or_path Qwen/Qwen3-4B-Inst
 ```
 """
 
+import json
 import os
 import random
 import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from functools import partial
 from typing import Any, get_type_hints
 
 from accelerate import PartialState
-from transformers import AutoConfig
 from trl import DatasetMixtureConfig, ModelConfig, get_quantization_config
 
 from ..config.consistency_config import METHODS, ConsistencyConfig
@@ -33,6 +34,7 @@ from ..evaluation.answers.replies import check_markers
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
 from ..local_names import last_name
+from ..models.checks import context_of, load_config
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import read_rows
@@ -150,7 +152,7 @@ def main(
         rows,
         processing_class,
         chat_template_kwargs=kwargs,
-        limit=recipe.max_length or context_length(model_args, recipe, processing_class),
+        limit=length_limit(model_args, recipe, processing_class),
         max_completion_length=reserved,
         always_generates=is_on_policy,
         thinking_markers=markers,
@@ -230,21 +232,28 @@ def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingC
     return processing_class
 
 
-def context_length(model_args: ModelConfig, recipe: Any, processing_class: ProcessingClass) -> int | None:
-    """Returns the model's context length, or None if neither its config nor its tokenizer has one."""
-    lengths = [get_tokenizer(processing_class).model_max_length]
+def length_limit(model_args: ModelConfig, recipe: Any, processing_class: ProcessingClass) -> int | None:
+    """Returns the tokens that training allows in a row: `max_length`, but no more than the model's context, if it is known."""
+    known = [length for length in (recipe.max_length, _context(model_args, recipe, processing_class)) if length]
+    return min(known, default=None)
+
+
+def _context(model_args: ModelConfig, recipe: Any, processing_class: ProcessingClass) -> int | None:
+    """Returns the model's context length, that of its tokenizer without a config, or None if neither has one."""
+    context = None
     if model_args.model_name_or_path != EMBEDDED:
-        try:
-            config = AutoConfig.from_pretrained(
-                resolve_model(model_args.model_name_or_path),
-                revision=model_args.model_revision,
-                trust_remote_code=recipe.trust_remote_code,
+        changes = recipe.model_init_kwargs or {}
+        with suppress(ValueError):  # no config: a tokenizer alone
+            context = context_of(
+                load_config(
+                    resolve_model(model_args.model_name_or_path),
+                    model_args.model_revision,
+                    recipe.trust_remote_code,
+                    json.loads(changes) if isinstance(changes, str) else changes,
+                )
             )
-            lengths.append(getattr(config.get_text_config(), "max_position_embeddings", None))
-        except (OSError, ValueError):  # no config: a tokenizer alone
-            pass
-    known = [length for length in lengths if length and length < 10**9]  # 1e30 stands for no limit
-    return min(known) if known else None
+    length = context or get_tokenizer(processing_class).model_max_length
+    return length if length < 10**9 else None  # 1e30 stands for no limit
 
 
 def _measure_dose(
