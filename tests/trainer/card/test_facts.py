@@ -21,12 +21,13 @@ from trl_consistency.trainer.card.papers import ORIGINS, name_methods
 TOKEN = "hf_" + "x" * 34
 
 
-def make_trainer(tmp_path, model, lora=True, pairs=None, **options):
+def make_trainer(tmp_path, model, lora=True, pairs=None, anchors=None, **options):
     return ConsistencyTrainer(
         model=model,
         args=make_config(tmp_path / "my-model", **{"max_steps": 2, **options}),
         train_dataset=make_pairs(completion=False) if pairs is None else pairs,
         eval_dataset=make_pairs(3),
+        anchor_dataset=anchors,
         processing_class=make_tokenizer(),
         peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear") if lora is True else lora or None,
     )
@@ -421,6 +422,36 @@ def test_targets_that_were_made_anew_or_otherwise_than_by_default(tmp_path):
         "beam search, num_beams 2, repetition_penalty 1.5, at most 8 tokens), replaced every 1 epoch(s) by the trained"
     )
     assert targets in text
+
+
+GIVEN, MADE = "(`completion` column)", "(temperature 1, top_p 1, top_k 0, at most 8 tokens)"
+
+
+@pytest.mark.parametrize(
+    ("given", "targets"),
+    [
+        ((True, True), f"given with the pairs {GIVEN}"),
+        ((True, False), f"given with the pairs {GIVEN}; of the anchors, the reference's own answers to their prompts {MADE}"),
+        ((False, True), f"the reference's own answers to the clean prompts {MADE}; given with the anchors {GIVEN}"),
+        ((False, False), f"the reference's own answers to the clean prompts {MADE}"),
+    ],
+)  # fmt: skip
+def test_targets_of_anchors_with_prompts_of_their_own(tmp_path, given, targets):
+    of_pairs, of_anchors = given
+    anchors = make_pairs(3, of_anchors).rename_column("clean_prompt", "prompt").remove_columns("perturbed_prompt")
+    options = {"pairs": make_pairs(completion=of_pairs), "anchors": anchors, "anchor_ratio": 0.08, "temperature": 1.0}
+    trainer = make_trainer(tmp_path, make_model(), **options)
+    trainer.create_model_card()
+    text, _ = read(trainer)
+    assert f"| Targets | {targets} |" in text
+    assert "| Anchors | 8% of an epoch, from a data set of their own |" in text
+
+
+@pytest.mark.parametrize(("ratio", "shown"), [(0.004, "0.4%"), (0.125, "12.5%"), (0.25, "25%")])
+def test_a_small_share_of_anchors_is_not_none(tmp_path, ratio, shown):
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(200), anchor_ratio=ratio)
+    trainer.create_model_card()
+    assert f"| Anchors | {shown} of an epoch" in read(trainer)[0]
 
 
 def test_pairs_that_were_left_out(tmp_path):

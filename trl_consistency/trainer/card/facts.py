@@ -183,7 +183,7 @@ def paired_facts(trainer: Any) -> dict[str, str]:
         shared = "content" if args.compares_content else "end of the two prompts"
         facts["Shared tokens"] = f"{shared}: {_describe_alignment(trainer.alignment['train_dataset'])}"
     if args.anchor_ratio:
-        facts["Anchors"] = f"{args.anchor_ratio:.0%} of an epoch, from {trainer.anchor_description}"
+        facts["Anchors"] = f"{100 * args.anchor_ratio:.3g}% of an epoch, from {trainer.anchor_description}"
     if args.needs_completions:
         facts["Targets"] = _target_description(trainer)
     if not args.packing:
@@ -212,7 +212,7 @@ def rollout_facts(trainer: Any) -> dict[str, str]:
         **trainer.data_facts,
     }
     if args.anchor_ratio:
-        facts["Anchors"] = f"{args.anchor_ratio:.0%} of an epoch, from {trainer.anchor_description}"
+        facts["Anchors"] = f"{100 * args.anchor_ratio:.3g}% of an epoch, from {trainer.anchor_description}"
     sampling = {
         name: getattr(args, name)
         for name, off in (("top_p", 1), ("top_k", 0), ("min_p", None))
@@ -326,8 +326,18 @@ def _target_description(trainer: Any) -> str:
     """Describes the source of the targets."""
     trained = {"bct", "kl"} & set(trainer.args.method) or trainer.args.act_tokens != "prompt"
     use = "" if trained else "; for the logged metrics alone"
-    if not any(needs_targets(dataset) for dataset in trainer.target_maker.sources[:1]):
-        return f"given with the pairs (`completion` column){use}"
+    pairs, anchors = (trainer.recorded_data.get(name) for name in ("train_dataset", "anchor_dataset"))
+    generated = needs_targets(pairs), needs_targets(pairs if anchors is None else anchors)
+    if generated == (True, True):
+        return f"{_generated_targets(trainer, 'the clean prompts')}{use}"
+    if generated == (True, False):
+        return f"{_generated_targets(trainer, 'the clean prompts')}; given with the anchors (`completion` column){use}"
+    of_anchors = f"; of the anchors, {_generated_targets(trainer, 'their prompts')}" if generated[1] else ""
+    return f"given with the pairs (`completion` column){of_anchors}{use}"
+
+
+def _generated_targets(trainer: Any, prompts: str) -> str:
+    """Describes targets that the reference generated for these `prompts`."""
     config = trainer.target_maker.generation_config()
     names = ("temperature", "top_p", "top_k", "min_p") if config.do_sample else ()
     options = [f"{name} {getattr(config, name):g}" for name in names if getattr(config, name) is not None]
@@ -338,7 +348,7 @@ def _target_description(trainer: Any) -> str:
     how = f"{', '.join(options)}, at most {config.max_new_tokens} tokens{engine}"
     every = trainer.args.regenerate_targets_every
     renewed = f", replaced every {every} epoch(s) by the trained model's" if every else ""
-    return f"the reference's own answers to the clean prompts ({how}){renewed}{use}"
+    return f"the reference's own answers to {prompts} ({how}){renewed}"
 
 
 def _named(options: dict[str, Any]) -> list[str]:
