@@ -3,12 +3,17 @@
 import gzip
 import json
 import os
+from datetime import datetime
 
+import pyarrow.json
 import pytest
+from datasets import load_dataset
+from datasets.packaged_modules.json import json as json_builder
 from trl import DatasetMixtureConfig
 from trl.scripts.utils import DatasetConfig
 
 from trl_consistency import ConsistencyError
+from trl_consistency.data.local_data import load_as_written
 from trl_consistency.perturbations.reading import read_rows
 from trl_consistency.scripts.lint import read_pairs
 from trl_consistency.scripts.loading import ConsistencyScriptArguments, load_pairs
@@ -135,6 +140,31 @@ def test_na_is_text_in_every_csv(tmp_path):
         pairs = load_pairs(ConsistencyScriptArguments(dataset_name=str(name)), DatasetMixtureConfig())
         for rows in (pairs["train"], _load_splits(str(name))["train"]):
             assert [row["biased_answer"] for row in rows] == ["NA", "NA"]
+
+
+TIMES = {"biased_answer": "1969-07-20", "note": "2024-01-01T10:00:00Z", "rows": [{"at": "2024-01-01 10:00:00"}]}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json", "."])
+def test_texts_that_look_like_times_are_texts_in_every_json(tmp_path, name, streaming):
+    rows = [row | TIMES for row in rows_of("a", count=2)]
+    content = json.dumps(rows) if name == "train.json" else "\n".join(map(json.dumps, rows))
+    (tmp_path / ("train.jsonl" if name == "." else name)).write_text(content)
+    path = str(tmp_path / name)
+    mixture = DatasetMixtureConfig(datasets=[DatasetConfig(path=path)], streaming=streaming)
+    one = ConsistencyScriptArguments(dataset_name=path, dataset_streaming=streaming)
+    for pairs in (load_pairs(one, DatasetMixtureConfig()), load_pairs(ConsistencyScriptArguments(), mixture)):
+        for row in pairs["train"]:
+            assert {column: row[column] for column in TIMES} == TIMES
+
+
+def test_times_that_another_program_cached_are_not_taken(tmp_path, monkeypatch):
+    (tmp_path / "train.jsonl").write_text(json.dumps(TIMES))
+    data = {"data_files": str(tmp_path / "train.jsonl"), "split": "train"}
+    monkeypatch.setattr(json_builder, "paj", pyarrow.json)
+    assert load_dataset("json", **data)[0]["biased_answer"] == datetime(1969, 7, 20)
+    assert load_as_written("json", **data)[0] == TIMES
 
 
 README = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train.csv\n{}---\n"

@@ -4,6 +4,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 from huggingface_hub import DatasetCard
@@ -96,6 +97,17 @@ def test_parquet_holds_the_same(questions, tmp_path):
         "README.md", "test-00000-of-00001.parquet", "test_wordings-00000-of-00001.parquet",
         "train-00000-of-00001.parquet",
     ]  # fmt: skip
+
+
+def test_texts_that_look_like_times_stay_texts_in_parquet(tmp_path):
+    rows = [
+        {"question": f"When was {number}?", "answer": "1969-07-20", "at": "2024-01-01 10:00:00"} for number in "ab"
+    ]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ("--perturbations", "typos", "--test_share", "0", "--keep_columns", "at", "--file_type", "parquet")
+    pairs(tmp_path / "questions.jsonl", tmp_path / "out", *options)
+    for row in pq.read_table(tmp_path / "out" / TRAIN.replace("jsonl", "parquet")).to_pylist():
+        assert (row["answer"], row["at"]) == ("1969-07-20", "2024-01-01 10:00:00")
 
 
 def test_a_second_run_leaves_nothing_of_the_first(questions, tmp_path):

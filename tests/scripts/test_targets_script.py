@@ -1,11 +1,12 @@
 import json
 import sys
-from pathlib import Path
+from datetime import date, datetime
 
 import pytest
 from datasets import Dataset, load_dataset
 
 from tests.helpers.commands import adapter, launched
+from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts.consistency import run
 
@@ -45,17 +46,48 @@ def test_faulty_completion_ids(tmp_path, recipe, completion_ids, reason):
         run(["--config", str(recipe), "--output_dir", str(tmp_path / "out")])
 
 
+OWN = {
+    "weight": 1e-12,
+    "share": 0.1234567890123456,
+    "id": 2**53 + 1,
+    "note": "2024-01-01 10:00:00",
+    "day": "1969-07-20",
+}
+
+
+def test_columns_of_the_users_own_come_out_as_they_went_in(tmp_path, recipe):
+    rows = [{"clean_prompt": "a", "perturbed_prompt": "b", "completion_ids": [5], **OWN}]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows * 2)))
+    file = tmp_path / "targets.jsonl"
+    cli(["targets", "--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--targets_file", str(file)])
+    for line in file.read_text().splitlines():
+        row = json.loads(line)
+        assert {name: row[name] for name in OWN} == OWN
+
+
+def test_values_that_json_does_not_have(tmp_path, recipe):
+    """Parquet has times, and numbers that are not finite."""
+    own = {"at": datetime(2024, 1, 1, 10), "share": float("nan"), "more": [{"day": date(1969, 7, 20)}]}
+    rows = [{"clean_prompt": "a", "perturbed_prompt": "b", "completion_ids": [5], **own}]
+    Dataset.from_list(rows).to_parquet(tmp_path / "pairs.parquet")
+    file = tmp_path / "targets.jsonl"
+    options = ["--dataset_name", str(tmp_path / "pairs.parquet"), "--output_dir", str(tmp_path / "out")]
+    cli(["targets", "--config", str(recipe), *options, "--targets_file", str(file)])
+    row = json.loads(file.read_text())
+    assert (row["at"], row["share"], row["more"]) == ("2024-01-01 10:00:00", None, [{"day": "1969-07-20"}])
+
+
 def test_file_that_cannot_be_written(recipe):
     with pytest.raises(SystemExit, match=r"`targets_file` `/dev/null/x\.jsonl` cannot be written"):
         cli(["targets", "--config", str(recipe), "--output_dir", "/tmp", "--targets_file", "/dev/null/x.jsonl"])
 
 
 def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path, recipe, monkeypatch):
-    def write_half(dataset, path, **options):
-        Path(path).write_text('{"clean_prompt": "a", "pert')
+    def half(trainer):
+        yield {"clean_prompt": "a"}
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Dataset, "to_json", write_half)
+    monkeypatch.setattr(ConsistencyTrainer, "dataset_with_targets", half)
     file = tmp_path / "targets.jsonl"
     file.write_text("earlier")
     with pytest.raises(

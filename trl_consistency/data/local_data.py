@@ -1,15 +1,19 @@
-"""Has `datasets` cache local data files by their content, and read the texts of CSV files as they are."""
+"""Has `datasets` cache local data files by their content, and read the texts of CSV and JSON files as they are."""
 
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import escape, glob
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow
+import pyarrow.json
 from datasets.packaged_modules.csv.csv import Csv
+from datasets.packaged_modules.json import json as json_builder
 
 from ..errors import ConsistencyError, one_line
 from .digests import file_digest
@@ -21,14 +25,44 @@ _load_dataset = datasets.load_dataset
 
 def load_as_written(path: str, **options: Any) -> Any:
     """
-    Calls `datasets.load_dataset` so that texts of a CSV file such as `NA` and `null` stay texts. By default pandas takes
-    them for nothing. Metadata of the data set that say which texts are nothing are heeded.
+    Calls `datasets.load_dataset` so that texts of a CSV file such as `NA` and `null` stay texts, and those of a JSON file
+    such as `1969-07-20`. By default pandas takes the former for nothing, and pyarrow the latter for times. Metadata of
+    the data set that say which texts are nothing are heeded.
     """
     of_builder = {name: options[name] for name in ("name", "data_dir", "data_files") if name in options}
     builder = datasets.load_dataset_builder(path, **of_builder)
     if isinstance(builder, Csv) and builder.config.keep_default_na and builder.config.na_values is None:
         options = {**options, "keep_default_na": False, "na_values": [""]}
+    if isinstance(builder, json_builder.Json):
+        json_builder.paj = _JsonReader
+        # The default, but named, it has a cache of its own: another's may hold times.
+        options = {"encoding_errors": "strict", **options}
     return _load_dataset(path, **options)
+
+
+class _JsonReader:
+    """Stands in for `pyarrow.json` in the JSON builder of `datasets`, and keeps texts that look like times."""
+
+    ReadOptions = pyarrow.json.ReadOptions
+
+    @staticmethod
+    def read_json(file: BytesIO, read_options: pyarrow.json.ReadOptions) -> pyarrow.Table:
+        table = pyarrow.json.read_json(file, read_options)
+        schema = pyarrow.schema([field.with_type(_with_texts(field.type)) for field in table.schema])
+        if schema == table.schema:
+            return table
+        file.seek(0)
+        return pyarrow.json.read_json(file, read_options, pyarrow.json.ParseOptions(explicit_schema=schema))
+
+
+def _with_texts(kind: pyarrow.DataType) -> pyarrow.DataType:
+    """Returns the type of a value in JSON with texts for the times, which JSON does not have."""
+    types = pyarrow.types
+    if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
+        return pyarrow.string()
+    if types.is_struct(kind):
+        return pyarrow.struct([field.with_type(_with_texts(field.type)) for field in kind])
+    return pyarrow.list_(_with_texts(kind.value_type)) if types.is_list(kind) else kind
 
 
 @contextmanager

@@ -291,12 +291,12 @@ def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path) -> li
 
 
 def _to_parquet(folder: Path, splits: Iterable[str]) -> None:
-    from datasets import load_dataset
+    from ..data.local_data import load_as_written
 
     for split in splits:
         path = folder / f"{split}.jsonl"
         with TemporaryDirectory(dir=folder) as cache:
-            dataset = load_dataset("json", data_files=str(path), split="train", cache_dir=cache)
+            dataset = load_as_written("json", data_files=str(path), split="train", cache_dir=cache)
             dataset.to_parquet(str(path.with_suffix(".parquet")))
             del dataset
         path.unlink()

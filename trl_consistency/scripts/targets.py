@@ -7,16 +7,21 @@ accelerate launch -m trl_consistency.scripts.targets --config recipes/quickstart
 ```
 """
 
+import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from typing import Any
 
 from trl import DatasetMixtureConfig, ModelConfig
 
 from ..config.consistency_config import ConsistencyConfig
 from ..config.options import CommandArguments, option, with_help
 from ..errors import ConsistencyError, ends_with_message
-from ..files import check_file, write_by
+from ..files import check_file, whole_file
 from ..generation.answer_engine import VLLM, check_url, is_url
 from ..generation.vllm_engine import check_vllm
 from ..trainer.consistency_trainer import ConsistencyTrainer
@@ -73,6 +78,17 @@ def check_served(trainer: ConsistencyTrainer, args: ConsistencyConfig) -> None:
         args.use_vllm = use_vllm
 
 
+def _as_json(value: Any) -> Any:
+    """Returns a value of a row as JSON can hold it: times as text, and null for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: _as_json(of_key) for key, of_key in value.items()}
+    if isinstance(value, list):
+        return list(map(_as_json, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, date | time | timedelta | Decimal) else value
+
+
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, generates and writes; faulty data or options end the program with one message."""
@@ -102,8 +118,10 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             trainer.target_maker.server = server
         trainer.generate_targets()
         if trainer.is_world_process_zero():
-            # `datasets` needs disk space, too, to put the pairs together.
-            write_by(file, lambda path: trainer.dataset_with_targets().to_json(path), "targets_file")
+            with whole_file(file, option="targets_file") as lines:
+                # `datasets` needs disk space, too, to put the pairs together.
+                for row in trainer.dataset_with_targets():
+                    lines.write(json.dumps(_as_json(row), ensure_ascii=False) + "\n")
             printed |= {"targets_file": file, "pairs": len(trainer.train_dataset)}
             print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
         end_run(trainer)
