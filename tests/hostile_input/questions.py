@@ -43,6 +43,12 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "pairs of questions and prompts",
+        "`pairs`: questions in two columns, each empty where the other is not",
+        "`question` and `prompt` could both be the prompt: name one in `prompt_column`.",
+        lambda room: room.pairs([{"question": "Largest?", "answer": "cow"}, {"prompt": "Smallest?", "answer": "bee"}]),
+    ),
+    Case(
         "a misspelt key",
         "`evaluate`: a misspelt column of a key, which grading would ignore",
         "`…pairs.jsonl` has the column `anwser`, which would be ignored. Rename it to `answer` if that is what it holds, or to "

@@ -210,6 +210,26 @@ def test_faulty_rows_are_listed_or_dropped_and_counted():
     assert (report.num_faulty, len(report.faulty)) == (20, 10)
 
 
+@pytest.mark.parametrize("column", ["answer", "choices", "id", "category"])
+def test_columns_are_looked_for_in_all_rows(column):
+    """The first row may lack one that later rows have; then it is as if it were empty there."""
+    rows = [row | {"category": "farm"} for row in questions(6)]
+    empty = [{**rows[0], column: None, **({"answer": None} if column == "choices" else {})}, *rows[1:]]
+    expected = list(build_pairs(empty, ["typos"], test_share=0.0))
+    lacking = [{name: value for name, value in row.items() if value is not None} for row in empty]
+    report = BuildReport()
+    assert list(build_pairs(lacking, ["typos"], test_share=0.0, report=report)) == expected
+    assert report.without[column] == 1
+    assert f"`{column}` in 1" in report.gaps()
+    with pytest.raises(
+        InvalidPairsError, match=f"row 1: has `{column if column != 'choices' else '.*'}`, which the first"
+    ):
+        list(build_pairs(iter(lacking), ["typos"]))
+    report = BuildReport()
+    list(build_pairs(iter(rows), ["typos"], report=report))
+    assert report.gaps() == ""
+
+
 def test_benign_controls_wear_the_same_wrappers():
     splits = build(REQUESTS, ["fiction", "rot13", "politeness"], benign_controls=True, test_share=0.4)
     benign = read_wordings("benign")

@@ -50,6 +50,26 @@ def test_what_a_first_user_should_know_is_printed(questions, tmp_path, capsys):
     assert "No source was held out: 0.1 of 1 came to none." in printed
 
 
+@pytest.mark.parametrize("sources", [None, 2])
+def test_columns_that_the_first_row_lacks_are_read(tmp_path, capsys, sources):
+    rows = [{"question": "What is thing 0?"}, {"question": "What is thing 1?", "topic": "farm"}]
+    rows += [{"question": f"What is thing {index}?", "answer": "a cow", "id": f"q{index}"} for index in (2, 3)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ("--perturbations", "typos", "--test_share", "0", "--json")
+    pairs(tmp_path / "questions.jsonl", tmp_path / "out", *options, *(["--max_sources", "2"] if sources else []))
+    printed = capsys.readouterr()
+    assert "Not read: the column(s) `topic`." in printed.err
+    made = [json.loads(line) for line in (tmp_path / "out" / TRAIN).read_text().splitlines()]
+    notes = json.loads(printed.out)["notes"]
+    if sources:
+        assert [row["answer"] for row in made] == ["", ""]
+        assert notes == []
+        return
+    assert [row["answer"] for row in made] == ["", "", "a cow", "a cow"]
+    assert [row["source_id"] for row in made][2:] == ["q2", "q3"]
+    assert notes == ["Of 4 row(s), some lack a column, which counts as empty there: `answer` in 2, `id` in 2."]
+
+
 def test_folder_of_pairs(questions, tmp_path, capsys):
     out = tmp_path / "out"
     names = ["suggested_answer", "are_you_sure", "authority+typos", "wrong_few_shot"]

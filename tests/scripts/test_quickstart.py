@@ -3,17 +3,21 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.helpers.once import made_once
 from tests.helpers.short_quickstart import short_organism
 from trl_consistency.cli import main as cli
+from trl_consistency.evaluation import AnswerOptions, evaluate
 from trl_consistency.perturbations import find_columns
 from trl_consistency.scripts import quickstart as module
 from trl_consistency.scripts.quickstart_progress import last_progress
+from trl_consistency.scripts.quickstart_report import Measured, write_report
 from trl_consistency.scripts.quickstart_subjects import ORGANISM
 
 
@@ -161,6 +165,37 @@ def test_docs_show_this_output(result):
             )
             assert low <= 100 * rate.interval[1], (name, metric)
             assert 100 * rate.interval[0] <= high, (name, metric)
+
+
+class Silent:
+    """An engine that ends every answer at once."""
+
+    options = ()
+
+    def __init__(self, tokenizer):
+        self.end = tokenizer.eos_token_id
+
+    def start(self):
+        pass
+
+    def __call__(self, prompts, seed):
+        return [[self.end] for _ in prompts]
+
+
+def test_findings_are_those_of_every_seed(organism_dir, tmp_path, capsys):
+    """Only the second seed got worse."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(organism_dir), AutoTokenizer.from_pretrained(organism_dir)
+    sets = {name: replace(of, rows=of.rows[:40], numbers=None) for name, of in ORGANISM.load_sets().items()}
+    options = AnswerOptions(8, progress=False)
+    before = evaluate(model, tokenizer, sets, options)
+    after = evaluate(model, tokenizer, sets, options, before, engine=Silent(tokenizer))
+    found = {"before": [Measured(before)], "BCT": [Measured(before), Measured(after)]}
+    subject = replace(ORGANISM, labels={key: of for key, of in ORGANISM.labels.items() if key in before.rates()})
+    write_report(subject, found, {}, tmp_path, 1.0, {"BCT": ["BCT, seed 1", "BCT, seed 2"]})
+    findings = json.loads((tmp_path / "results.json").read_text())["findings"]
+    assert findings == [f"BCT, seed 2: {finding}" for finding in after.findings(before)] != []
+    assert f"Note: {findings[0]}" in capsys.readouterr().out
+    assert findings[0] in (tmp_path / "report.md").read_text()
 
 
 def test_missing_extra(monkeypatch):

@@ -16,7 +16,16 @@ from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
 from .provenance import WrongAnswer, draw, perturb, possible_suggestions
 from .registry import Perturbation, find_perturbations
-from .source import Columns, Source, content_text, find_columns, read_source
+from .source import (
+    DEFAULT_COLUMNS,
+    Columns,
+    Source,
+    columns_of,
+    content_text,
+    find_columns,
+    late_column,
+    read_source,
+)
 
 
 Row = dict[str, Any]
@@ -51,6 +60,8 @@ class BuildReport:
             Number of rows that are the same as an earlier row, so that their pairs are there twice.
         between_splits (`int`):
             Number of rows left out because their `source_id` is in one split and their question in the other.
+        without (`Counter[str]`):
+            Rows without a column that is read and that other rows have, by column. It counts as empty there.
     """
 
     sources: int = 0
@@ -64,6 +75,7 @@ class BuildReport:
     asked_again: int = 0
     doubled: int = 0
     between_splits: int = 0
+    without: Counter[str] = field(default_factory=Counter)
 
     def num_pairs(self) -> dict[str, int]:
         """Returns the number of pairs by split."""
@@ -99,6 +111,11 @@ class BuildReport:
                 f"{self.asked_again} row(s) ask the question of an earlier row under another id: they are in its split."
             )
         return " ".join([*found, "Remove them if they should not count twice."]) if found else ""
+
+    def gaps(self) -> str:
+        """Returns a line if rows lack a column that other rows have, otherwise an empty text."""
+        found = ", ".join(f"`{column}` in {count}" for column, count in self.without.items())
+        return f"Of {self.sources} row(s), some lack a column, which counts as empty there: {found}." if found else ""
 
     def unheld(self, test_share: float) -> str:
         """Returns a line if the share rounded to no source or to all sources held out, otherwise an empty text."""
@@ -139,7 +156,8 @@ def build_pairs(
         perturbations (`Sequence[str]`, *optional*, defaults to `("suggested_answer",)`):
             Names, families, and compositions such as `"authority+typos"`.
         columns ([`Columns`], *optional*):
-            The data set's columns, from [`find_columns`]. By default the usual names.
+            The data set's columns, from [`find_columns`]. By default the usual names, which the first row must have unless
+            the rows are a list.
         pairs_per_source (`int`, *optional*):
             Number of pairs of each source in a split. Its perturbations are taken in turn. By default one pair each.
         test_share (`float`, *optional*, defaults to `0.1`):
@@ -180,12 +198,14 @@ def build_pairs(
     wrapped = [steps for steps in chosen if any(step.family == "jailbreak" for step in steps)]
     if benign_controls and not wrapped:
         raise ConsistencyError("`benign_controls` are for jailbreak wrappers, and `perturbations` has none.")
+    there = columns_of(rows) if columns is None and isinstance(rows, Sequence) else None
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
         raise ConsistencyError("The data set has no rows.")
+    known = list(first) if columns is None and there is None else None
     if columns is None:
-        columns = find_columns(first)
+        columns = find_columns(there or first)
     for name in perturbations:  # members of a family may lack something: they are reported at the end
         _check_columns([steps for steps in chosen if name == _name(steps)], columns, chat, wrong_answer)
     report = BuildReport() if report is None else report
@@ -199,7 +219,9 @@ def build_pairs(
     def all_pairs() -> Iterator[tuple[str, Row]]:
         for index, row in enumerate(chain([first], rows)):
             report.sources += 1
+            report.without.update(column for column in columns.read if column not in row)
             try:
+                _check_known(row, known)
                 source = read_source(row, columns, chat, instruction)
                 key = hash((repr((source.history, source.turns)), source.question, source.choices))
                 right = _right_text(source)
@@ -231,6 +253,15 @@ def build_pairs(
                     yield from make(source, wrapped, is_test)
 
     return all_pairs()
+
+
+def _check_known(row: Mapping[str, Any], known: Sequence[str] | None) -> None:
+    """Raises [`ConsistencyError`] for a usual column that the `known` ones (None: it does not matter) do not have."""
+    if known is None:
+        return
+    for column in chain.from_iterable(DEFAULT_COLUMNS.values()):
+        if row.get(column) is not None and column not in known:
+            raise late_column(column)
 
 
 class _PairMaker(NamedTuple):

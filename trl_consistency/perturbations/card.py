@@ -47,7 +47,7 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
         compositions=[("+".join(step.name for step in steps), steps) for steps in compositions],
         counts=counts,
         left_out=report.left_out(),
-        repeats=report.repeats(),
+        rows=[note for note in (report.gaps(), report.repeats()) if note],
         wordings=_wordings(report, compositions),
         options=options,
     )

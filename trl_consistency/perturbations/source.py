@@ -114,10 +114,28 @@ class Columns:
     safety_fact: str | None = None
     keep: tuple[str, ...] = ()
 
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        ones = (
+            self.prompt,
+            *self.choices,
+            self.answer,
+            self.wrong_answer,
+            self.source_id,
+            self.safety_fact,
+            *self.keep,
+        )
+        return tuple(dict.fromkeys(column for column in ones if column))
+
     def unread(self, columns: Iterable[str]) -> list[str]:
         """Returns the columns that are not read."""
-        read = {self.prompt, self.answer, self.wrong_answer, self.source_id, self.safety_fact}
-        return [column for column in columns if column not in {*read, *self.choices, *self.keep}]
+        return [column for column in columns if column not in self.read]
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns the columns of all rows: in a JSON Lines file, each may have others."""
+    return list(dict.fromkeys(column for row in rows for column in row))
 
 
 def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str | Sequence[str] | None) -> Columns:
@@ -224,7 +242,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         wrong_answers = tuple(letter for letter, choice in pairs if choice.strip() != right.strip()) if answer else ()
     late = [column for column in CARRIED_COLUMNS if row.get(column) is not None and column not in columns.keep]
     if late:
-        raise ConsistencyError(f"has `{late[0]}`, which the first row does not have: give it (or null) in every row")
+        raise late_column(late[0])
     source_id = row.get(columns.source_id) if columns.source_id else None
     _text(source_id, columns.source_id)
     return Source(
@@ -241,6 +259,11 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         chat=chat,
         carried={column: _carried(row, column) for column in columns.keep},
     )
+
+
+def late_column(column: str) -> ConsistencyError:
+    """Returns the error for a column that the columns were looked for without."""
+    return ConsistencyError(f"has `{column}`, which the first row does not have: give it (or null) in every row")
 
 
 def _split_turns(prompt: Any, column: str, chat: bool) -> tuple[list[Message], str, list[Message]]:

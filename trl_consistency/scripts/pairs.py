@@ -7,13 +7,14 @@ trl-consistency pairs --dataset_name questions.jsonl --perturbations suggested_a
 """
 
 import json
+import os
 import runpy
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -39,7 +40,7 @@ from ..perturbations.card import MADE_WITH, SPLITS, configured_card, file_name, 
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.registry import find_perturbations
-from ..perturbations.source import find_columns
+from ..perturbations.source import columns_of, find_columns
 from ..publishing import check_repo_id, explain
 from .engine_arguments import EngineArguments
 from .json_output import one_object
@@ -157,12 +158,11 @@ def main(args: PairsArguments) -> BuildReport:
 
         check_engine(args, args.model_name_or_path or "")
     _check_output_dir(args.output_dir)
-    rows = iter(read_rows(args.dataset_name, args.dataset_config, args.dataset_split))
-    first = next(rows, None)
-    if first is None:
+    there = columns_of(islice(_read(args), args.max_sources if os.path.exists(args.dataset_name) else 1))
+    if not there:
         raise ConsistencyError(f"{args.dataset_name} has no rows.")
     columns = find_columns(
-        first,
+        there,
         keep=args.keep_columns,
         prompt=args.prompt_column,
         choices=args.choices_column,
@@ -171,12 +171,12 @@ def main(args: PairsArguments) -> BuildReport:
         source_id=args.source_id_column,
         safety_fact=args.safety_fact_column,
     )
-    if unread := columns.unread(first):
+    if unread := columns.unread(there):
         listed = ", ".join(f"`{column}`" for column in unread)
         print(printable(f"Not read: the column(s) {listed}. `keep_columns` keeps them."))
     report = BuildReport()
     pairs = build_pairs(
-        tqdm(islice(chain([first], rows), args.max_sources), desc="Reading", unit=" sources", delay=1),
+        tqdm(islice(_read(args), args.max_sources), desc="Reading", unit=" sources", delay=1),
         args.perturbations,
         columns=columns,
         pairs_per_source=args.pairs_per_source,
@@ -197,6 +197,10 @@ def main(args: PairsArguments) -> BuildReport:
     with locked_folder(output_dir):
         _write(args, output_dir, pairs, report)
     return report
+
+
+def _read(args: PairsArguments) -> Iterator[dict[str, Any]]:
+    return read_rows(args.dataset_name, args.dataset_config, args.dataset_split)
 
 
 def _write(
@@ -379,7 +383,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             print(f"{file}: {counts[split]} pairs")
         if report.left_out():
             print("Left out:", *map(printable, report.left_out()), sep="\n  ")
-        notes = [note for note in (report.repeats(), report.unheld(pairs_args.test_share)) if note]
+        notes = [note for note in (report.gaps(), report.repeats(), report.unheld(pairs_args.test_share)) if note]
         for note in notes:
             print(note)
         printed |= {

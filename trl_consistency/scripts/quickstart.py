@@ -146,7 +146,8 @@ def quickstart(
     for each in runs:
         results.setdefault(each.name, []).append(trained[each].measured)
     histories = {each.name: trained[each].history for each in reversed(runs)}
-    write_report(subject, results, histories, output_dir, (time.monotonic() - start) / 60)
+    titles = {name: [_title(each) for each in runs if each.name == name] for name in recipes}
+    write_report(subject, results, histories, output_dir, (time.monotonic() - start) / 60, titles)
     shutil.rmtree(output_dir / UNFINISHED)
     return {name: [measured.results for measured in of_name] for name, of_name in results.items()}
 

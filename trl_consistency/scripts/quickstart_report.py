@@ -41,17 +41,23 @@ def write_report(
     histories: Mapping[str, list[dict[str, Any]]],
     output_dir: Path,
     minutes: float,
+    titles: Mapping[str, Sequence[str]],
 ) -> None:
     """
     Prints the tables, and writes the report. `found` are the measurements of each seed, by the recipe's label or
-    `"before"`.
+    `"before"`, and `titles` what each of a recipe's trainings is called.
     """
     names = list(found)
     results = {name: [measured.results for measured in of_name] for name, of_name in found.items()}
     several = max(map(len, results.values()))
     tables = _tables(subject, found, results, several)
     before = results["before"][0]
-    findings = [f"{name}: {text}" for name in names[1:] for text in results[name][0].findings(before)]
+    findings = [
+        f"{title}: {text}"
+        for name in names[1:]
+        for title, of_seed in zip(titles[name], results[name], strict=True)
+        for text in of_seed.findings(before)
+    ]
     with whole_files(output_dir, "output_dir") as unfinished:
         report = Report(
             f"Quickstart: {subject.title} before and after consistency training",
