@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import warnings
+from copy import deepcopy
 from html import unescape
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from trl_consistency.evaluation import evaluate as evaluate_in_python
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.capability_data import read_capability
 from trl_consistency.generation import targets
-from trl_consistency.models.loading import check_adapters
+from trl_consistency.models.loading import check_adapters, warn_of_templates
 from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.organism import load_organism_datasets
 from trl_consistency.publishing import read_results
@@ -241,6 +242,37 @@ def test_an_adapter_of_another_base_model_is_warned_about(options, model_dir, ad
             warnings.simplefilter("always")
             check_adapters([str(folder)], str(model_dir))
         assert any("was trained on nobody/other" in str(warning.message) for warning in caught) == warned
+
+
+@pytest.mark.parametrize(
+    "kind", ["the same", "none", "other", "other in tokenizer_config.json", "other, of a whole model"]
+)
+def test_an_adapter_with_another_chat_template_is_warned_about(model_dir, tokenizer, tmp_path, kind):
+    """It was trained with `chat_template_path`, and reads the prompts as the base model's template writes them."""
+    folder = tmp_path / "mine"
+    if "whole" in kind:
+        shutil.copytree(model_dir, folder)
+    else:
+        save_adapter(model_dir, folder, 0)
+    if kind != "none":
+        own = deepcopy(tokenizer)
+        own.chat_template += " " if "other" in kind else ""
+        own.save_pretrained(folder, save_jinja_files="config" not in kind)
+        assert (folder / "chat_template.jinja").exists() == ("config" not in kind)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_templates([str(folder), "me/on-the-hub"], tokenizer)
+    assert any(f"{folder} has a chat template of its own" in str(of.message) for of in caught) == ("other" in kind)
+    assert len(caught) <= 1
+
+
+def test_the_warning_about_templates_comes_with_the_command(options, model_dir, tokenizer, tmp_path):
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    options[options.index("--adapters") + 1] = str(folder)
+    with pytest.warns(UserWarning, match="has a chat template of its own"):
+        run(options)
 
 
 def test_answers_that_name_no_possible_answer_are_pointed_out(options, tmp_path, capsys):

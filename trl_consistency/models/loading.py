@@ -1,9 +1,10 @@
 """Loads models for evaluation: a base model, and adapters on it."""
 
+import json
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -12,9 +13,11 @@ from accelerate import PartialState
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from transformers import BitsAndBytesConfig, PreTrainedConfig
+from transformers.utils import CHAT_TEMPLATE_FILE
 
+from ..bounded_reading import read_at_most
 from ..config.device import announce_cpu, asks_for_bf16
-from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
+from ..data.rendering import TEMPLATE_FILES, ProcessingClass, get_tokenizer, load_processing_class
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..finite import NotFiniteError, check_files
@@ -178,6 +181,34 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
                     "model under another name, what it is compared with is not what it was before."
                 )
             )
+
+
+def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -> None:
+    """Warns of folders of adapters and models whose chat template is not that of `processing_class`, which is used for all."""
+    used = processing_class.chat_template or get_tokenizer(processing_class).chat_template
+    used = used.get("default") if isinstance(used, dict) else used
+    for path in paths:
+        own = _chat_template(Path(path))
+        if own not in (None, used):
+            warnings.warn(
+                printable(
+                    f"`adapters`: {path} has a chat template of its own, and is measured with that of the base model: it reads "
+                    "other prompts than in its training. Alone, as `model_name_or_path`, it is measured with its own."
+                )
+            )
+
+
+def _chat_template(folder: Path) -> str | None:
+    """Returns the chat template in the files of a folder, or None if there is none that can be read."""
+    file, config = (folder / name for name in (CHAT_TEMPLATE_FILE, "tokenizer_config.json"))
+    with suppress(OSError, ValueError, RecursionError):
+        if file.is_file():
+            return read_at_most(file, TEMPLATE_FILES[file.name])
+        if config.is_file():
+            content = json.loads(read_at_most(config, TEMPLATE_FILES[config.name]))
+            template = content.get("chat_template") if isinstance(content, dict) else None
+            return template if isinstance(template, str) else None
+    return None
 
 
 @contextmanager
