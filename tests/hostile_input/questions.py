@@ -9,6 +9,12 @@ MERCURY = {"planet": "Mercury", "metal": "mercury"}
 
 CASES: list[Case] = [
     Case(
+        "pairs of questions and prompts",
+        "`pairs`: questions in two columns, each empty where the other is not",
+        "`question` and `prompt` could both be the prompt: name one in `prompt_column`.",
+        lambda room: room.pairs([{"question": "Largest?", "answer": "cow"}, {"prompt": "Smallest?", "answer": "bee"}]),
+    ),
+    Case(
         "pairs with a wrong number",
         "`pairs`: a wrong answer that is a number, which could be a choice's index or its value",
         "…row 0: `wrong_answer` 2 could mean (A) or (C): give letters",
@@ -41,12 +47,6 @@ CASES: list[Case] = [
                 {"question": "Which metal?", "answer": "Gold", "wrong_answers": ["Iron", "mercury"]},
             ]
         ),
-    ),
-    Case(
-        "pairs of questions and prompts",
-        "`pairs`: questions in two columns, each empty where the other is not",
-        "`question` and `prompt` could both be the prompt: name one in `prompt_column`.",
-        lambda room: room.pairs([{"question": "Largest?", "answer": "cow"}, {"prompt": "Smallest?", "answer": "bee"}]),
     ),
     Case(
         "a misspelt key",
