@@ -50,6 +50,12 @@ CASES: list[Case] = [
             ("A JSON file that is `null`", "pairs.json", " null", "…pairs.json begins with `null`: …"),
             ("A JSON file that is an empty list", "pairs.json", "[]", "…pairs.json cannot be read: …"),
             (
+                "A JSON file with a number that is none, in a list",
+                "pairs.json",
+                json.dumps([PAIR | {"weight": float("nan")}]),
+                "…pairs.json cannot be read: NaN is not a number",
+            ),
+            (
                 "A JSON file with the rows below a key",
                 "pairs.json",
                 json.dumps({"data": [PAIR]}),

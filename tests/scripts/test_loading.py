@@ -159,6 +159,29 @@ def test_texts_that_look_like_times_are_texts_in_every_json(tmp_path, name, stre
             assert {column: row[column] for column in TIMES} == TIMES
 
 
+NUMBERS = {"weight": 1e-12, "share": 0.1234567890123456, "id": 2**53 + 1}
+
+
+@pytest.mark.parametrize("kind", ["a list", "rows with variables of their own", "rows with two types in a column"])
+def test_numbers_are_not_rounded(tmp_path, kind):
+    own = {"a list": [{}, {}], "rows with two types in a column": [{"note": 1}, {"note": "NaN"}]}
+    variables = [{"chat_template_kwargs": {"one": 1}}, {"chat_template_kwargs": {"two": "2024-01-01 10:00:00"}}]
+    rows = [row | NUMBERS | of_row for row, of_row in zip(rows_of("a"), own.get(kind, variables), strict=True)]
+    path = tmp_path / ("train.json" if kind == "a list" else "train.jsonl")
+    path.write_text(json.dumps(rows) if kind == "a list" else "\n".join(map(json.dumps, rows)))
+    pairs = load_pairs(ConsistencyScriptArguments(dataset_name=str(path)), DatasetMixtureConfig())["train"]
+    assert pairs.to_list() == rows
+
+
+@pytest.mark.parametrize("name", ["train.json", "train.jsonl"])
+def test_nan_is_refused_in_a_list_and_beside_a_column_of_two_types(tmp_path, name):
+    rows = [row | {"note": of_row, "share": float("nan")} for row, of_row in zip(rows_of("a"), (1, "b"), strict=True)]
+    content = json.dumps(rows) if name == "train.json" else "\n".join(map(json.dumps, rows))
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConsistencyError, match="cannot be read: NaN is not a number"):
+        load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path / name)), DatasetMixtureConfig())
+
+
 def test_times_that_another_program_cached_are_not_taken(tmp_path, monkeypatch):
     (tmp_path / "train.jsonl").write_text(json.dumps(TIMES))
     data = {"data_files": str(tmp_path / "train.jsonl"), "split": "train"}

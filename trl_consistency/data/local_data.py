@@ -1,6 +1,7 @@
 """Has `datasets` cache local data files by their content, and read the texts of CSV and JSON files as they are."""
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import datasets.utils.json
 import pyarrow
 import pyarrow.json
 from datasets.packaged_modules.csv.csv import Csv
@@ -26,8 +28,9 @@ _load_dataset = datasets.load_dataset
 def load_as_written(path: str, **options: Any) -> Any:
     """
     Calls `datasets.load_dataset` so that texts of a CSV file such as `NA` and `null` stay texts, and those of a JSON file
-    such as `1969-07-20`. By default pandas takes the former for nothing, and pyarrow the latter for times. Metadata of
-    the data set that say which texts are nothing are heeded.
+    such as `1969-07-20`. By default pandas takes the former for nothing, and pyarrow the latter for times. pandas also
+    rounds the numbers of a list in JSON, and of rows whose columns have several types. Metadata of the data set that say
+    which texts are nothing are heeded.
     """
     of_builder = {name: options[name] for name in ("name", "data_dir", "data_files") if name in options}
     builder = datasets.load_dataset_builder(path, **of_builder)
@@ -35,9 +38,20 @@ def load_as_written(path: str, **options: Any) -> Any:
         options = {**options, "keep_default_na": False, "na_values": [""]}
     if isinstance(builder, json_builder.Json):
         json_builder.paj = _JsonReader
+        for module in (json_builder, datasets.utils.json):
+            module.ujson_loads, module.ujson_dumps = _loads, json.dumps
         # The default, but named, it has a cache of its own: another's may hold times.
         options = {"encoding_errors": "strict", **options}
     return _load_dataset(path, **options)
+
+
+def _loads(text: str | bytes) -> Any:
+    """Reads JSON. Raises `ValueError` for NaN and infinity, which JSON does not have, and which as texts stay texts."""
+    return json.loads(text, parse_constant=_not_json)
+
+
+def _not_json(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
 
 
 class _JsonReader:
