@@ -47,7 +47,10 @@ def load_as_written(path: str, **options: Any) -> Any:
 
 def _loads(text: str | bytes) -> Any:
     """Reads JSON. Raises `ValueError` for NaN and infinity, which JSON does not have, and which as texts stay texts."""
-    return json.loads(text, parse_constant=_not_json)
+    try:
+        return json.loads(text, parse_constant=_not_json)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 def _not_json(constant: str) -> None:
