@@ -1,11 +1,13 @@
 """Writes docs/benchmarks.md and its plot from the results of `python -m tests.benchmarks.run`."""
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from tests.benchmarks.gpu_pieces import PIECES
 from tests.benchmarks.rows import ENGINES, GUARDED, RATIOS, ROWS
@@ -84,17 +86,14 @@ def _machine(results: Results) -> str:
     loads = [row["machine"]["load"] for row in results.values() if row["machine"]["load"] is not None]
     text = f"Machine: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
     if loads and max(loads) > 2:
-        text += f" Other processes ran at the same time (load up to {max(loads):.0f})"
+        text += f" Other processes ran at the same time (load up to {max(loads):.0f})."
         waited = max(
             of["wall"]["median"] / of["cpu"]["median"]
             for name in GUARDED
             for of in results.get(name, {}).get("rivals", {}).values()
         )
-        text += f", and rivals waited for them up to {waited - 1:.0%} of their time: " + (
-            "ratios can be read, seconds hardly."
-            if waited > 1.05
-            else "what they do to memory and caches is in the seconds, for all rivals alike."
-        )
+        text += f" Rivals waited for them up to {waited - 1:.0%} of their time: ratios can be read, seconds "
+        text += "hardly." if waited > 1.05 else "include what others did to memory and caches."
     return text
 
 
@@ -115,7 +114,7 @@ def _ratio_sections(results: Results) -> list[str]:
             continue
         row = results[name]
         shares = row.get("floor", {}).get("share", {})
-        head = ["", "CPU seconds", "wall seconds", "peak, MiB", "times as long as ours"]
+        head = ["", "CPU seconds", "wall seconds", "peak, MiB", f"times as long as {next(iter(row['rivals']))}"]
         lines = []
         for rival, of in row["rivals"].items():
             ratio = seconds(row["ratios"][rival]) if rival in row["ratios"] else ""
@@ -193,7 +192,7 @@ def _next(results: Results) -> str:
 
 
 def _plot_section(results: Results, folder: Path) -> list[str]:
-    bars = [(name, rival, of) for name in RATIOS for rival, of in results.get(name, {}).get("ratios", {}).items()]
+    bars = [(name, rival, of) for name in GUARDED for rival, of in results.get(name, {}).get("ratios", {}).items()]
     if not bars:
         return []
     picture = Figure(figsize=(8, 0.5 * len(bars) + 1.2), layout="constrained")
@@ -205,6 +204,9 @@ def _plot_section(results: Results, folder: Path) -> list[str]:
     axes.invert_yaxis()
     axes.axvline(1, color="0.6", linewidth=0.8)
     axes.set_xscale("log")
+    axes.set_xticks(range(1, math.ceil(max(of["high"] for *_, of in bars)) + 1))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("times as long as ours (CPU time; the line is as long as ours)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="0.9", which="both")
