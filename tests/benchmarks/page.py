@@ -148,9 +148,12 @@ def _data_sections(results: Results) -> list[str]:
     for name, row in ROWS.items():
         if name in RATIOS or name not in results:
             continue
-        head = ["", "CPU seconds", "wall seconds", "peak, MiB"]
+        # A command is a process of its own, whose memory is not measured.
+        peaks = {rival: of["peak"] for rival, of in results[name]["rivals"].items()}
+        has_peaks = any(peaks.values())
+        head = ["", "CPU seconds", "wall seconds", *(["peak, MiB"] if has_peaks else [])]
         lines = [
-            [rival, seconds(of["cpu"]), seconds(of["wall"]), f"{of['peak']:,.0f}"]
+            [rival, seconds(of["cpu"]), seconds(of["wall"]), *([f"{peaks[rival]:,.0f}"] if has_peaks else [])]
             for rival, of in results[name]["rivals"].items()
         ]
         sections.append(f"### {row.about}\n\n{_table(head, lines)}")
