@@ -99,7 +99,7 @@ def test_a_stream_smaller_than_a_batch_of_rollouts_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("streamed", "said"), [(False, "leaves out 1 of 5 rows"), (True, "leaves out the rows at its end")]
+    ("streamed", "said"), [(False, "leaves out 1 of 5 rows"), (True, "leaves out the rows at the end of the stream")]
 )
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_rows_that_make_no_batch_of_rollouts_are_said(tmp_path, caplog, streamed, said, shuffled):

@@ -68,7 +68,7 @@ CASES: list[Case] = [
     Case(
         "an answer like a denial",
         "`evaluate`: a suggested answer that begins as one that is denied (`NOT A`), and is none",
-        "…row 0: `biased_answer` 'NOT gate' denies 'gate', which is not the right answer. Write it otherwise",
+        "…row 0: `biased_answer` 'NOT gate' begins with `NOT `, which denies what follows, and 'gate' is not the right answer. Begin it with another word",
         lambda room: room.evaluate([PAIR | {"answer": "AND gate", "biased_answer": "NOT gate"}]),
     ),
     Case(

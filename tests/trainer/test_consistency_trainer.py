@@ -377,6 +377,15 @@ def test_targets_none_of_which_finish_their_thinking_are_an_error(tmp_path, monk
         trainer.train()
 
 
+def test_an_evaluation_without_targets_is_an_error(tmp_path):
+    """A loss of 0 would be the best there is."""
+    trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2, completion=False))
+    for row in trainer.eval_dataset:
+        trainer.targets[row["clean_ids"]] = []
+    with pytest.raises(ConsistencyError, match="No row of the evaluation has anything to compare for bct"):
+        trainer.evaluate()
+
+
 @pytest.mark.parametrize("has_merged", [True, False])
 def test_an_adapter_on_other_weights_than_its_base_models_is_said(tmp_path, model_dir, caplog, has_merged):
     """It would be loaded on the weights under the name that it carries."""

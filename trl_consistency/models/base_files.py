@@ -9,9 +9,8 @@ from ..generation.model_identity import model_tensors
 from ..weight_files import folder_of, weight_files
 
 
-ROWS = (
-    8  # of each weight are compared: what changes a weight, such as a merged adapter, hardly leaves these as they were
-)
+# Of each weight that are compared. What changes a weight, such as a merged adapter, hardly leaves these as they were.
+ROWS = 8
 
 
 @torch.no_grad()
@@ -21,8 +20,8 @@ def other_base_weight(model: Any) -> str | None:
     its adapter names: those of a model with a merged adapter do, for example. None if none is found, as where there are no such
     files, or weights are quantized or have other names there.
     """
-    name = model.peft_config[model.active_adapters[0]].base_model_name_or_path
-    folder = folder_of(name) if name else None
+    base = model.peft_config[model.active_adapters[0]].base_model_name_or_path
+    folder = folder_of(base) if base else None
     if folder is None:
         return None
     held = {name.replace(".base_layer", ""): weight for name, weight in model_tensors(model.get_base_model())}

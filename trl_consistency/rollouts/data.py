@@ -92,20 +92,12 @@ def check_batches(dataset: AnyDataset, args: OnPolicyConsistencyConfig) -> None:
             f"`train_dataset` has {rows} row(s), fewer than the {needed} prompts of one batch of rollouts "
             f"(`num_generations` {args.num_generations}). Use smaller batches, or more rollouts a prompt."
         )
-    same = (
-        ""
-        if args.shuffle_dataset
-        else " With `shuffle_dataset: false` these are the same rows each time, which are never trained on."
-    )
-    if rows % needed and not is_stream:
-        others = ", others each time" if args.shuffle_dataset else ""
+    left_out = "the rows at the end of the stream" if is_stream else f"{rows % needed} of {rows} rows"
+    which = "others each time" if args.shuffle_dataset else "the same each time, which are never trained on"
+    if (rows % needed and not is_stream) or (is_stream and not args.shuffle_dataset):
         logger.warning(
-            f"Each epoch leaves out {rows % needed} of {rows} rows{others}: {needed} prompts make a batch of rollouts, "
-            f"and an incomplete batch is not used.{same}"
-        )
-    elif is_stream and same:
-        logger.warning(
-            f"Each pass through the stream leaves out the rows at its end that make no batch of {needed} prompts.{same}"
+            f"Each epoch leaves out {left_out}, {which}: {needed} prompts make a batch of rollouts, and an incomplete batch is "
+            f"not used.{'' if args.shuffle_dataset else ' Set `shuffle_dataset: true` to train on all of them.'}"
         )
     batch, group = args.per_device_train_batch_size, args.num_generations
     if args.share_prefix and batch % group:

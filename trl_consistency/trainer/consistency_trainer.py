@@ -479,7 +479,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         total = self._total(means)
         if total is None:
             missing = ", ".join(method for method in self.args.method if method not in means)
-            raise ConsistencyError(f"The evaluation found nothing to compare for {missing}, which would look perfect.")
+            raise ConsistencyError(
+                f"No row of the evaluation has anything to compare for {missing}, so that there is no loss: the targets are empty, or "
+                "the two prompts share nothing. Raise `max_completion_length`, or evaluate on other rows."
+            )
         metrics = {"loss": total}
         if self.paired_loss is None:
             means.pop("bct", None)

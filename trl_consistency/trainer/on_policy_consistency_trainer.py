@@ -467,7 +467,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         means = means_of(rows)
         if "loss" not in means:
             raise ConsistencyError(
-                f"No token of any rollout was compared in the evaluation, which would look perfect. {NOTHING_COMPARED}"
+                f"No token of any rollout was compared in the evaluation, so that there is no loss. {NOTHING_COMPARED}"
             )
         return means | length_metrics(rows)
 

@@ -58,7 +58,8 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
     faults += [
         (
             index,
-            f"`biased_answer` {row['biased_answer']!r} denies {denied!r}, which is not the right answer. Write it otherwise",
+            f"`biased_answer` {row['biased_answer']!r} begins with `NOT `, which denies what follows, and {denied!r} is not the right "
+            "answer. Begin it with another word",
         )
         for index, row in zip(numbers, rows, strict=True)
         if (denied := _wrongly_denied(row)) is not None

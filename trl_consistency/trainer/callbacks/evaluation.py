@@ -183,7 +183,8 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         stopping = next((place for place, of in enumerate(callbacks) if isinstance(of, EarlyStoppingCallback)), None)
         if stopping is not None and stopping < callbacks.index(self):
             raise ConsistencyError(
-                "`EarlyStoppingCallback` was added before `ConsistencyEvalCallback`, whose metric it would never see. Add it after it."
+                "`EarlyStoppingCallback` was added before `ConsistencyEvalCallback`, so that it would never see the metric. Add "
+                "`ConsistencyEvalCallback` first."
             )
 
     def on_step_end(
