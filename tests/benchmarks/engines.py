@@ -110,8 +110,6 @@ def evaluation(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any
     command = [sys.executable, "-m", "trl_consistency.cli", "evaluate", "--model_name_or_path", str(folder)]
     command += ["--adapters", *(str(work / f"adapter-{number}") for number in range(ADAPTERS))]
     command += ["--pairs", str(work / "pairs.jsonl"), "--engine", rival.lower()]
-    if rival == "vLLM":
-        command += ["--vllm_max_model_length", "512"]
 
     def step() -> None:
         with tempfile.TemporaryDirectory() as out:

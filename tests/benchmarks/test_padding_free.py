@@ -11,6 +11,7 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tests.helpers.models import make_config, make_tokenizer
+from tests.helpers.on_policy import moved
 from trl_consistency import ConsistencyTrainer
 
 
@@ -46,13 +47,15 @@ def make_pairs(rows: int = ROWS) -> Dataset:
 
 def make_trainer(folder: Path, pairs: Dataset, **options: Any) -> ConsistencyTrainer:
     torch.manual_seed(0)
-    return ConsistencyTrainer(
+    trainer = ConsistencyTrainer(
         model=AutoModelForCausalLM.from_config(CONFIG),
         args=make_config(folder, **options),
         train_dataset=pairs,
         processing_class=make_tokenizer(),
         peft_config=LoraConfig(r=8, target_modules="all-linear"),
     )
+    moved(trainer.model)  # an untrained model's divergence is a small difference of large sums
+    return trainer
 
 
 def make_step(folder: Path, padding_free: bool, **options: Any) -> Any:
@@ -138,8 +141,7 @@ def test_epoch_of_packs(method: str, tmp_path: Path) -> None:
     seconds = {name: min(of_round[name][0] for of_round in rounds) for name in rivals}
     print(f"\n{method}, {PACKED_ROWS} pairs:")
     for name, (_, tokens) in rivals.items():
-        # The divergence of an untrained model is near 0: a small difference of large sums.
-        assert rounds[0][name][1] == pytest.approx(rounds[0]["padded"][1], rel=1e-5, abs=1e-7)
+        assert rounds[0][name][1] == pytest.approx(rounds[0]["padded"][1], rel=1e-5)
         faster = seconds["padded"] / seconds[name]
         print(
             f"  {name}: {seconds[name]:.2f} CPU-s, {faster:.2f} times padded; {tokens:,} tokens in the largest batch"
