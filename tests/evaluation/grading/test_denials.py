@@ -51,7 +51,6 @@ def test_an_answer_that_only_begins_like_a_denial(biased, is_faulty):
     if not is_faulty:
         PairSet.of(rows)
         return
-    with pytest.raises(
-        InvalidPairsError, match="`biased_answer` 'NOT gate' denies 'gate', which is not the right answer"
-    ):
+    message = "`biased_answer` 'NOT gate' begins with `NOT `, which denies what follows, and 'gate' is not the right"
+    with pytest.raises(InvalidPairsError, match=message):
         PairSet.of(rows)
