@@ -89,18 +89,34 @@ CASES: list[Case] = [
                 "`train_dataset` has no column `clean_prompt`; its columns are `a`, `b`.…",
             ),
             ("CSV with a header alone", "pairs.csv", f"{HEADER}\n", "…pairs.csv cannot be read: …"),
-            ("CSV with a quote that stays open", "pairs.csv", f'{HEADER}\n"a,b\n', "…pairs.csv cannot be read: …"),
+            (
+                "CSV with a quote that stays open",
+                "pairs.csv",
+                f'{HEADER}\n"a,b\n',
+                "…pairs.csv, line 2: not as many fields (1) as the header has (2).",
+            ),
             (
                 "CSV with two columns of one name, of which one would be renamed",
                 "pairs.csv",
                 f"{HEADER},completion,completion\na,b,c,d\n",
                 "…pairs.csv, line 1: two columns are called `completion`. Rename one of them.",
             ),
-            ("CSV of numbers", "pairs.csv", f"{HEADER}\n1,2\n", f"…row 0: {TYPE} `int`…"),
+            (
+                "CSV with a field too few",
+                "pairs.csv",
+                f"{HEADER},completion\na,b\n",
+                "…pairs.csv, line 2: not as many fields (2) as the header has (3).",
+            ),
+            (
+                "CSV with a field more than the header in every row, which would move all columns",
+                "pairs.csv",
+                f"{HEADER}\na,b,c\nd,e,f\n",
+                "…pairs.csv, line 2: not as many fields (3) as the header has (2).",
+            ),
             (
                 "CSV with an empty field",
                 "pairs.csv",
-                f"{HEADER},completion\na,b\n",
+                f"{HEADER},completion\na,b,\n",
                 "…row 0: `completion` is missing here though the column exists: …",
             ),
             (

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 
 from trl_consistency import ConsistencyError
 from trl_consistency.perturbations.reading import read_rows
@@ -66,6 +66,23 @@ def test_faulty_files(tmp_path, name, content, reason):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConsistencyError, match=reason):
         list(read_rows(str(path)))
+
+
+def test_what_datasets_keeps_as_json_in_parquet_is_read_as_datasets_reads_it(tmp_path):
+    """`datasets` keeps dicts with various keys as JSON, of which pyarrow gives the text."""
+    rows = [
+        {
+            "tools": [{"name": "find", "at": {"default": 0.7}}],
+            "messages": [{"role": "user", "tool_calls": [{"a": 1}]}],
+        },
+        {"tools": [{"title": None}], "messages": [{"role": "user", "tool_calls": [{"b": [1]}]}]},
+        {"tools": None, "messages": None},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    kept = load_dataset("json", data_files=str(tmp_path / "a.jsonl"), split="train")
+    kept.to_parquet(tmp_path / "a.parquet")
+    assert kept[1] == rows[1]
+    assert list(read_rows(str(tmp_path / "a.parquet"))) == list(kept)
 
 
 def test_missing_file_and_data_set(tmp_path):

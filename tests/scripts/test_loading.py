@@ -5,15 +5,14 @@ import json
 import os
 from datetime import datetime
 
-import pyarrow.json
 import pytest
 from datasets import load_dataset
-from datasets.packaged_modules.json import json as json_builder
 from trl import DatasetMixtureConfig
 from trl.scripts.utils import DatasetConfig
 
 from trl_consistency import ConsistencyError
 from trl_consistency.data.local_data import load_as_written
+from trl_consistency.data.pairs import parse_json_column
 from trl_consistency.perturbations.reading import read_rows
 from trl_consistency.scripts.lint import read_pairs
 from trl_consistency.scripts.loading import ConsistencyScriptArguments, load_pairs
@@ -182,12 +181,77 @@ def test_nan_is_refused_in_a_list_and_beside_a_column_of_two_types(tmp_path, nam
         load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path / name)), DatasetMixtureConfig())
 
 
-def test_times_that_another_program_cached_are_not_taken(tmp_path, monkeypatch):
+def test_times_that_another_program_cached_are_not_taken(tmp_path):
     (tmp_path / "train.jsonl").write_text(json.dumps(TIMES))
     data = {"data_files": str(tmp_path / "train.jsonl"), "split": "train"}
-    monkeypatch.setattr(json_builder, "paj", pyarrow.json)
     assert load_dataset("json", **data)[0]["biased_answer"] == datetime(1969, 7, 20)
     assert load_as_written("json", **data)[0] == TIMES
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_users_own_reading_stays_as_it_is(tmp_path, streaming):
+    """The readers were replaced for the whole process, for good."""
+    for name in ("ours.jsonl", "theirs.jsonl"):
+        (tmp_path / name).write_text(json.dumps(TIMES))
+    ours = load_as_written("json", data_files=str(tmp_path / "ours.jsonl"), split="train", streaming=streaming)
+    found = iter(ours)
+    theirs = load_dataset("json", data_files=str(tmp_path / "theirs.jsonl"), split="train")
+    assert theirs[0]["biased_answer"] == datetime(1969, 7, 20)
+    assert next(found) == TIMES
+
+
+NUMERAL_TEXTS = {"answer": "007", "note": "1.50", "biased_answer": "True"}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", ["train.csv", "."])
+def test_texts_that_look_like_numbers_are_texts_in_every_csv(tmp_path, name, streaming):
+    write_rows(tmp_path / "train.csv", "train", **NUMERAL_TEXTS)
+    path = str(tmp_path / name)
+    mixture = DatasetMixtureConfig(datasets=[DatasetConfig(path=path)], streaming=streaming)
+    one = ConsistencyScriptArguments(dataset_name=path, dataset_streaming=streaming)
+    for pairs in (load_pairs(one, DatasetMixtureConfig()), load_pairs(ConsistencyScriptArguments(), mixture)):
+        for row in pairs["train"]:
+            assert {column: row[column] for column in NUMERAL_TEXTS} == NUMERAL_TEXTS
+    assert _load_splits(path)["train"] == list(load_pairs(one, DatasetMixtureConfig())["train"])
+
+
+def schema(**parameters):
+    return {"type": "function", "function": {"name": "find", "parameters": parameters}}
+
+
+# Of the same keys in another order, of other keys, and beside a row without tools
+TOOLS = [
+    [[schema(a={"default": 0.7}, b=1)], [schema(b=1, a={"default": 0.7})]],
+    [[schema(a=0.7)], [schema(b=2**70)]],
+    [None, [schema(a="2024-01-01")], [schema(b=1, a=2), schema(a=1)]],
+]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("tools", TOOLS)
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
+def test_tools_are_as_written_wherever_they_are_read(tmp_path, name, tools, streaming):
+    """`datasets` puts the keys of all dicts in the order of the first, rounds numbers, and templates print both."""
+    rows = [row | {"tools": of_row} for row, of_row in zip(rows_of("a", count=len(tools)), tools, strict=True)]
+    path = tmp_path / name
+    path.write_text(json.dumps(rows) if name == "train.json" else "\n".join(map(json.dumps, rows)))
+    one = ConsistencyScriptArguments(dataset_name=str(path), dataset_streaming=streaming)
+    mixture = DatasetMixtureConfig(datasets=[DatasetConfig(path=str(path))], streaming=streaming)
+    in_training = load_pairs(one, DatasetMixtureConfig())["train"]
+    in_mixture = load_pairs(ConsistencyScriptArguments(), mixture)["train"]
+    for found in (in_training, in_mixture, _load_splits(str(path))["train"]):
+        assert [json.dumps(parse_json_column(row["tools"])) for row in found] == list(map(json.dumps, tools))
+
+
+def test_tools_whose_structure_the_metadata_say_stay_that(tmp_path):
+    rows = [row | {"tools": [{"name": "find"}]} for row in rows_of("a")]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    features = "".join(f"  - name: {column}\n    dtype: string\n" for column in rows[0] if column != "tools")
+    of_tools = "  - name: tools\n    list:\n    - name: name\n      dtype: string\n"
+    files = "configs:\n- config_name: default\n  data_files: train.jsonl\n"
+    (tmp_path / "README.md").write_text(f"---\n{files}dataset_info:\n  features:\n{features}{of_tools}---\n")
+    assert load_as_written(str(tmp_path), split="train")[0]["tools"] == [{"name": "find"}]
 
 
 README = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train.csv\n{}---\n"

@@ -4,6 +4,7 @@ import codecs
 import csv
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,16 +181,31 @@ def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
 
 
 def check_csv(path: str) -> None:
-    """Raises [`ConsistencyError`] if two columns of a CSV file have the same name. pandas would rename one."""
-    if not os.path.isfile(path) or not path.endswith(".csv"):
-        return
-    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-        try:
-            columns = next(csv.reader(file), [])
-        except csv.Error:
-            return  # pandas reports the fault
-    if doubled := [column for column in columns if columns.count(column) > 1]:
-        raise ConsistencyError(f"{path}, line 1: two columns are called `{doubled[0]}`. Rename one of them.")
+    """
+    Raises [`ConsistencyError`] if two columns of a CSV file, or of one in a folder whose metadata name no files, have the
+    same name, of which pandas would rename one, or if a row has not as many fields as the header. pandas would leave out
+    the first field of every row, or fill in missing ones.
+    """
+    files = [Path(path)] if os.path.isfile(path) else [file for of in split_files(path).values() for file in of]
+    for file in files:
+        if file.suffix != ".csv":
+            continue
+        with file.open(newline="", encoding="utf-8-sig", errors="replace") as content:
+            csv.field_size_limit(sys.maxsize)
+            reader = csv.reader(content)
+            try:
+                columns = next(reader, [])
+                if doubled := [column for column in columns if columns.count(column) > 1]:
+                    raise ConsistencyError(
+                        f"{file}, line 1: two columns are called `{doubled[0]}`. Rename one of them."
+                    )
+                for row in reader:
+                    if row and len(row) != len(columns):
+                        raise ConsistencyError(
+                            f"{file}, line {reader.line_num}: not as many fields ({len(row)}) as the header has ({len(columns)})."
+                        )
+            except csv.Error:
+                continue  # pandas reports the fault
 
 
 def check_json(path: str) -> None:

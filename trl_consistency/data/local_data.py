@@ -16,6 +16,8 @@ import pyarrow
 import pyarrow.json
 from datasets.packaged_modules.csv.csv import Csv
 from datasets.packaged_modules.json import json as json_builder
+from datasets.packaged_modules.json.json import Json
+from datasets.utils.file_utils import xpandas_read_csv
 
 from ..errors import ConsistencyError, one_line
 from .digests import file_digest
@@ -23,26 +25,89 @@ from .folders import data_type
 
 
 _load_dataset = datasets.load_dataset
+_mixed_paths = json_builder.find_mixed_struct_types_field_paths
 
 
-def load_as_written(path: str, **options: Any) -> Any:
+def load_as_written(path: str, split: str | None = None, streaming: bool = False, **options: Any) -> Any:
     """
-    Calls `datasets.load_dataset` so that texts of a CSV file such as `NA` and `null` stay texts, and those of a JSON file
-    such as `1969-07-20`. By default pandas takes the former for nothing, and pyarrow the latter for times. pandas also
-    rounds the numbers of a list in JSON, and of rows whose columns have several types. Metadata of the data set that say
-    which texts are nothing are heeded.
+    Does what `datasets.load_dataset` does, but reads the values of CSV and JSON files as they are. By default pandas takes
+    texts of a CSV file such as `NA` for nothing, and `007` for a number, and pyarrow takes a text in JSON such as
+    `1969-07-20` for a time. pandas also rounds the numbers of a list in JSON, and of rows whose columns have several
+    types. Metadata of the data set that say which texts are nothing, or what the columns hold, are heeded.
+
+    `tools` of a JSON file become JSON strings. As dicts, all rows would have their keys in the first row's order, and
+    chat templates print them in that order.
     """
-    of_builder = {name: options[name] for name in ("name", "data_dir", "data_files") if name in options}
-    builder = datasets.load_dataset_builder(path, **of_builder)
-    if isinstance(builder, Csv) and builder.config.keep_default_na and builder.config.na_values is None:
-        options = {**options, "keep_default_na": False, "na_values": [""]}
-    if isinstance(builder, json_builder.Json):
-        json_builder.paj = _JsonReader
-        for module in (json_builder, datasets.utils.json):
-            module.ujson_loads, module.ujson_dumps = _loads, json.dumps
-        # The default, but named, it has a cache of its own: another's may hold times.
-        options = {"encoding_errors": "strict", **options}
-    return _load_dataset(path, **options)
+    builder = datasets.load_dataset_builder(path, **options)
+    if isinstance(builder, Json):
+        # The defaults, but named, they have a cache of their own: another's may hold times.
+        defaults = {"encoding_errors": "strict", "chunksize": 10 << 20}
+        builder = datasets.load_dataset_builder(path, **defaults | options)
+        builder.__class__ = _JsonAsWritten
+        if streaming:
+            return builder.as_streaming_dataset(split=split)
+        builder.download_and_prepare()
+        return builder.as_dataset(split=split)
+    if isinstance(builder, Csv):
+        if builder.config.keep_default_na and builder.config.na_values is None:
+            options |= {"keep_default_na": False, "na_values": [""]}
+        if builder.info.features is None:
+            options["features"] = _texts(builder)
+    return _load_dataset(path, split=split, streaming=streaming, **options)
+
+
+def _texts(builder: Csv) -> datasets.Features | None:
+    """Returns text for each column of CSV files, or None if their columns differ, which `datasets` reports."""
+    headers = []
+    for file in (file for of_split in builder.config.data_files.values() for file in of_split):
+        try:
+            headers.append(
+                list(xpandas_read_csv(file, **builder.config.pd_read_csv_kwargs | {"nrows": 0, "chunksize": None}))
+            )
+        except (ValueError, OSError):  # `datasets` reports it
+            return None
+    alike = all(header == headers[0] for header in headers)
+    return datasets.Features({column: datasets.Value("string") for column in headers[0]}) if alike else None
+
+
+class _JsonAsWritten(Json):
+    """The JSON builder of `datasets`, which has other readers while it reads."""
+
+    def _generate_tables(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        tables = super()._generate_tables(*args, **kwargs)
+        of_metadata = (self.info.features or {}).get("tools")
+        while True:
+            with _other_readers(tools_as_text=isinstance(of_metadata, datasets.Value | None)):
+                table = next(tables, None)
+            if table is None:
+                return
+            yield table
+
+
+@contextmanager
+def _other_readers(tools_as_text: bool) -> Iterator[None]:
+    """Within it, `datasets` reads JSON with the functions below."""
+    readers = {
+        (json_builder, "paj"): _JsonReader(tools_as_text),
+        (json_builder, "find_mixed_struct_types_field_paths"): _mixed_paths_but_tools
+        if tools_as_text
+        else _mixed_paths,
+    }
+    for module in (json_builder, datasets.utils.json):
+        readers |= {(module, "ujson_loads"): _loads, (module, "ujson_dumps"): json.dumps}
+    before = {of: getattr(*of) for of in readers}
+    try:
+        for of, reader in readers.items():
+            setattr(*of, reader)
+        yield
+    finally:
+        for of, reader in before.items():
+            setattr(*of, reader)
+
+
+def _mixed_paths_but_tools(examples: list[Any], **options: Any) -> list[list[Any]]:
+    """Returns the paths of values that have several types, without those of `tools`, which become text."""
+    return [path for path in _mixed_paths(examples, **options) if path[0] != "tools"]
 
 
 def _loads(text: str | bytes) -> Any:
@@ -58,18 +123,40 @@ def _not_json(constant: str) -> None:
 
 
 class _JsonReader:
-    """Stands in for `pyarrow.json` in the JSON builder of `datasets`, and keeps texts that look like times."""
+    """Stands in for `pyarrow.json` in the JSON builder of `datasets`, and keeps texts that look like times, and `tools`."""
 
     ReadOptions = pyarrow.json.ReadOptions
 
-    @staticmethod
-    def read_json(file: BytesIO, read_options: pyarrow.json.ReadOptions) -> pyarrow.Table:
+    def __init__(self, tools_as_text: bool):
+        self.tools_as_text = tools_as_text
+
+    def read_json(self, file: BytesIO, read_options: pyarrow.json.ReadOptions) -> pyarrow.Table:
+        if self.tools_as_text and b'"tools"' in file.getvalue():
+            file = _with_tools_as_text(file)
         table = pyarrow.json.read_json(file, read_options)
         schema = pyarrow.schema([field.with_type(_with_texts(field.type)) for field in table.schema])
         if schema == table.schema:
             return table
         file.seek(0)
         return pyarrow.json.read_json(file, read_options, pyarrow.json.ParseOptions(explicit_schema=schema))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _with_tools_as_text(file: BytesIO) -> BytesIO:
+    """Returns the rows with `tools` as JSON strings. What is not JSON Lines stays for pyarrow to report."""
+    try:
+        rows = [json.loads(line, object_pairs_hook=_once) for line in file.getvalue().split(b"\n") if line.strip()]
+    except (ValueError, RecursionError):
+        return file
+    for row in rows:
+        if isinstance(row, dict) and isinstance(row.get("tools"), list | dict):
+            row["tools"] = json.dumps(row["tools"], ensure_ascii=False)
+    return BytesIO("\n".join(map(json.dumps, rows)).encode())
 
 
 def _with_texts(kind: pyarrow.DataType) -> pyarrow.DataType:

@@ -106,10 +106,29 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     try:
         with ParquetFile(path) as file:
+            types = {field.name: field.type for field in file.schema_arrow}
             for batch in file.iter_batches(batch_size=1000):
-                yield from batch.to_pylist()
+                for row in batch.to_pylist():
+                    yield {column: _decoded(value, types[column]) for column, value in row.items()}
     except pyarrow.ArrowException as error:
         raise ConsistencyError(f"{path} cannot be read: {one_line(error)}") from None
+
+
+def _decoded(value: Any, kind: Any) -> Any:
+    """Returns a value of an Arrow type, with what `datasets` keeps as JSON read as `datasets` reads it."""
+    import pyarrow
+
+    if value is None:
+        return None
+    if isinstance(kind, pyarrow.JsonType):
+        from datasets.utils.json import ujson_loads
+
+        return ujson_loads(value)
+    if pyarrow.types.is_struct(kind):
+        return {field.name: _decoded(value[field.name], field.type) for field in kind}
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        return [_decoded(item, kind.value_type) for item in value]
+    return value
 
 
 def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[str, Any]]:
