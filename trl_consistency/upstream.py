@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import fsdp2_prepare_model
+from peft.utils.other import TrainableTokensWrapper
 from trl.distributed import DistributedBackend
 from trl.models import prepare_deepspeed
 from trl.models import unwrap_model_for_generation as _unwrap_model_for_generation
@@ -31,6 +32,7 @@ __all__ = [
     "DistributedBackend",
     "ForwardRedirection",
     "RepeatSampler",
+    "complete_head",
     "create_model_from_path",
     "end_run",
     "extra_engine_options",
@@ -82,6 +84,13 @@ def scoring_labels_alone() -> Iterator[None]:
         yield
     finally:
         utils._use_triton = scores_labels
+
+
+def complete_head(model: Any) -> None:
+    """Gives a head with trained tokens (PEFT's `trainable_token_indices`) the `bias` that TRL's fused head reads."""
+    head = model.get_output_embeddings()
+    if isinstance(head, TrainableTokensWrapper):
+        head.__dict__["bias"] = getattr(head.original_module, "bias", None)
 
 
 def load_vllm_generation() -> Any:

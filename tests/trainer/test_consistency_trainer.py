@@ -73,6 +73,27 @@ def test_equals_sft_trainer_on_the_same_tokens(tmp_path, loss_type, lora):
     assert losses(ours) == pytest.approx(losses(theirs), abs=1e-6)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_trained_tokens_of_a_tied_model_equal_a_naive_oracle(tmp_path, tied):
+    """PEFT then wraps the head, too, and the wrapper has no `bias`, which TRL reads."""
+    model = make_model()
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.lm_head.weight = model.get_input_embeddings().weight
+    peft_config = LoraConfig(**LORA, trainable_token_indices=[*range(5, 300)])
+    trainer = ConsistencyTrainer(
+        model, make_config(tmp_path, max_steps=3, logging_steps=1, per_device_train_batch_size=8),
+        train_dataset=make_pairs(), processing_class=make_tokenizer(), peft_config=peft_config,
+    )  # fmt: skip
+    total, tokens = oracle(trainer.model, trainer.train_dataset)
+    trainer.train()
+    assert losses(trainer)[0] == pytest.approx(total / tokens, abs=1e-5)
+    assert losses(trainer)[-1] < losses(trainer)[0]
+    evaluated = trainer.evaluate(trainer.train_dataset)["eval_loss"]
+    total, tokens = oracle(trainer.model, trainer.train_dataset)
+    assert evaluated == pytest.approx(total / tokens, abs=1e-5)
+
+
 def test_equals_sft_trainer_on_prompt_and_completion_text(tmp_path):
     pairs = make_pairs()
     options = {"max_steps": 3, "logging_steps": 1}

@@ -28,6 +28,7 @@ from ..losses.supervised import ObservedModel, flat_inputs, supervised_row_losse
 from ..models.sharding import gathered
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
+from ..upstream import complete_head
 from .base import PairTrainer, ProcessingClass, resolve_config
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
@@ -195,6 +196,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                 quantization_config=quantization_config,
                 peft_config=peft_config,
             )
+        complete_head(self.model)
         # Checked again: a model loaded by name may have an adapter.
         check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
         # Trainer counts the tokens of the global batch only if this is set; `compute_loss` divides by them.
