@@ -18,8 +18,7 @@ from tests.helpers.killed_commands import Commands, Job, snapshot
 from tests.helpers.models import make_model, make_pairs
 from tests.helpers.publishing import save_adapter
 from trl_consistency.folder_lock import LOCK, locked_folder
-from trl_consistency.perturbations.card import MADE_WITH
-from trl_consistency.scripts.convert import MADE_WITH as CONVERTED_WITH
+from trl_consistency.perturbations.card import made_with
 
 
 # What is not the same each time, and why.
@@ -28,7 +27,7 @@ NOT_COMPARED = {
     "*.log": "what a training of the quickstart says, with its speed",
 }
 # What stands in each file before a run. `pairs` and `convert` replace no card but their own.
-EARLIER = f"earlier, {MADE_WITH}, {CONVERTED_WITH}".encode()
+EARLIER = f"earlier, {made_with('pairs')}, {made_with('convert')}".encode()
 # What the next command in the folder removes.
 UNFINISHED = r"(.*/)?(\.[^/]*\.unfinished.*|_in_use\.lock)"
 # Of a training, parts of a checkpoint, which one file that is written last tells from whole ones, and the card so far.

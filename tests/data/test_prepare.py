@@ -1,11 +1,12 @@
 import pytest
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, IterableDataset, load_dataset
 
 from tests.helpers.models import CHATML, make_pairs, make_tokenizer
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import InvalidPairsError
+from trl_consistency.data import prepare
 from trl_consistency.data.lint import lint_pairs
-from trl_consistency.data.prepare import align_row, prepare_pairs
+from trl_consistency.data.prepare import align_pairs, align_row, prepare_pairs
 from trl_consistency.data.rendering import render_completion, render_prompt
 
 
@@ -37,6 +38,24 @@ def test_both_sides_go_through_the_template_with_the_same_arguments():
     prepared = prepare_pairs(Dataset.from_list(rows), tokenizer, "train", chat_template_kwargs={"a": "y", "b": "z"})
     for side in ("clean_ids", "perturbed_ids"):
         assert tokenizer.batch_decode(prepared[side][:]) == ["fxz?", "fyz?"]
+
+
+def test_rows_that_an_earlier_version_rendered_are_rendered_anew(tokenizer, tmp_path, monkeypatch):
+    """`datasets` keeps what a function has made under the name of the function, whatever that does by now."""
+    make_pairs(5).to_parquet(tmp_path / "pairs.parquet")
+    pairs = load_dataset("parquet", data_files=str(tmp_path / "pairs.parquet"), split="train", cache_dir=tmp_path)
+
+    def render():
+        prepared = prepare_pairs(pairs, tokenizer, "train")
+        return align_pairs(prepared, tokenizer, "train", kinds=("suffix", "content_span"))[0][0]
+
+    now = render()
+    monkeypatch.setattr(prepare, "render_prompt", lambda *args: [7, *render_prompt(*args)])
+    monkeypatch.setattr(prepare, "shared_content_span", lambda *args: (0, 0, 1))
+    assert render() == now, "kept"
+    monkeypatch.setattr(prepare, "made_by", lambda: "another version")
+    assert render()["clean_ids"] == [7, *now["clean_ids"]]
+    assert render()["content_span"] == [0, 0, 1] != now["content_span"]
 
 
 def test_rows_that_the_template_refuses_are_all_reported():
@@ -312,3 +331,8 @@ def test_columns_of_the_user_by_the_names_of_helpers(tokenizer, stream):
         assert row["length"] == len(row["perturbed_ids"]) + len(row["completion_ids"]) > 1
     with pytest.raises(InvalidPairsError, match="longer than `max_length=20`"):
         prepare_pairs(pairs, tokenizer, "train", max_length=20)
+
+
+def test_columns_that_preparation_takes_the_names_of_are_told(tokenizer, caplog):
+    prepare_pairs(make_pairs(2).add_column("length", ["short", "long"]), tokenizer, "train")
+    assert "`train`: `length` left out: preparation makes columns of these names" in caplog.text

@@ -219,6 +219,13 @@ VARIABLES = {"persona": "You are a helpful assistant."}
 TOOLS = [{"name": "search", "parameters": {"query": "text"}}, {"name": "count"}]
 
 
+def test_tools_have_no_keys_of_other_rows():
+    """Arrow gives every schema the keys of all, and null; TRL would render them."""
+    pairs = make_pairs(2).add_column("tools", [[{"name": "f", "a": 1}], [{"name": "g", "b": {"c": 2}}]])
+    rows = convert_pairs(pairs, "sft").rows
+    assert [json.loads(row["tools"]) for row in rows] == [[{"name": "f", "a": 1}], [{"name": "g", "b": {"c": 2}}]]
+
+
 @pytest.mark.parametrize("kind", ["chat", "tools and variables", "text"])
 def test_trl_trains_on_what_the_model_said(model, model_dir, tmp_path, monkeypatch, kind):
     """Its tokens are those of the perturbed prompt as it is rendered here, then those that the model gave."""

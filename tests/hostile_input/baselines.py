@@ -108,6 +108,12 @@ CASES: list[Case] = [
         into_other_folder,
     ),
     Case(
+        "conversion over data of one's own",
+        "`convert`: a folder with data of one's own under the names of the rows, which would be overwritten",
+        "`output_dir` …out has a data/train-00000-of-00001.jsonl that `trl-consistency convert` did not write, and would replace. …",
+        lambda room: (room.file("out/data/train-00000-of-00001.jsonl", "{}"), convert(room, [CHAT])),
+    ),
+    Case(
         "conversion on a full disk",
         "`convert`: a folder that cannot be written to",
         "`output_dir` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another place, "

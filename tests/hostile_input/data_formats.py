@@ -114,6 +114,13 @@ CASES: list[Case] = [
                 "…pairs.csv, line 2: not as many fields (3) as the header has (2).",
             ),
             (
+                "CSV with chat messages, which would be read as text",
+                "pairs.csv",
+                HEADER
+                + '\n"[{""role"": ""user"", ""content"": ""a""}]","[{""role"": ""user"", ""content"": ""b""}]"\n',
+                "…row 0: `clean_prompt` is a list of chat messages written as text, which no chat template would render: …",
+            ),
+            (
                 "CSV with an empty field",
                 "pairs.csv",
                 f"{HEADER},completion\na,b,\n",

@@ -69,6 +69,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ): "`use_bnb_nested_quant` is set without `load_in_4bit`, so that nothing would be quantized. Set `load_in_4bit: true`, or …",
         ("utilisation", "0.9"): "`utilisation` is given, but no seconds are asked for: give `tflops`.",
         ("num_generations", "8"): "`num_generations` is given, but it is for opct, and `method` is bct.",
+        (
+            "model_revision",
+            "v1",
+        ): "`model_revision` is v1, but … is not on the Hub, and has no revisions. Leave it out.",
         ("layers", "1"): "`layers` is for act, attct and mlpct, and `method` is bct. Leave it out.",
     },
     "evaluate": {
@@ -278,6 +282,15 @@ CASES: list[Case] = [
         "`pairs`: a folder with a README.md of its own, which would be replaced",
         "`output_dir` …out has a README.md that `trl-consistency pairs` did not write, and would replace. Choose another folder.",
         lambda room: (room.file("out/README.md", "# My project\n"), room.pairs()),
+    ),
+    *(
+        Case(
+            f"pairs over data of one's own, {kind}",
+            f"`pairs`: a folder with data of one's own under the names of the pairs, which would be {fate}",
+            f"`output_dir` …out has a data/train-00000-of-00001.{kind} that `trl-consistency pairs` did not write, and would replace. …",
+            lambda room, kind=kind: (room.file(f"out/data/train-00000-of-00001.{kind}", "{}"), room.pairs()),
+        )
+        for kind, fate in (("jsonl", "overwritten"), ("parquet", "removed"))
     ),
     Case(
         "pairs over a folder named README",

@@ -187,4 +187,13 @@ CASES: list[Case] = [
         )
         for name in ("PATH", "LD_PRELOAD", "PYTHONPATH", "HF_ENDPOINT", "https_proxy")
     ),
+    *(
+        Case(
+            f"{name} in env",
+            f"A recipe that sets {name} in `env`, too late for it to do anything",
+            f"…recipe.yaml: `env` sets {name}, which libraries read before the recipe is read, so that it would do nothing. Set it in …",
+            lambda room, name=name: room.train(env={name: "77"}),
+        )
+        for name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS")
+    ),
 ]

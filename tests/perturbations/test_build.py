@@ -1,4 +1,5 @@
 import itertools
+import json
 
 import pytest
 
@@ -333,3 +334,26 @@ def test_only_what_may_stand_in_the_pairs_is_compared(change, options, count):
     (made,) = build(rows, test_share=0.0, faulty_rows="drop", report=report, **options).values()
     assert (len(made), report.num_faulty) == (count, 2 - count)
     check_spelling(made, "pairs")
+
+
+def test_messages_in_a_field_of_csv_are_messages():
+    """The JSON itself would have been the question."""
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
+    as_text, as_list = (
+        build([{"messages": of, "answer": "yes", "wrong_answer": "no", "id": 1}], test_share=0)
+        for of in (json.dumps(messages), messages)
+    )
+    assert as_text == as_list
+    assert as_text["train"][0]["clean_prompt"] == messages
+
+
+def test_other_keys_of_the_question_stay():
+    messages = [{"role": "user", "content": "Who?", "name": "Ada"}]
+    (row,) = build([{"messages": messages, "answer": "yes", "wrong_answer": "no"}], test_share=0)["train"]
+    assert row["clean_prompt"] == messages
+    assert row["perturbed_prompt"][0]["name"] == "Ada"
+
+
+def test_a_category_of_0_is_one():
+    rows = [{"question": f"Is it {of}?", "answer": "a", "wrong_answer": "b", "category": of} for of in (0, 3)]
+    assert {row["category"] for row in build(rows, test_share=0)["train"]} == {0, 3}

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 
 import pytest
 import yaml
@@ -199,6 +200,21 @@ def test_folder_beside_the_run_is_a_local_base_model(adapter_dir, tmp_path, monk
     set_config(adapter_dir, base_model_name_or_path="outputs/base")
     with pytest.raises(ConsistencyError, match="The base model is outputs/base, which nobody else can load"):
         publish(adapter_dir, "me/bct")
+
+
+def test_a_base_model_that_was_local_in_training_is_so_from_every_folder(adapter_dir):
+    """From another working directory, `models/base` was taken for somebody else's model on the Hub."""
+    set_config(adapter_dir, base_model_name_or_path="models/base")
+    card = ModelCard((adapter_dir / "README.md").read_text())
+    link = "[Qwen](https://huggingface.co/Qwen/Qwen3-4B-Instruct-2507)"
+    assert link in card.text
+    card.text, card.data.base_model = card.text.replace(link, "a local model"), None
+    (adapter_dir / "README.md").write_text(str(card))
+    with pytest.raises(ConsistencyError, match="The base model is models/base, which nobody else can load"):
+        publish(adapter_dir, "me/bct", dry_run=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        publish(adapter_dir, "me/bct", base_model="me/base", dry_run=True)
 
 
 @pytest.mark.parametrize("name", ["plot.png", "LICENSE", "chat_template.jinja", "README.md", "model.safetensors"])

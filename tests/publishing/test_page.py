@@ -212,7 +212,7 @@ def test_revision_goes_with_its_base_model(adapter_dir):
 def test_example_loads_the_model_from_where_it_is_published(adapter_dir):
     path = adapter_dir / "README.md"
     example = (
-        'model = AutoPeftModelForCausalLM.from_pretrained("path/to/this/folder", quantization_config=four_bits)\n'
+        'model = AutoPeftModelForCausalLM.from_pretrained("path/to/this/folder", quantization_config=quantized)\n'
         'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")\n'
     )
     path.write_text(path.read_text() + f"\n```python\n{example}```\n")

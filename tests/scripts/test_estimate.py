@@ -146,6 +146,11 @@ def test_defaults_are_the_trainers():
         (["--utilisation", "0.9"], "`utilisation` is given, but no seconds are asked for: give `tflops`"),
         (["--num_generations", "8"], "`num_generations` is given, but it is for opct, and `method` is bct"),
         (["--share_prefix", "false"], "`share_prefix` is given, but it is for opct"),
+        (
+            ["--method", "act", "--max_completion_length", "8"],
+            "`max_completion_length` is given, but act compares prompts alone",
+        ),
+        (["--model_revision", "main"], "is not on the Hub, and has no revisions"),
     ],
 )
 def test_faulty_options_are_refused_in_one_line(config_dir, words, message):

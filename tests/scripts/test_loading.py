@@ -13,6 +13,7 @@ from trl.scripts.utils import DatasetConfig
 from trl_consistency import ConsistencyError
 from trl_consistency.data.local_data import load_as_written
 from trl_consistency.data.pairs import parse_json_column
+from trl_consistency.data.rendering import without_none
 from trl_consistency.perturbations.reading import read_rows
 from trl_consistency.scripts.lint import read_pairs
 from trl_consistency.scripts.loading import ConsistencyScriptArguments, load_pairs
@@ -200,6 +201,30 @@ def test_a_users_own_reading_stays_as_it_is(tmp_path, streaming):
     assert next(found) == TIMES
 
 
+@pytest.mark.parametrize("readme", [False, True])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_csv_row_of_another_length_is_refused_wherever_it_is(tmp_path, readme, streaming):
+    """pandas takes the first of one field too many for an index: the clean prompt was lost, the other took its place."""
+    (tmp_path / "train.csv").write_text("clean_prompt,perturbed_prompt\na,b,c\nd,e,f\n")
+    if readme:
+        (tmp_path / "README.md").write_text(README.format(""))
+    mixture = DatasetMixtureConfig(datasets=[DatasetConfig(path=str(tmp_path))], streaming=streaming)
+    one = ConsistencyScriptArguments(dataset_name=str(tmp_path), dataset_streaming=streaming)
+    for options in ((one, DatasetMixtureConfig()), (ConsistencyScriptArguments(), mixture)):
+        with pytest.raises(
+            ConsistencyError, match=r"train\.csv, line 2: not as many fields \(3\) as the header has \(2\)"
+        ):
+            load_pairs(*options)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "."])
+def test_an_empty_field_is_nothing_wherever_it_is_read(tmp_path, name):
+    write_rows(tmp_path / "train.csv", "train", tools="", chat_template_kwargs="")
+    found = load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path / name)), DatasetMixtureConfig())["train"]
+    assert list(found) == _load_splits(str(tmp_path / name))["train"]
+    assert found[0]["tools"] is None
+
+
 NUMERAL_TEXTS = {"answer": "007", "note": "1.50", "biased_answer": "True"}
 
 
@@ -242,6 +267,50 @@ def test_tools_are_as_written_wherever_they_are_read(tmp_path, name, tools, stre
     in_mixture = load_pairs(ConsistencyScriptArguments(), mixture)["train"]
     for found in (in_training, in_mixture, _load_splits(str(path))["train"]):
         assert [json.dumps(parse_json_column(row["tools"])) for row in found] == list(map(json.dumps, tools))
+
+
+def conversation(**arguments):
+    call = {"type": "function", "function": {"name": "buy", "arguments": arguments}}
+    return [{"role": "user", "content": "Buy?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+
+
+# Of the same keys in another order, of other kinds of numbers, and in messages that all have the same keys
+CALLS = [
+    [conversation(a=1, b=2), conversation(b=2, a=1)],
+    [conversation(a=1), conversation(a=0.5)],
+    [[turn | {"tool_calls": turn.get("tool_calls")} for turn in conversation(**of)] for of in ({"a": 1}, {"a": 2.5})],
+    [conversation(a="42"), [{"role": "user", "content": "Who?"}]],
+]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("calls", CALLS)
+def test_arguments_of_tool_calls_are_as_written_wherever_they_are_read(tmp_path, calls, streaming):
+    rows = [{"clean_prompt": of_row, "perturbed_prompt": of_row} for of_row in calls]
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    one = ConsistencyScriptArguments(dataset_name=str(path), dataset_streaming=streaming)
+    for found in (load_pairs(one, DatasetMixtureConfig())["train"], _load_splits(str(path))["train"]):
+        assert [json.dumps(without_none(row)) for row in found] == [json.dumps(without_none(row)) for row in rows]
+
+
+@pytest.mark.parametrize("number", [0.7, 2**70])
+def test_a_number_that_would_be_read_otherwise_is_refused(tmp_path, number):
+    """`datasets` reads 0.7 as 0.7000000000000001 where it keeps JSON."""
+    rows = [{"clean_prompt": conversation(a=number), "perturbed_prompt": conversation(a=number)}]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    one = ConsistencyScriptArguments(dataset_name=str(tmp_path / "train.jsonl"))
+    with pytest.raises(ConsistencyError, match=r"would read a number in .* otherwise. Write such numbers as text"):
+        load_pairs(one, DatasetMixtureConfig())
+
+
+def test_texts_beside_numbers_in_a_column_stay_texts(tmp_path):
+    rows = [
+        row | {"note": of_row} for row, of_row in zip(rows_of("a", count=4), (7, "42", "null", "[1]"), strict=True)
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    one = ConsistencyScriptArguments(dataset_name=str(tmp_path / "train.jsonl"))
+    assert load_pairs(one, DatasetMixtureConfig())["train"]["note"][:] == [7, "42", "null", "[1]"]
 
 
 def test_tools_whose_structure_the_metadata_say_stay_that(tmp_path):

@@ -191,11 +191,15 @@ def test_findings_are_those_of_every_seed(organism_dir, tmp_path, capsys):
     after = evaluate(model, tokenizer, sets, options, before, engine=Silent(tokenizer))
     found = {"before": [Measured(before)], "BCT": [Measured(before), Measured(after)]}
     subject = replace(ORGANISM, labels={key: of for key, of in ORGANISM.labels.items() if key in before.rates()})
-    write_report(subject, found, {}, tmp_path, 1.0, {"BCT": ["BCT, seed 1", "BCT, seed 2"]})
+    history = [{"step": 1, "eval_activation_distance": 1.0, "eval_response_cross_entropy": 1.0}]
+    write_report(subject, found, {"BCT": history}, tmp_path, 1.0, {"BCT": ["BCT, seed 1", "BCT, seed 2"]})
     findings = json.loads((tmp_path / "results.json").read_text())["findings"]
     assert findings == [f"BCT, seed 2: {finding}" for finding in after.findings(before)] != []
     assert f"Note: {findings[0]}" in capsys.readouterr().out
-    assert findings[0] in (tmp_path / "report.md").read_text()
+    report = (tmp_path / "report.md").read_text()
+    assert findings[0] in report
+    assert "the outcome that each counts as. First seed." in report
+    assert "perturbed prompt. First seed." in report
 
 
 def test_missing_extra(monkeypatch):
@@ -217,6 +221,9 @@ def test_questions_file(tmp_path, capsys):
     assert len({row["source_id"] for row in rows}) == len(rows) > 100
     assert find_columns(rows[0]).unread(rows[0]) == []
     assert all(row["answer"] not in row["wrong_answers"] for row in rows)
+    with pytest.raises(SystemExit):
+        cli(["quickstart", "--questions_file", str(tmp_path / "others.jsonl"), "--seeds", "3"])
+    assert "--seeds is for trainings, and --questions_file trains nothing" in capsys.readouterr().err
     with pytest.raises(SystemExit, match=r"`questions_file` .*questions\.jsonl exists"):
         cli(["quickstart", "--questions_file", str(tmp_path / "questions.jsonl")])
     with pytest.raises(SystemExit, match=r"`questions_file` `no/such/folder\.jsonl` cannot be written"):

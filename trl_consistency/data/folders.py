@@ -180,32 +180,28 @@ def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
             yield from _paths(item, is_path or key in ("data_files", "data_dir"))
 
 
-def check_csv(path: str) -> None:
+def check_csv(file: str) -> None:
     """
-    Raises [`ConsistencyError`] if two columns of a CSV file, or of one in a folder whose metadata name no files, have the
-    same name, of which pandas would rename one, or if a row has not as many fields as the header. pandas would leave out
-    the first field of every row, or fill in missing ones.
+    Raises [`ConsistencyError`] if two columns of a CSV file have the same name, of which pandas would rename one, or a row
+    has not as many fields as the header. pandas would leave out the first field of every row, or fill in missing ones.
+    Does nothing if the name of the file does not end in `.csv`.
     """
-    files = [Path(path)] if os.path.isfile(path) else [file for of in split_files(path).values() for file in of]
-    for file in files:
-        if file.suffix != ".csv":
-            continue
-        with file.open(newline="", encoding="utf-8-sig", errors="replace") as content:
-            csv.field_size_limit(sys.maxsize)
-            reader = csv.reader(content)
-            try:
-                columns = next(reader, [])
-                if doubled := [column for column in columns if columns.count(column) > 1]:
+    if not file.endswith(".csv"):
+        return
+    csv.field_size_limit(sys.maxsize)
+    with open(file, newline="", encoding="utf-8-sig", errors="replace") as content:
+        reader = csv.reader(content)
+        try:
+            columns = next(reader, [])
+            if doubled := [column for column in columns if columns.count(column) > 1]:
+                raise ConsistencyError(f"{file}, line 1: two columns are called `{doubled[0]}`. Rename one of them.")
+            for row in reader:
+                if row and len(row) != len(columns):
                     raise ConsistencyError(
-                        f"{file}, line 1: two columns are called `{doubled[0]}`. Rename one of them."
+                        f"{file}, line {reader.line_num}: not as many fields ({len(row)}) as the header has ({len(columns)})."
                     )
-                for row in reader:
-                    if row and len(row) != len(columns):
-                        raise ConsistencyError(
-                            f"{file}, line {reader.line_num}: not as many fields ({len(row)}) as the header has ({len(columns)})."
-                        )
-            except csv.Error:
-                continue  # pandas reports the fault
+        except csv.Error:
+            return  # pandas reports the fault
 
 
 def check_json(path: str) -> None:

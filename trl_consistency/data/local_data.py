@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from glob import escape, glob
 from io import BytesIO
 from pathlib import Path
@@ -21,11 +22,12 @@ from datasets.utils.file_utils import xpandas_read_csv
 
 from ..errors import ConsistencyError, one_line
 from .digests import file_digest
-from .folders import data_type
+from .folders import check_csv, data_type
 
 
 _load_dataset = datasets.load_dataset
 _mixed_paths = json_builder.find_mixed_struct_types_field_paths
+_ujson_loads = datasets.utils.json.ujson_loads
 
 
 def load_as_written(path: str, split: str | None = None, streaming: bool = False, **options: Any) -> Any:
@@ -35,8 +37,9 @@ def load_as_written(path: str, split: str | None = None, streaming: bool = False
     `1969-07-20` for a time. pandas also rounds the numbers of a list in JSON, and of rows whose columns have several
     types. Metadata of the data set that say which texts are nothing, or what the columns hold, are heeded.
 
-    `tools` of a JSON file become JSON strings. As dicts, all rows would have their keys in the first row's order, and
-    chat templates print them in that order.
+    Chat templates print `tools` and the arguments of tool calls with their keys in order. Arrow would give all rows the
+    first row's order: `tools` of a JSON file become JSON strings, and messages of conversations with tool calls are kept
+    as JSON each. Raises `ValueError` for a number there that `datasets` reads otherwise than it is written.
     """
     builder = datasets.load_dataset_builder(path, **options)
     if isinstance(builder, Json):
@@ -58,12 +61,12 @@ def load_as_written(path: str, split: str | None = None, streaming: bool = False
 
 def _texts(builder: Csv) -> datasets.Features | None:
     """Returns text for each column of CSV files, or None if their columns differ, which `datasets` reports."""
-    headers = []
-    for file in (file for of_split in builder.config.data_files.values() for file in of_split):
+    headers, config = [], builder.config
+    for file in (file for of_split in config.data_files.values() for file in of_split):
+        if os.path.isfile(file) and (config.sep, config.quotechar) == (",", '"'):
+            check_csv(file)
         try:
-            headers.append(
-                list(xpandas_read_csv(file, **builder.config.pd_read_csv_kwargs | {"nrows": 0, "chunksize": None}))
-            )
+            headers.append(list(xpandas_read_csv(file, **config.pd_read_csv_kwargs | {"nrows": 0, "chunksize": None})))
         except (ValueError, OSError):  # `datasets` reports it
             return None
     alike = all(header == headers[0] for header in headers)
@@ -87,14 +90,13 @@ class _JsonAsWritten(Json):
 @contextmanager
 def _other_readers(tools_as_text: bool) -> Iterator[None]:
     """Within it, `datasets` reads JSON with the functions below."""
-    readers = {
+    readers: dict[tuple[Any, str], Any] = {
         (json_builder, "paj"): _JsonReader(tools_as_text),
-        (json_builder, "find_mixed_struct_types_field_paths"): _mixed_paths_but_tools
-        if tools_as_text
-        else _mixed_paths,
+        (json_builder, "find_mixed_struct_types_field_paths"): partial(_json_paths, but_tools=tools_as_text),
     }
     for module in (json_builder, datasets.utils.json):
         readers |= {(module, "ujson_loads"): _loads, (module, "ujson_dumps"): json.dumps}
+        readers |= {(module, "json_encode_field"): _encode_field}
     before = {of: getattr(*of) for of in readers}
     try:
         for of, reader in readers.items():
@@ -105,9 +107,46 @@ def _other_readers(tools_as_text: bool) -> Iterator[None]:
             setattr(*of, reader)
 
 
-def _mixed_paths_but_tools(examples: list[Any], **options: Any) -> list[list[Any]]:
-    """Returns the paths of values that have several types, without those of `tools`, which become text."""
-    return [path for path in _mixed_paths(examples, **options) if path[0] != "tools"]
+def _json_paths(examples: list[Any], but_tools: bool) -> list[list[Any]]:
+    """Returns the paths of values that are kept as JSON: those with several types, and messages beside tool calls."""
+    rows = [row for row in examples if isinstance(row, dict)]
+    with_calls = {
+        column
+        for row in rows
+        for column, turns in row.items()
+        if isinstance(turns, list) and any(isinstance(turn, dict) and turn.get("tool_calls") for turn in turns)
+    }
+    # In other rows, the column may hold something else than messages.
+    is_whole = {column: any(not isinstance(row.get(column), list | None) for row in rows) for column in with_calls}
+    mixed = [path for path in _mixed_paths(examples) if path[0] not in {*with_calls, "tools" if but_tools else None}]
+    return mixed + [[column] if whole else [column, 0] for column, whole in is_whole.items()]
+
+
+def _encode_field(example: Any, path: list[Any]) -> Any:
+    """
+    Returns a value with what is at `path` in it as JSON. Other than that of `datasets`, it does not take a text such as
+    `42` for a number.
+    """
+    if path and path[0] == 0 and example is not None:
+        return [_encode_field(item, path[1:]) for item in example]
+    if path and example is not None:
+        return {**example, path[0]: _encode_field(example.get(path[0]), path[1:])}
+    if example is None:
+        return None
+    text = json.dumps(example)
+    if _read_back(text) != example:
+        raise ValueError(
+            f"`datasets` would read a number in {text:.200} otherwise. Write such numbers as text; the `arguments` of a tool "
+            "call may be JSON text as a whole"
+        )
+    return text
+
+
+def _read_back(text: str) -> Any:
+    try:
+        return _ujson_loads(text)
+    except ValueError:  # a number too large
+        return None
 
 
 def _loads(text: str | bytes) -> Any:

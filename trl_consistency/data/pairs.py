@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from inspect import signature
 from itertools import islice
@@ -248,6 +248,11 @@ def _prompt_faults(prompt: Any) -> Iterator[str]:
             yield "is empty or blank"
         if not _is_unicode(prompt):
             yield "is not valid Unicode: it holds half a surrogate pair"
+        if messages_in(prompt):
+            yield (
+                "is a list of chat messages written as text, which no chat template would render: give the list itself, in JSON "
+                "Lines or Parquet"
+            )
     elif not isinstance(prompt, list):
         yield f"must be a string or a list of chat messages, not `{type(prompt).__name__}`"
     elif not prompt:
@@ -259,6 +264,17 @@ def _prompt_faults(prompt: Any) -> Iterator[str]:
                 yield f"message {position} {fault}"
         if isinstance(prompt[-1], dict) and prompt[-1].get("role") == "assistant" and prompt[-1].get("tool_calls"):
             yield "ends with an assistant tool call, which cannot be continued: add the tool's answer"
+
+
+def messages_in(text: Any) -> list[dict[str, Any]] | None:
+    """Returns the chat messages that a text holds as JSON, as a field of a CSV file does, or None for other values."""
+    if not isinstance(text, str) or not text.lstrip().startswith("["):
+        return None
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        if found and all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in found):
+            return found
+    return None
 
 
 def _message_fault(message: Any) -> str | None:

@@ -1,7 +1,10 @@
 """Renders a data set of pairs to token ids, and reports or leaves out rows that do not fit."""
 
+import hashlib
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +39,8 @@ from .unknown_words import count_unknown, say_unknown
 
 
 logger = get_logger(__name__)
+
+RENDERERS = ("transformers", "tokenizers", "jinja2")
 
 
 def columns_of(dataset: AnyDataset) -> list[str]:
@@ -86,7 +91,13 @@ def prepare_pairs(
     dataset = unformatted(dataset)
     columns = columns_of(dataset)
     # `map` would convert its results to the types of the user's columns of these names.
-    dataset = dataset.remove_columns([column for column in ("length", "unknown", "render_fault") if column in columns])
+    if taken := [column for column in ("length", "unknown", "render_fault") if column in columns]:
+        PartialState()  # the logger needs it
+        named = ", ".join(f"`{column}`" for column in taken)
+        logger.warning(
+            f"`{name}`: {named} left out: preparation makes columns of these names. Rename yours to keep them."
+        )
+        dataset = dataset.remove_columns(taken)
     if overlong == "drop" and max_length is not None and isinstance(dataset, IterableDataset):
         raise InvalidPairsError(
             f"`{name}` is streamed, and `overlong='drop'` could not say how many of its rows are left out. Load it without "
@@ -106,7 +117,7 @@ def prepare_pairs(
         check = row_checker(next(iter(dataset)), has_completion="completion" in columns)
         checked = partial(_render_streamed, render=render, check=check, name=name, unknowns=[])
         return dataset.map(partial(checked, max_length=max_length, context=context), with_indices=True)
-    dataset = dataset.map(render, num_proc=num_proc, desc=f"Rendering {name} pairs")
+    dataset = dataset.map(partial(_made, made_by(), render), num_proc=num_proc, desc=f"Rendering {name} pairs")
     report_faults([(index, fault) for index, fault in enumerate(dataset["render_fault"]) if fault], name, len(dataset))
     unknown = _array(dataset, "unknown")
     if unknown.any():
@@ -116,6 +127,23 @@ def prepare_pairs(
     if context is not None:
         dataset = _fit_context(dataset, name, context, overlong, always_generates)
     return dataset if max_length is None else _fit(dataset, name, max_length, overlong)
+
+
+@cache
+def made_by() -> str:
+    """Returns a digest of the code that renders rows: this folder's, and the versions of the libraries it calls."""
+    digest = hashlib.blake2b(repr([(name, version(name)) for name in RENDERERS]).encode(), digest_size=10)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _made(by: str, make: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
+    """
+    Calls `make`, by the code of the digest `by`. `datasets` keeps the rows that a function has made under the function's
+    name and arguments, and would take those of an earlier version for those of this one.
+    """
+    return make(row)
 
 
 def render_row(
@@ -316,7 +344,7 @@ def align_pairs(
             )
         check = partial(_align_streamed, align=align, kinds=kinds, name=name)
         return dataset.map(check, with_indices=True).remove_columns(helpers), {}
-    dataset = dataset.map(align, num_proc=num_proc, desc=f"Aligning {name} pairs")
+    dataset = dataset.map(partial(_made, made_by(), align), num_proc=num_proc, desc=f"Aligning {name} pairs")
     lengths, header_lengths = _array(dataset, "clean_ids", pc.list_value_length), _array(dataset, "header_length")
     reports = {
         kind: report_alignment(_array(dataset, kind, pc.list_flatten).reshape(-1, 3), lengths, header_lengths)

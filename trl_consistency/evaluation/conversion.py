@@ -336,7 +336,7 @@ def _converted(
 ) -> dict[str, Any]:
     """Returns a row in TRL's format: a preference, or a prompt and completion if the perturbed prompt has no reply."""
     given = row.get("completion")
-    answer = given if isinstance(given, list) else _as_completion(row, clean.text)
+    answer = without_none(given) if isinstance(given, list) else _as_completion(row, clean.text)
     made = {"prompt": without_none(row["perturbed_prompt"])}
     if perturbed is None:
         made["completion"] = answer
@@ -344,8 +344,8 @@ def _converted(
         made |= {"chosen": answer, "rejected": _as_completion(row, perturbed.text)}
         made |= {"chosen_outcome": clean.grade.outcome, "rejected_outcome": perturbed.grade.outcome}
     if tools := row.get("tools"):
-        # As text, since Arrow would give every schema the keys of all.
-        made["tools"] = tools if isinstance(tools, str) else json.dumps(tools, ensure_ascii=False)
+        # As text, since Arrow would give every schema the keys of all, as it has done here where there are nulls.
+        made["tools"] = tools if isinstance(tools, str) else json.dumps(without_none(tools), ensure_ascii=False)
     if variables := {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}:
         made["chat_template_kwargs"] = without_none(variables)
     return made | _carried(row)

@@ -1,11 +1,13 @@
 """Writes the data card of a folder of pairs, with its contents and wordings."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ..errors import ConsistencyError
 from ..pages import render
 from .build import BuildReport
 from .registry import WORDING_SPLITS, find_perturbations
@@ -17,8 +19,6 @@ SPLITS = {
     "test_wordings": "held-out sources and wordings",
 }
 
-MADE_WITH = "made with `trl-consistency pairs`"
-
 
 def file_name(split: str, file_type: str) -> str:
     """
@@ -26,6 +26,26 @@ def file_name(split: str, file_type: str) -> str:
     files, `datasets` would cache a local folder by its card, and load old pairs after the files have changed.
     """
     return f"data/{split}-00000-of-00001.{file_type}"
+
+
+def made_with(command: str) -> str:
+    """Returns what the card of a folder says that a command wrote."""
+    return f"made with `trl-consistency {command}`"
+
+
+def check_folder(folder: str, command: str, files: Iterable[str]) -> None:
+    """
+    Raises [`ConsistencyError`] if a folder holds a README.md or one of these `files`, and its README.md does not say that
+    the command wrote it: they may be the user's own, and would be replaced or removed.
+    """
+    card = Path(folder) / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    there = next((name for name in ("README.md", *files) if (Path(folder) / name).exists()), None)
+    if there and made_with(command) not in text:
+        raise ConsistencyError(
+            f"`output_dir` {folder} has a {there} that `trl-consistency {command}` did not write, and would replace. Choose "
+            "another folder."
+        )
 
 
 def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, options: dict[str, Any]) -> str:

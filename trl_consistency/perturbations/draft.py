@@ -18,6 +18,7 @@ class Draft:
 
     def __init__(self, source: Source):
         self.chat = source.chat
+        self.of_turn = dict(source.of_turn)
         self.history = list(source.history)
         self.turns = list(source.turns)
         self.parts = dict.fromkeys(_SLOTS, "")
@@ -51,4 +52,4 @@ class Draft:
         """Returns the prompt, as text or chat messages."""
         if not self.chat:
             return self.text()
-        return [*self.history, {"role": "user", "content": self.text()}, *self.turns]
+        return [*self.history, {"role": "user", "content": self.text(), **self.of_turn}, *self.turns]

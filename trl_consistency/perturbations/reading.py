@@ -95,7 +95,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
                     raise ConsistencyError(
                         f"{path}, line {reader.line_num}: not as many fields as the header has ({len(columns)})."
                     )
-                yield row
+                yield {column: value or None for column, value in row.items()}
         except (csv.Error, UnicodeDecodeError) as error:
             raise ConsistencyError(f"{path}, line {reader.line_num or 1}: cannot be read ({error}).") from None
 

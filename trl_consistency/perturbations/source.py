@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from ..data.pairs import row_checker
+from ..data.pairs import messages_in, row_checker
 from ..data.text import normalized
 from ..errors import ConsistencyError, did_you_mean
 
@@ -72,6 +72,8 @@ class Source:
             Whether prompts are chat messages or text.
         carried (`Mapping[str, Any]`, *optional*):
             Other columns that the pairs keep.
+        of_turn (`Mapping[str, Any]`, *optional*):
+            Other keys of the last user turn, such as its `name`.
     """
 
     source_id: str
@@ -86,6 +88,7 @@ class Source:
     turns: tuple[Message, ...] = ()
     chat: bool = True
     carried: Mapping[str, Any] = field(default_factory=dict)
+    of_turn: Mapping[str, Any] = field(default_factory=dict)
 
     def show(self, answer: str) -> str:
         """Returns an answer for use in a sentence: `(B)`, or its text, quoted if it is long or ends in punctuation."""
@@ -218,10 +221,11 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     compared = (columns.prompt, *columns.choices, columns.answer, columns.wrong_answer, columns.safety_fact, "aliases")
     row = {name: _normalized(value) if name in compared else value for name, value in row.items()}
     prompt = row.get(columns.prompt)
+    prompt = messages_in(prompt) or prompt
     faults = row_checker({"prompt": prompt}, has_completion=False, prompt_columns=("prompt",))({"prompt": prompt})
     if faults:
         raise ConsistencyError(f"`{columns.prompt}` {faults[0].removeprefix('`prompt` ')}")
-    history, question, turns = _split_turns(prompt, columns.prompt, chat)
+    history, asked, turns = _split_turns(prompt, columns.prompt, chat)
     offered = _read_choices(row, columns.choices)
     choices = offered.texts
     if instruction is None:
@@ -247,7 +251,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     _text(source_id, columns.source_id)
     return Source(
         source_id=str(source_id) if source_id not in (None, "") else _content_id(prompt, choices),
-        question=question,
+        question=content_text(asked),
         choices=choices,
         answer=answer,
         wrong_answers=wrong_answers,
@@ -256,6 +260,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         safety_fact=_text(row.get(columns.safety_fact), columns.safety_fact) if columns.safety_fact else "",
         history=tuple(history),
         turns=tuple(turns),
+        of_turn={key: value for key, value in asked.items() if key not in ("role", "content") and value is not None},
         chat=chat,
         carried={column: _carried(row, column) for column in columns.keep},
     )
@@ -266,16 +271,16 @@ def late_column(column: str) -> ConsistencyError:
     return ConsistencyError(f"has `{column}`, which the first row does not have: give it (or null) in every row")
 
 
-def _split_turns(prompt: Any, column: str, chat: bool) -> tuple[list[Message], str, list[Message]]:
-    """Returns the messages before the last user turn, its text, and the messages after it."""
+def _split_turns(prompt: Any, column: str, chat: bool) -> tuple[list[Message], Message, list[Message]]:
+    """Returns the messages before the last user turn, that turn, and the messages after it."""
     if isinstance(prompt, str):
-        return [], prompt, []
+        return [], {"content": prompt}, []
     if not chat:
         raise ConsistencyError(f"`{column}` is a list of messages, which `prompt_format: text` cannot take")
     position = max((index for index, message in enumerate(prompt) if message["role"] == "user"), default=None)
     if position is None:
         raise ConsistencyError(f"`{column}` has no user turn")
-    return prompt[:position], content_text(prompt[position]), prompt[position + 1 :]
+    return prompt[:position], prompt[position], prompt[position + 1 :]
 
 
 def content_text(message: Message) -> str:
@@ -426,7 +431,7 @@ def _text(value: Any, column: str | None = None) -> str:
 
 def _carried(row: Mapping[str, Any], column: str) -> Any:
     # `datasets` takes a column that is null in the first rows of a JSON Lines file as null in all.
-    return row.get(column) or "" if column == "category" else row.get(column)
+    return "" if column == "category" and row.get(column) is None else row.get(column)
 
 
 def _content_id(prompt: Any, choices: tuple[str, ...]) -> str:

@@ -55,7 +55,9 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
     if config_path.exists():
         config = _load_json(config_path)
         named = config.get("base_model_name_or_path")
-        base_model = hub_base(named, base_model)
+        # A local folder may be called as a model on the Hub is.
+        is_local = data.get("base_model") is None and LOCAL_MODEL in card.text
+        base_model = hub_base(named, base_model, is_local)
         # PEFT loads the base model by this name, at this revision.
         config["base_model_name_or_path"] = base_model
         if named != base_model:
@@ -120,8 +122,11 @@ def insert_results(text: str, results: str) -> str:
     return f"{before}{section}\n{after[0]}" if after else f"{text.rstrip()}\n\n{section}"
 
 
-def hub_base(named: Any, given: str | None) -> str:
-    """Returns the name of an adapter's base model on the Hub; raises [`ConsistencyError`] for a local name."""
+def hub_base(named: Any, given: str | None, is_local: bool = False) -> str:
+    """
+    Returns the name of an adapter's base model on the Hub; raises [`ConsistencyError`] for a local name. `is_local` says
+    that the adapter was trained on a local folder of that name.
+    """
     if given is not None:
         if not is_hub_name(given):
             raise ConsistencyError(f"`base_model` {given} is not a name on the Hub: write `user/name`.")
@@ -129,10 +134,10 @@ def hub_base(named: Any, given: str | None) -> str:
             warnings.warn(
                 f"The adapter was trained on {origin}; on the weights of {given} it acts a little otherwise."
             )
-        elif is_hub_name(named) and not os.path.exists(named) and named != given:
+        elif is_hub_name(named) and not (is_local or os.path.exists(named)) and named != given:
             warnings.warn(f"The adapter names {named} as its base model, and is loaded with {given} from now on.")
         return given
-    if not is_hub_name(named) or os.path.exists(named):
+    if is_local or not is_hub_name(named) or os.path.exists(named):
         raise ConsistencyError(
             f"The base model is {named or 'not named'}, which nobody else can load by that name. Say what it is called "
             f"on the Hub, with `--base_model {HUB_NAME if origin_of(named) else 'user/name'}` (in Python, `base_model`)."

@@ -37,7 +37,7 @@ from ..local_names import last_name, public_options
 from ..models.checks import context_of
 from ..models.loading import check_loadable, load_model, load_tokenizer
 from ..pages import render
-from ..perturbations.card import file_name
+from ..perturbations.card import check_folder, file_name
 from ..trainer.run.output_checks import check_output_dir
 from .json_output import one_object
 from .pair_sets import check_lengths, load_sets, render_sets
@@ -88,7 +88,6 @@ class ConvertArguments(CommandArguments):
 
 
 LEFT_OUT = "left_out.jsonl"
-MADE_WITH = "made with `trl-consistency convert`"
 
 TITLES = {
     "preference": "Preferences for the answer without a cue",
@@ -117,12 +116,12 @@ def main(args: ConvertArguments) -> dict[str, Conversion]:
         seed=args.seed,
         thinking_markers=check_markers(args.thinking_markers),
     )
-    _check_card(args.output_dir)
     is_file = os.path.isfile(args.pairs)
     sets = load_sets([args.pairs], args.splits or (None if is_file else ["train"]), args.max_pairs, args.seed)
     if is_file:
         (of_file,) = sets.values()
         sets = {"train": of_file}
+    check_folder(args.output_dir, "convert", [LEFT_OUT, *(file_name(name, "jsonl") for name in sets)])
     sides = {side for of_set in sets.values() for side in sides_to_answer(of_set, args.to, args.pairs)}
     _check_model(args, sides)
     with locked_folder(args.output_dir):
@@ -130,16 +129,6 @@ def main(args: ConvertArguments) -> dict[str, Conversion]:
         found = _convert(args, sets, options, template_kwargs)
         _write(args, sets, found)
     return found
-
-
-def _check_card(folder: str) -> None:
-    """Raises [`ConsistencyError`] for a folder with a README.md that this command did not write."""
-    card = Path(folder) / "README.md"
-    if card.exists() and not (card.is_file() and MADE_WITH in card.read_text(encoding="utf-8", errors="replace")):
-        raise ConsistencyError(
-            f"`output_dir` {folder} has a README.md that `trl-consistency convert` did not write, and would replace. "
-            "Choose another folder."
-        )
 
 
 def _check_model(args: ConvertArguments, sides: set[str]) -> None:

@@ -104,6 +104,11 @@ def _read_config(args: EstimateArguments) -> PreTrainedConfig:
     name = resolve_model(args.model_name_or_path)
     if name.endswith(".json") and not os.path.isfile(name):
         raise ConsistencyError(f"There is no file {name}: give a model, its folder, or its config.json.")
+    if args.model_revision and os.path.exists(name):
+        raise ConsistencyError(
+            f"`model_revision` is {args.model_revision}, but {args.model_name_or_path} is not on the Hub, and has no revisions. "
+            "Leave it out."
+        )
     config = load_config(name, args.model_revision)
     if getattr(config, "quantization_config", None):
         raise ConsistencyError(
@@ -153,6 +158,8 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
         )
     if args.method != "opct":
         refuse_unused(args, ["num_generations", "share_prefix"], f"it is for opct, and `method` is {args.method}")
+    if not setup.answer:
+        refuse_unused(args, ["max_completion_length"], f"{args.method} compares prompts alone")
     if args.tflops is None:
         refuse_unused(args, ["utilisation"], "no seconds are asked for: give `tflops`")
     if args.layers and args.method not in ("act", "attct", "mlpct"):

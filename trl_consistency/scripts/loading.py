@@ -17,7 +17,6 @@ from trl import DatasetMixtureConfig, ScriptArguments, get_dataset
 from ..config.options import option, with_help
 from ..data.folders import (
     FILE_TYPES,
-    check_csv,
     check_data_file,
     check_data_folder,
     check_json,
@@ -129,7 +128,6 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
                 )
             extension = os.path.splitext(entry.path)[1]
             check_json(entry.path)
-            check_csv(entry.path)
             if extension in FILE_TYPES:  # a file, as in `dataset_name`
                 if "://" not in entry.path:
                     check_data_file(entry.path)
@@ -145,6 +143,8 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             test_size, dataset_args.test_split_size = dataset_args.test_split_size, None
             with cached_by_content(*([] if streaming else sources)), texts_as_written():
                 mixture = get_dataset(dataset_args)
+        except ConsistencyError:
+            raise
         except LOADING_ERRORS as error:
             raise ConsistencyError(f"`datasets` cannot be loaded: {one_line(error.__cause__ or error)}") from None
         return mixture if test_size is None else _split_off_test(mixture["train"], test_size)
@@ -289,7 +289,6 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
         raise ConsistencyError(f"`dataset_config` is {config}, but {name} is a file, which has no configurations.")
     check_data_folder(name)
     check_json(name)
-    check_csv(name)
     files = {"train": [Path(name)]} if is_file else split_files(name)
     if files and config is not None:
         raise ConsistencyError(f"`dataset_config` is {config}, but the README.md of {name} names no configurations.")
@@ -298,6 +297,8 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
             if files:
                 return load_as_written(builder_of(files), data_files=patterns_of(files), streaming=streaming)
             return load_as_written(name, name=config, streaming=streaming)
+    except ConsistencyError:
+        raise
     except LOADING_ERRORS as error:
         what = "read" if is_file else "loaded"
         there = "" if os.path.exists(name) else " (and no file or folder here has that name)"

@@ -1,5 +1,6 @@
 """Checks names and types of options, in a recipe and on the command line."""
 
+import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
@@ -29,6 +30,11 @@ HARMLESS_VARIABLES = re.compile(
     r"|HF_HUB_DISABLE_(?:PROGRESS_BARS|TELEMETRY)|TRL_EXPERIMENTAL_SILENCE|ACCELERATE_LOG_LEVEL"
     r"|WANDB_(?:PROJECT|NAME|ENTITY|MODE|RUN_GROUP|RUN_ID|TAGS|NOTES|JOB_TYPE|RESUME|SILENT|LOG_MODEL|WATCH)"
     r"|MLFLOW_EXPERIMENT_NAME|MLFLOW_RUN_ID|COMET_(?:PROJECT_NAME|WORKSPACE|MODE)|TRACKIO_(?:PROJECT|SPACE_ID)"
+)
+
+# Of these, libraries read some when they are imported, which is before the recipe is read.
+READ_AT_IMPORT = re.compile(
+    r"\w+_(?:NUM_THREADS|OFFLINE|VERBOSITY)|HF_HUB_DISABLE_\w+|TRL_EXPERIMENTAL_SILENCE|ACCELERATE_LOG_LEVEL"
 )
 
 # Options of type text (a path) for which true has a meaning.
@@ -170,6 +176,11 @@ class OptionCheck:
                 self._refuse(
                     f"{path}: `env` sets {name}, which can decide what code runs, or where data and tokens go. Set it in the "
                     "shell if you want it."
+                )
+            if READ_AT_IMPORT.fullmatch(str(name)) and os.environ.get(name) != str(variables[name]):
+                self._refuse(
+                    f"{path}: `env` sets {name}, which libraries read before the recipe is read, so that it would do nothing. Set it "
+                    "in the shell."
                 )
 
     def _check_datasets(self, path: str, value: Any) -> None:

@@ -36,7 +36,7 @@ from ..files import whole_files
 from ..folder_lock import locked_folder
 from ..local_names import last_name, public_options
 from ..perturbations.build import BuildReport, build_pairs
-from ..perturbations.card import MADE_WITH, SPLITS, configured_card, file_name, pairs_card
+from ..perturbations.card import SPLITS, check_folder, configured_card, file_name, pairs_card
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.registry import find_perturbations
@@ -117,6 +117,7 @@ class PairsArguments(EngineArguments):
 
 
 VERDICTS = "verdicts.jsonl"
+_FILES = [file_name(split, file_type) for split in SPLITS for file_type in ("jsonl", "parquet")]
 
 _OF_THE_ENGINE = tuple(option.name for option in fields(EngineArguments))
 # Options that do not affect the pairs' content.
@@ -241,15 +242,10 @@ def _check_use(args: PairsArguments) -> None:
 
 
 def _check_output_dir(folder: str) -> None:
-    """Raises [`ConsistencyError`] for a folder with a README.md that this command did not write."""
+    """Raises [`ConsistencyError`] for a folder with files that this command did not write, and would replace."""
     if not folder:
         raise ConsistencyError("`output_dir` is empty: name a folder.")
-    card = Path(folder) / "README.md"
-    if card.exists() and not (card.is_file() and MADE_WITH in card.read_text(encoding="utf-8", errors="replace")):
-        raise ConsistencyError(
-            f"`output_dir` {folder} has a README.md that `trl-consistency pairs` did not write, and would replace. Choose "
-            "another folder."
-        )
+    check_folder(folder, "pairs", _FILES)
 
 
 def _card(args: PairsArguments, report: BuildReport) -> str:
@@ -265,8 +261,7 @@ def _card(args: PairsArguments, report: BuildReport) -> str:
 
 def _remove_earlier(output_dir: Path, written: set[str]) -> None:
     """Removes files of an earlier run that this one did not write."""
-    splits = {file_name(split, file_type) for split in SPLITS for file_type in ("jsonl", "parquet")}
-    for name in (splits | {VERDICTS}) - written:
+    for name in {*_FILES, VERDICTS} - written:
         (output_dir / name).unlink(missing_ok=True)
 
 

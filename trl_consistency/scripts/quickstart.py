@@ -74,6 +74,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     if not 0 <= parsed.seeds <= MOST_SEEDS:
         bound = "at least 0" if parsed.seeds < 0 else f"at most {MOST_SEEDS}"
         parser.error(f"--seeds must be {bound}, got {parsed.seeds}.")
+    if parsed.questions_file is not None and parsed.seeds:
+        parser.error("--seeds is for trainings, and --questions_file trains nothing.")
     with one_object(parsed.json) as printed:
         if parsed.questions_file is not None:
             count = write_questions(parsed.questions_file, subject)

@@ -51,6 +51,7 @@ def write_report(
     results = {name: [measured.results for measured in of_name] for name, of_name in found.items()}
     several = max(map(len, results.values()))
     tables = _tables(subject, found, results, several)
+    of_first = " First seed." if several > 1 else ""
     before = results["before"][0]
     findings = [
         f"{title}: {text}"
@@ -64,9 +65,10 @@ def write_report(
             f"{subject.what} {subject.held_out}",
             names,
             tables,
-            _pictures(subject, results, histories, unfinished, " First seed." if several > 1 else ""),
+            _pictures(subject, results, histories, unfinished, of_first),
             _examples(subject, results),
-            "Answers to perturbed prompts, none of which were trained on, and the outcome that each counts as.",
+            "Answers to perturbed prompts, none of which were trained on, and the outcome that each counts as."
+            f"{of_first}",
             [f"{name}: recipes/{recipe}.yaml" for name, recipe in _recipes(subject, names).items()],
             findings=findings,
         )
@@ -238,7 +240,7 @@ def _pictures(
                 plot_training(plotted, folder / "training.png"),
                 "During training",
                 "On held-out rows: the distance of activations on the shared suffix from the frozen model's on the clean "
-                "prompt, and the likelihood of the clean answer on the perturbed prompt.",
+                f"prompt, and the likelihood of the clean answer on the perturbed prompt.{of_first}",
             )
         )
     return pictures

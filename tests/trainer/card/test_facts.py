@@ -392,6 +392,22 @@ def test_weights_that_are_trained_beside_the_adapter(tmp_path):
     )
 
 
+@pytest.mark.parametrize("tokens", [[3, 4], {"embed_tokens": [3, 4]}])
+def test_tokens_that_are_trained_beside_the_adapter(tmp_path, tokens):
+    adapter = LoraConfig(r=4, target_modules=["q_proj"], trainable_token_indices=tokens)
+    text, _ = card(make_trainer(tmp_path, make_model(), lora=adapter))
+    assert "| Adapter | LoRA, rank 4, alpha 8, and the embeddings of 2 token(s) |" in text
+
+
+def test_example_names_the_bits_of_the_weights(tmp_path):
+    """It said that an adapter of 8-bit weights was trained on 4-bit ones."""
+    trainer = make_trainer(tmp_path, make_model(), lora=LoraConfig(r=4, target_modules=["q_proj"]))
+    trainer.model.is_loaded_in_8bit = True
+    text, _ = card(trainer)
+    assert "# The adapter was trained on 8-bit weights.\nquantized = BitsAndBytesConfig(load_in_8bit=True)\n" in text
+    assert "4-bit" not in text
+
+
 @pytest.mark.parametrize("options", [{"init_lora_weights": "olora"}, {"bias": "all"}])
 def test_reference_with_an_adapter_that_changes_the_base(tmp_path, options):
     adapter = LoraConfig(r=4, target_modules="all-linear", **options)

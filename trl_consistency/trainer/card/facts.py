@@ -117,6 +117,7 @@ def build_card(
         method=name_methods(methods),
         is_adapter=is_adapter,
         quantization=_quantization(model),
+        bits=8 if getattr(model, "is_loaded_in_8bit", False) else 4,
         base_model=base_model,
         serving_rank=_serving_rank(model),
         served_name=model_name,

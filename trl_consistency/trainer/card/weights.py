@@ -49,9 +49,12 @@ def _describe_adapter(config: Any) -> str:
         shape += " (others in some layers)"
     shape += ", rank-stabilised" if getattr(config, "use_rslora", False) else ""
     whole = sorted(map(safe, getattr(config, "modules_to_save", None) or ()))
+    tokens = getattr(config, "trainable_token_indices", None) or ()
+    tokens = sum(map(len, tokens.values())) if isinstance(tokens, dict) else len(tokens)
     bias = getattr(config, "bias", "none")
     return (
         f"{kind}{shape}"
         + (f", and {in_words(whole)} trained whole" if whole else "")
+        + (f", and the embeddings of {tokens:,} token(s)" if tokens else "")
         + (f", and biases ({safe(bias)})" if bias != "none" else "")
     )
