@@ -4,7 +4,7 @@ import json
 
 from tests.helpers.models import make_pairs
 from tests.hostile_input.damage import cut
-from tests.hostile_input.room import CHAT, PAIR, Case, Room
+from tests.hostile_input.room import CHAT, PAIR, USER, Case, Room
 from trl_consistency.cli import main as cli
 
 
@@ -13,6 +13,13 @@ def folder(room: Room, *names: str) -> str:
     for name in names:
         room.file(f"data/{name}", [CHAT, CHAT])
     return str(room.path / "data")
+
+
+def calling(price: float) -> dict:
+    """A pair whose assistant has called a tool."""
+    call = {"type": "function", "function": {"name": "buy", "arguments": {"price": price}}}
+    turns = [*USER, {"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "Done."}]
+    return {"clean_prompt": turns, "perturbed_prompt": turns}
 
 
 CASES: list[Case] = [
@@ -51,6 +58,12 @@ CASES: list[Case] = [
         "A column of text in one row and of messages in another",
         "…row 1: `clean_prompt` is a list of messages, but a string in row 0: a column has one type…",
         lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", [PAIR, CHAT]))),
+    ),
+    Case(
+        "a number in a tool call",
+        "A tool call with a number that `datasets` would read otherwise (0.7 as 0.7000000000000001)",
+        "…pairs.jsonl cannot be read: `datasets` would read a number in … otherwise. Write such numbers as text; the `arguments` of …",
+        lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", [calling(0.7)]))),
     ),
     Case(
         "not UTF-8",

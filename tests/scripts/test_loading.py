@@ -304,6 +304,13 @@ def test_a_number_that_would_be_read_otherwise_is_refused(tmp_path, number):
         load_pairs(one, DatasetMixtureConfig())
 
 
+def test_such_numbers_elsewhere_are_no_fault(tmp_path):
+    rows = [row | {"notes": of} for row, of in zip(rows_of("a"), ({"a": 0.7}, {"b": "x"}), strict=True)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    one = ConsistencyScriptArguments(dataset_name=str(tmp_path / "train.jsonl"))
+    assert load_pairs(one, DatasetMixtureConfig())["train"]["notes"][0]["a"] == pytest.approx(0.7)
+
+
 def test_texts_beside_numbers_in_a_column_stay_texts(tmp_path):
     rows = [
         row | {"note": of_row} for row, of_row in zip(rows_of("a", count=4), (7, "42", "null", "[1]"), strict=True)

@@ -29,6 +29,9 @@ _load_dataset = datasets.load_dataset
 _mixed_paths = json_builder.find_mixed_struct_types_field_paths
 _ujson_loads = datasets.utils.json.ujson_loads
 
+# Columns that chat templates are given
+RENDERED = ("clean_prompt", "perturbed_prompt", "prompt", "completion", "chosen", "rejected", "chat_template_kwargs")
+
 
 def load_as_written(path: str, split: str | None = None, streaming: bool = False, **options: Any) -> Any:
     """
@@ -39,7 +42,7 @@ def load_as_written(path: str, split: str | None = None, streaming: bool = False
 
     Chat templates print `tools` and the arguments of tool calls with their keys in order. Arrow would give all rows the
     first row's order: `tools` of a JSON file become JSON strings, and messages of conversations with tool calls are kept
-    as JSON each. Raises `ValueError` for a number there that `datasets` reads otherwise than it is written.
+    as JSON each.
     """
     builder = datasets.load_dataset_builder(path, **options)
     if isinstance(builder, Json):
@@ -125,16 +128,20 @@ def _json_paths(examples: list[Any], but_tools: bool) -> list[list[Any]]:
 def _encode_field(example: Any, path: list[Any]) -> Any:
     """
     Returns a value with what is at `path` in it as JSON. Other than that of `datasets`, it does not take a text such as
-    `42` for a number.
+    `42` for a number, and raises `ValueError` for numbers in prompts that `datasets` reads otherwise than they are written.
     """
-    if path and path[0] == 0 and example is not None:
-        return [_encode_field(item, path[1:]) for item in example]
-    if path and example is not None:
-        return {**example, path[0]: _encode_field(example.get(path[0]), path[1:])}
+    return _encoded(example, path, is_rendered=path[:1] != [] and path[0] in RENDERED)
+
+
+def _encoded(example: Any, path: list[Any], is_rendered: bool) -> Any:
     if example is None:
         return None
+    if path and path[0] == 0:
+        return [_encoded(item, path[1:], is_rendered) for item in example]
+    if path:
+        return {**example, path[0]: _encoded(example.get(path[0]), path[1:], is_rendered)}
     text = json.dumps(example)
-    if _read_back(text) != example:
+    if is_rendered and _read_back(text) != example:
         raise ValueError(
             f"`datasets` would read a number in {text:.200} otherwise. Write such numbers as text; the `arguments` of a tool "
             "call may be JSON text as a whole"
