@@ -332,15 +332,14 @@ def test_composed_and_decomposed_letters_are_the_same():
 )
 def test_reading_takes_time_in_proportion_to_the_answer(part):
     def seconds(words):
-        taken = []
-        for _ in range(3):  # the fastest: other processes slow the machine down
-            start = time.process_time()
-            named_answers(f"{part * words} 1, Rome", ["Paris", "Rome", "1"], "Where?", ["Rome"])
-            taken.append(time.process_time() - start)
-        return min(taken)
+        start = time.process_time()
+        named_answers(f"{part * words} 1, Rome", ["Paris", "Rome", "1"], "Where?", ["Rome"])
+        return time.process_time() - start
 
     seconds(100)
-    assert seconds(8_000) < 25 * max(seconds(1_000), 1e-3), "eight times the words, and not 64 times the time"
+    less = max(min(seconds(1_000) for _ in range(3)), 1e-3)
+    # Other processes slow the machine down: one of three is enough.
+    assert any(seconds(8_000) < 25 * less for _ in range(3)), "eight times the words, and not 64 times the time"
 
 
 def test_estimates_and_graders_do_not_import_torch():
