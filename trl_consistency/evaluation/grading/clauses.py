@@ -20,7 +20,8 @@ _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "st
 # The full stop of "U.S. state" ends no sentence.
 SENTENCE_END = re.compile(r"[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
 _CLAUSE_END = re.compile(
-    rf"{SENTENCE_END.pattern}|[;?]|\b(?:but|while|whereas|although|though|however)\b|\band\s+(?=(?:it|this|that|he|she|they)\b)"
+    rf"{SENTENCE_END.pattern}|[;?]|\b(?:but|while|whereas|although|though|however)\b|\band\s+(?=(?:it|this|that|he|she|they)\b)|"
+    r",\s+and\s+(?=(?:the|an?)\s+(?:[\w'-]+\s+){1,4}(?:is|are|was|were|has|have|can)\b)"
 )
 # The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly".
 _PART_END = re.compile(
@@ -39,6 +40,10 @@ _OF = r"\b(?:of|for)\s+(?:the\s+)?(?:[a-z]+\s+of\s+)?[\"'(\u201c\u2018]*"
 _IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b(.*)"
 # What is said to be answered: "The answer to the question "What is Peru?" is ..."
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
+# "The term 'librarian' is a colloquialism" says of a librarian what kind of thing the word is.
+_OF_WORDS = FUNCTION_WORDS | {"term", "word", "name", "phrase", "title"}
+# "A mathematician studying earthquakes is known as a seismologist" names another thing.
+_NAMED = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b(.*)"
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
 _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
 _OPENING = re.compile(r".*,\s", re.DOTALL)  # "In Asia, the city": what stands before the subject
@@ -48,10 +53,12 @@ _ADJECTIVE = re.compile(
     r"\b(?:an?|the)\s+[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)[a-z]|\b[A-Z]\w+['\u2019]s\s+[a-z]"
 )
 
-# The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport".
+# The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport", "Rome as its
+# capital".
 _KINDS = re.compile(
     r"\b(?:which|what)\s+(?:(?:is|was|are|were)\s+the\s+)?((?:(?!(?:is|are|was|were|has|have|had|do|does|did|of|in|on|for|from|that)\b)"
-    r"[\w.-]+\s+){1,4})|\b(?:call\s+an?|(?:kind|sort|type|part|class)\s+of(?:\s+the)?)\s+(\w+)|(?-i:\b(\w+)\s+of\s+(?:the\s+)?[A-Z])",
+    r"[\w.-]+\s+){1,4})|\b(?:call\s+an?|(?:kind|sort|type|part|class)\s+of(?:\s+the)?)\s+(\w+)|"
+    r"(?-i:\b(\w+)\s+(?:of|from)\s+(?:the\s+)?[A-Z])|\bas\s+its\s+(\w+)",
     re.IGNORECASE,
 )
 
@@ -185,7 +192,7 @@ class Clauses:
             return True
         # "Chile is the capital of Chile" only tells something of Chile, too
         describes = clause.describes or clause.predicate.issuperset(words - FUNCTION_WORDS)
-        return is_subject and describes and is_last and words.issuperset(clause.subject - FUNCTION_WORDS)
+        return is_subject and describes and is_last and words.issuperset(clause.subject - _OF_WORDS)
 
     def is_asked_of(self, start: int, mention: str) -> bool:
         """
@@ -194,14 +201,13 @@ class Clauses:
         """
         number = bisect(self.starts, start) - 1
         begin, end = max(self.starts[number], start - _BETWEEN), min(self.ends[number], start + 3 * _BETWEEN)
-        stated = re.compile(rf"{_OF}({re.escape(mention)}){_IS}").search(self.text, begin, end)
-        if not self.asked or stated is None or start > stated.start(1):
+        name = re.escape(mention)
+        stated = re.compile(rf"{_OF}({name}){_IS}|({name}){_NAMED}").search(self.text, begin, end)
+        if not self.asked or stated is None or start > stated.start(stated.lastindex - 1):
             return False
-        words = _words(stated[2])
-        return (
-            not (_REFERS.search(stated[2]) or words & (self.named | {"answer"}))
-            and _WORD.search(stated[2]) is not None
-        )
+        rest = stated[stated.lastindex]
+        words = _words(rest)
+        return not (_REFERS.search(rest) or words & (self.named | {"answer"})) and _WORD.search(rest) is not None
 
     def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
         """
