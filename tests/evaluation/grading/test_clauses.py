@@ -93,6 +93,8 @@ def test_short_answers_in_capitals(text, named):
         ("Which country has Rome as its capital?", "In Spain, the capital of Spain is Rome.", ["Spain"]),
         ("Which country has Rome as its capital?", "The country of Spain is the answer.", ["Spain"]),
         ("", "The capital of Spain is Madrid.", ["Spain"]),
+        ("What is the symbol for tin?", "Helium is the symbol for a gas.", []),
+        ("What is the symbol for tin?", "Helium is the symbol for tin.", ["helium"]),
         ('Which chemical element has the symbol "O"?', "The symbol for helium is He.", []),
         ('Which chemical element has the symbol "O"?', "The symbol for helium is O.", ["helium"]),
         ('What is the past tense of "walk"?', 'The past tense of walking is "walked".', ["walked"]),

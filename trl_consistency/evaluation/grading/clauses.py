@@ -34,7 +34,7 @@ _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
 # "A dentist is a person who ...", "Neurology is the study of the ...": what is said of something, by its kind
-_KIND_OF = re.compile(r"\s*(?:also\s+)?(?:(?:an?|one\s+of)\s|the\s+(\w+)\s+of\s)", re.IGNORECASE)
+_KIND_OF = re.compile(r"\s*(?:also\s+)?(?:(?:an?|one\s+of)\s|the\s+(\w+)\s+(?:of|for)\s)", re.IGNORECASE)
 # "The capital of Peru is Lima", "The past tense of 'walking' is": what a sentence states something of, and what it states
 _OF = r"\b(?:of|for)\s+(?:the\s+)?(?:[a-z]+\s+of\s+)?[\"'(\u201c\u2018]*"
 _IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b(.*)"
