@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation.grading.gold import LABELS, all_rows, precision_and_recall, read_gold, read_invented, table
+from tests.evaluation.grading.gold import (
+    LABELS,
+    all_rows,
+    precision_and_recall,
+    read_gold,
+    read_invented,
+    read_new_pairs,
+    table,
+)
+from trl_consistency.evaluation.grading.answer_keys import check_keys, check_spelling
+from trl_consistency.smollm2.rows import read_data
 
 
 LEAST = 0.97
@@ -35,6 +45,16 @@ def test_the_set_is_what_the_docs_say(gold):
         assert (first != second) == of.get("settled", False)
     agreed = sum(not of.get("settled", False) for of in gold)
     assert f"the two readings agree on {agreed} of {len(gold)}" in " ".join(DOCS.read_text().split())
+
+
+def test_the_pairs_of_part_9_are_new(gold):
+    pairs = read_new_pairs()
+    check_keys(pairs, "gold_part9_pairs.jsonl")
+    check_spelling(pairs, "gold_part9_pairs.jsonl")
+    questions = {row["clean_prompt"][0]["content"] for row in pairs}
+    assert len(questions) == len(pairs) >= 260
+    assert len({row["category"] for row in pairs}) >= 15
+    assert questions.isdisjoint({of["question"] for of in (*read_data("questions"), *gold) if of.get("part") != 9})
 
 
 def share(rows, name, label, of):
