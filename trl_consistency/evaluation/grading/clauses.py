@@ -37,13 +37,13 @@ _CONTRASTED = re.compile(
 _KIND_OF = re.compile(r"\s*(?:also\s+)?(?:(?:an?|one\s+of)\s|the\s+(\w+)\s+(?:of|for)\s)", re.IGNORECASE)
 # "The capital of Peru is Lima", "The past tense of 'walking' is": what a sentence states something of, and what it states
 _OF = r"\b(?:of|for)\s+(?:the\s+)?(?:[a-z]+\s+of\s+)?[\"'(\u201c\u2018]*"
-_IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b(.*)"
+_IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b"
+# "A mathematician studying earthquakes is known as a seismologist": what a clause gives another name
+_NAMED = r"\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b"
 # What is said to be answered: "The answer to the question "What is Peru?" is ..."
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
 # "The term 'librarian' is a colloquialism" says of a librarian what kind of thing the word is.
 _OF_WORDS = FUNCTION_WORDS | {"term", "word", "name", "phrase", "title"}
-# "A mathematician studying earthquakes is known as a seismologist" names another thing.
-_NAMED = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b(.*)"
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
 _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
 _OPENING = re.compile(r".*,\s", re.DOTALL)  # "In Asia, the city": what stands before the subject
@@ -197,17 +197,19 @@ class Clauses:
     def is_asked_of(self, start: int, mention: str) -> bool:
         """
         Returns whether the clause here states something of this mention, and not of what the question is about: "The capital of
-        Peru is Lima" does not answer which country has Rome as its capital.
+        Peru is Lima" does not answer which country has Rome as its capital. To give another name is to state something.
         """
         number = bisect(self.starts, start) - 1
         begin, end = max(self.starts[number], start - _BETWEEN), min(self.ends[number], start + 3 * _BETWEEN)
-        name = re.escape(mention)
-        stated = re.compile(rf"{_OF}({name}){_IS}|({name}){_NAMED}").search(self.text, begin, end)
-        if not self.asked or stated is None or start > stated.start(stated.lastindex - 1):
+        pattern = re.compile(rf"({_OF})?({re.escape(mention)}){_IS}(?(1)|{_NAMED})(.*)")
+        stated = pattern.search(self.text, begin, end)
+        if not self.asked or stated is None or start > stated.start(2):
             return False
-        rest = stated[stated.lastindex]
-        words = _words(rest)
-        return not (_REFERS.search(rest) or words & (self.named | {"answer"})) and _WORD.search(rest) is not None
+        words = _words(stated[3])
+        return (
+            not (_REFERS.search(stated[3]) or words & (self.named | {"answer"}))
+            and _WORD.search(stated[3]) is not None
+        )
 
     def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
         """
