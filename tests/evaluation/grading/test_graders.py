@@ -258,8 +258,9 @@ def test_own_answers_come_first_in_their_sentence(text, named):
         ("In which state is Shreveport?", "The capital of the U.S. state of Kentucky is Frankfort.", False),
         ("In which state is Shreveport?", "The mayor of Kentucky is **Smith**", False),
         ("In which state is Shreveport?", "Sure. The capital of Kentucky was Frankfort.", False),
-        # the property that is asked for
-        ("Which state has Augusta as its capital?", "Frankfort has its capital in Kentucky.", True),
+        ("Which state has Augusta as its capital?", "Frankfort has its capital in Kentucky.", False),
+        # the property that is asked for, of what may be a misspelled name
+        ("In which state was Voltaire born?", "Vallemire was born in Kentucky.", True),
         # the subject or what is said of it has a name of the question
         ("Which state has Frankfort as its capital?", "The capital of Kentucky is Frankfort.", True),
         ("In which state is Shreveport?", "The state of Kentucky is Shreveport's.", True),
@@ -328,6 +329,8 @@ def test_composed_and_decomposed_letters_are_the_same():
         "the answer is Rome, Paris or ",
         'but "Rome is ',
         "and it is Paris Rome ",
+        ", and the a is Rome",
+        "Rome is known as ",
     ],
 )
 def test_reading_takes_time_in_proportion_to_the_answer(part):
