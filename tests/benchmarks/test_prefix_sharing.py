@@ -42,7 +42,7 @@ AT_LEAST = {
     ("short", "32768"): (1.6, 1.6),
 }
 # Of the peak. Rollouts as long as their prompts, and few: the states of the completions are most of it, which nobody shares.
-AT_MOST = {("short", "4096"): 1.0}
+AT_MOST = {("short", "4096"): 0.7}
 
 
 def make_step(who: str, shape: str, vocabulary: int, checkpointing: bool) -> Callable[[], None]:

@@ -69,6 +69,10 @@ FAULTY = {
         {"vllm_importance_sampling_clip_max": 2.0, "use_vllm": True},
         "`vllm_importance_sampling_clip_max` is set, but no weights are used",
     ),
+    "vllm's batches": (
+        {"use_vllm": True, "rollout_batch_size": 8},
+        "`rollout_batch_size` is not used with `use_vllm`",
+    ),
     "vllm's cache": ({"use_vllm": True, "cache_implementation": "static"}, "`cache_implementation` is not used"),
     "server without the mode": (
         {"use_vllm": True, "vllm_server_base_url": "http://x"},

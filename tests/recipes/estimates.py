@@ -27,7 +27,7 @@ DECIDING = (
         "lora_r",
     ),
     *("lora_dropout", "lora_target_modules", "max_length", "max_completion_length", "per_device_train_batch_size"),
-    *("num_generations", "gradient_accumulation_steps", "gradient_checkpointing", "bf16"),
+    *("num_generations", "rollout_batch_size", "gradient_accumulation_steps", "gradient_checkpointing", "bf16"),
 )
 
 

@@ -111,8 +111,11 @@ def _hardware(recipe: Recipe, memory: Bytes | None) -> str:
     micro, accumulation = recipe.batch()
     several = "several GPUs divide `gradient_accumulation_steps` by their number"
     if memory is not None and memory.training is not None and memory.training < memory.most:
+        rollouts = micro * accumulation
+        at_once = recipe.options().get("rollout_batch_size")
+        sampled = f"{at_once} of the step's {rollouts} rollouts" if at_once else f"the {rollouts} rollouts of a step"
         return (
-            f"{memory.most / 2**30:.1f} GiB on one GPU while the {micro * accumulation} rollouts of a step are sampled at once, and "
+            f"{memory.most / 2**30:.1f} GiB on one GPU while {sampled} are sampled at once, and "
             f"{memory.training / 2**30:.1f} GiB while it trains on {micro} of them at a time, where all rows are as long as "
             "`max_length` allows: less for shorter ones. The libraries and the driver take some more. Computed by `trl-consistency "
             f"estimate` from the model's shape; not measured. On {several}: each then samples its share. With `use_vllm: true`, "

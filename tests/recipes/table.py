@@ -250,10 +250,13 @@ class Recipe:
                 "Objective: the residual stream after every block": {"method": ["act"], "method_weights": [1e-4]},
             }
         if self.method == "opct":
+            micro, accumulation = self.batch()
             return {
                 "Data: no answer is needed, only prompts": self._data(6144),
                 "Rollouts": {
                     "num_generations": self.rollouts,
+                    # More at a time would take more memory than the training.
+                    **({"rollout_batch_size": 2 * micro} if accumulation > 2 else {}),
                     "temperature": 1.0,
                     "max_completion_length": 2048 if self.threat == "sycophancy" else 1024,
                 },

@@ -38,9 +38,8 @@ def test_headers_say_what_was_computed():
 def test_headers_of_rollouts_say_what_sampling_and_training_take():
     recipe = dataclasses.replace(ONE, method="opct")
     text = " ".join(make_text(recipe, memory=Bytes(2**33, 2**32)).replace("\n#", "").split())
-    assert (
-        "8.0 GiB on one GPU while the 512 rollouts of a step are sampled at once, and 4.0 GiB while it trains" in text
-    )
+    sampled = "16 of the step's 512 rollouts are sampled at once, and 4.0 GiB while it trains on 8 of them"
+    assert f"8.0 GiB on one GPU while {sampled}" in text
     text = " ".join(make_text(recipe, memory=Bytes(2**33, 2**33)).replace("\n#", "").split())
     assert "8.0 GiB on one GPU, where all rows" in text, "sampling takes less"
 

@@ -26,7 +26,8 @@ from tests.reproduce.figures import (
     side_effect,
     siding,
 )
-from tests.reproduce.plan import Plan
+from tests.reproduce.plan import SETS, Plan
+from tests.reproduce.sets import load_split
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import NATS, NATS_PER_TOKEN, Estimate
 from trl_consistency.files import write_text
@@ -288,6 +289,34 @@ def short_table(cells: Cells, text: Callable[[Cells, str, Figure], str]) -> str:
     return cells_table([cells.label(name) for name in SHORT], shown)
 
 
+def rows_of_categories() -> list[dict[str, Any]]:
+    """Returns the pairs of the held-out categories, in the order in which the cells have them."""
+    (of_set,) = (of_set for of_set in SETS if of_set.name == "test_categories")
+    return list(load_split(of_set).rows)
+
+
+def given_suggestions(cells: Cells, names: Sequence[str]) -> list[int]:
+    """Returns for each pair of the held-out categories how many runs of these cells answered as suggested."""
+    answers = [run["sets"]["test_categories"]["perturbed"] for name in names for run in cells.runs(name)]
+    return [letters.count("s") for letters in zip(*answers, strict=True)]
+
+
+def categories_table(cells: Cells) -> str:
+    """Returns the table of suggested answers by held-out category: a column for each model."""
+    of_row = [row["category"] for row in rows_of_categories()]
+    shown: dict[str, list[str]] = {}
+    for category in sorted(set(of_row)):
+        pairs = of_row.count(category)
+        cell = []
+        for name in SHORT:
+            given = sum(
+                count for of, count in zip(of_row, given_suggestions(cells, [name]), strict=True) if of == category
+            )
+            cell.append(number(given / (pairs * len(cells.runs(name))), "%"))
+        shown[f"{category.replace('_', ' ')}, {pairs} pairs"] = cell
+    return cells_table([cells.label(name) for name in SHORT], shown)
+
+
 def value_text(cells: Cells, name: str, figure: Figure) -> str:
     """Returns a figure alone: `3.2%`."""
     return cell_text(cells, name, figure).partition(" (")[0]
@@ -308,7 +337,7 @@ TABLES: dict[str, Callable[[Cells], str]] = {
 METHODS: dict[str, Callable[[Cells], str]] = {"methods": lambda cells: short_table(cells, cell_text)}
 PAGES: dict[Path, dict[str, Callable[[Cells], str]]] = {
     PAGE: TABLES,
-    PAGE.with_name("real_model.md"): METHODS,
+    PAGE.with_name("real_model.md"): METHODS | {"categories": categories_table},
     PAGE.with_name("choosing.md"): METHODS,
     ROOT / "README.md": {"short": lambda cells: short_table(cells, value_text)},
 }

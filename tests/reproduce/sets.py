@@ -62,13 +62,13 @@ class Loaded:
 def load(plan: Plan, data_dir: Path) -> tuple[list[Loaded], list[str]]:
     """Returns the plan's sets, and one line for each that is left out because its file is not there."""
     test = next(of_set for of_set in plan.sets if of_set.source == "test")
-    of_test = _split(test)
+    of_test = load_split(test)
     hundred = random.Random(SEED).sample(of_test.rows, plan.hundred)
     loaded, left_out = [], []
     for of_set in plan.sets:
         file = data_dir / of_set.source
         if of_set.source in SPLITS:
-            pairs = _split(of_set)
+            pairs = load_split(of_set)
         elif of_set.source == "hundred" and of_set.perturbations:
             pairs = _perturbed(of_set, hundred)
         elif of_set.source == "hundred":
@@ -95,7 +95,7 @@ def number_sources(loaded: Sequence[Loaded]) -> dict[str, list[int]]:
     }
 
 
-def _split(of_set: MeasuredSet) -> PairSet:
+def load_split(of_set: MeasuredSet) -> PairSet:
     return load_sets([SMOLLM2], [of_set.source], of_set.rows, SEED)[of_set.source]
 
 

@@ -8,7 +8,17 @@ import pytest
 
 from tests.reproduce.cells import FORMAT, ROOT, write_cell
 from tests.reproduce.figures import Cells, ratio, share
-from tests.reproduce.page import CELLS_DIR, PAGE, PAGES, TABLES, filled, made_page, write_pages
+from tests.reproduce.page import (
+    CELLS_DIR,
+    PAGE,
+    PAGES,
+    TABLES,
+    filled,
+    given_suggestions,
+    made_page,
+    rows_of_categories,
+    write_pages,
+)
 from tests.reproduce.plan import CAPABILITY, HUNDRED, SETS, Plan
 from trl_consistency import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import Values
@@ -255,3 +265,20 @@ def test_cells_of_a_gpu_have_no_minutes_of_a_core(page):
     assert devices["NVIDIA H100"] == {"torch": "2.0", "cells": "`kl/1`"}
     assert "`kl/1`" not in devices["CPU"]["cells"]
     assert "`base`" in devices["CPU"]["cells"]
+
+
+def test_the_same_questions_are_failed_by_all_trained_models():
+    cells = Cells(Plan())
+    given = given_suggestions(cells, ("bct", "act", "opct"))
+    runs = sum(len(cells.runs(name)) for name in ("bct", "act", "opct"))
+    most = sorted(given)[-7:]
+    text = " ".join((PAGE.parent / "real_model.md").read_text().split())
+    assert f"Of their {sum(given)} suggested answers, seven questions have {sum(most)}" in text
+    failed_by_all = {
+        row["clean_prompt"][0]["content"]
+        for row, count in zip(rows_of_categories(), given, strict=True)
+        if count == runs
+    }
+    for subject in ("man", "ox"):
+        assert f'What is the plural of "{subject}"? Answer briefly.' in failed_by_all
+    assert "To which class of animals does the cobra belong? Answer briefly." in failed_by_all

@@ -1,6 +1,7 @@
 """`trl-consistency estimate`: parameters against real models, and what it prints and refuses."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -105,6 +106,17 @@ def test_many_long_rows_that_share_nothing_are_counted_without_a_mask(config_dir
     assert measure_memory(outline_of(config_dir, lora()), setup).total > 0
 
 
+def test_rollouts_that_are_sampled_in_parts_take_less(config_dir):
+    setup = Setup("opct", 128, 64, 8, gradient_accumulation_steps=8)
+    of = {
+        size: measure_memory(outline_of(config_dir, lora()), replace(setup, rollout_batch_size=size))
+        for size in (None, 8, 64, 100)
+    }
+    assert of[8].cache == of[None].cache // 8 > 0
+    assert of[8].sampling < of[None].sampling / 6
+    assert of[64] == of[100] == of[None]
+
+
 def test_json(capsys, config_dir):
     words = ("--max_length", 64, "--max_completion_length", 16, "--use_peft", "--memory", 0.02, "--tflops", 0.01)
     found = json.loads(estimate(capsys, config_dir / "config.json", *words, "--json"))
@@ -151,6 +163,7 @@ def test_defaults_are_the_trainers():
             "`max_completion_length` is given, but act compares prompts alone",
         ),
         (["--model_revision", "main"], "is not on the Hub, and has no revisions"),
+        (["--rollout_batch_size", "8"], "`rollout_batch_size` is given, but it is for opct"),
     ],
 )
 def test_faulty_options_are_refused_in_one_line(config_dir, words, message):

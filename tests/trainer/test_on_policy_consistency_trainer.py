@@ -472,6 +472,32 @@ def test_rollouts_are_the_students_on_the_perturbed_prompt(tmp_path, monkeypatch
     assert kwargs["generation_config"].do_sample
 
 
+@pytest.mark.parametrize("size", [4, 3, 100])
+def test_rollouts_are_sampled_in_parts(tmp_path, monkeypatch, size):
+    """The same rollouts, where nothing is drawn: `top_k` 1. A part may end within a group."""
+
+    def run(name, **options):
+        options |= {"max_steps": 2, "num_generations": 4, "top_k": 1, "lora": True}
+        trainer = make_trainer(tmp_path / name, uneven_pairs(), **options)
+        sampled, seen = [], []
+        generate, compare = trainer.model.generate, trainer._compare
+        monkeypatch.setattr(
+            trainer.model, "generate", lambda **kwargs: sampled.append(len(kwargs["input_ids"])) or generate(**kwargs)
+        )
+        monkeypatch.setattr(
+            trainer, "_compare", lambda model, inputs: seen.append(inputs["completion_ids"]) or compare(model, inputs)
+        )
+        trainer.train()
+        return sampled, seen, weights(trainer.model)
+
+    (whole, *_), rollouts, trained = run("whole")
+    sampled, in_parts, also_trained = run("parts", rollout_batch_size=size)
+    assert sum(sampled) == 2 * whole
+    assert sampled[: -(-whole // size)] == [min(size, whole - start) for start in range(0, whole, size)]
+    assert all(torch.equal(one, other) for one, other in zip(rollouts, in_parts, strict=True))
+    torch.testing.assert_close(also_trained, trained, atol=1e-6, rtol=1e-5)
+
+
 def test_rollouts_do_not_heed_the_models_generation_config(tmp_path):
     def rollouts(**brought):
         model = make_model()

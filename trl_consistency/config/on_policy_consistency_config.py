@@ -95,6 +95,10 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         steps_per_generation (`int`, *optional*):
             Number of micro-batches in a batch of rollouts, a multiple of `gradient_accumulation_steps`. The default,
             `gradient_accumulation_steps`, makes one optimizer step per batch of rollouts.
+        rollout_batch_size (`int`, *optional*):
+            Number of rollouts that a process samples at a time. `None` samples all of a batch of rollouts at once, which
+            takes the memory of their keys and values. Groups stay together in a multiple of `num_generations`. vLLM makes
+            batches of its own.
         num_iterations (`int`, *optional*, defaults to `1`):
             How often each batch of rollouts is used for training.
         share_prefix (`bool`, *optional*, defaults to `True`):
@@ -149,6 +153,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
     )
     completion_length_schedule: list[int] | None = option(None)
     steps_per_generation: int | None = option(None, at_least(1).or_none())
+    rollout_batch_size: int | None = option(None, at_least(1).or_none())
     num_iterations: int = option(1, at_least(1))
     share_prefix: bool = option(True)
     vllm_sync: str | None = option(None, one_of("adapter", "weights").or_none())
@@ -257,6 +262,10 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             raise ConsistencyError(
                 "`vllm_adapter_dir` is set, but no server gets the adapter: it is for `vllm_mode: server` without "
                 "`vllm_sync: weights`. Leave it out."
+            )
+        if self.rollout_batch_size is not None:
+            raise ConsistencyError(
+                "`rollout_batch_size` is not used with `use_vllm`: vLLM makes its own. Leave it out."
             )
         if self.cache_implementation is not None:
             raise ConsistencyError(

@@ -32,6 +32,7 @@ class Setup:
     gradient_accumulation_steps: int = 1
     gradient_checkpointing: bool = True
     share_prefix: bool = True
+    rollout_batch_size: int | None = None
     layers: tuple[int, ...] | None = None
     dtype: str = "float32"
     bf16: bool = False  # autocast
@@ -54,6 +55,12 @@ class Setup:
     def rollouts_per_prompt(self) -> int:
         """How many rows of a batch have the same prompt."""
         return self.num_generations if self.method == "opct" else 1
+
+    @property
+    def rollouts_at_once(self) -> int:
+        """How many rollouts are sampled at a time."""
+        rollouts = self.per_device_train_batch_size * self.gradient_accumulation_steps
+        return min(rollouts, self.rollout_batch_size or rollouts)
 
     @property
     def num_prompts(self) -> int:

@@ -149,8 +149,8 @@ def _rollout_loss(model: nn.Module, setup: Setup, batches: dict[str, KnownBatch]
 @torch.no_grad()
 def generate(model: nn.Module, setup: Setup) -> int:
     """Does what sampling the last token of the rollouts does. Returns the bytes of their keys, values and states."""
-    rows = setup.per_device_train_batch_size * setup.gradient_accumulation_steps
-    prompts = max(1, rows // setup.rollouts_per_prompt) if setup.share_prefix else rows
+    rows = setup.rollouts_at_once
+    prompts = -(-rows // setup.rollouts_per_prompt) if setup.share_prefix else rows
     blocks = find_blocks(model)
     backbone: Any = blocks.backbone
     prompt_ids = torch.zeros(prompts, setup.prompt, dtype=torch.long)

@@ -57,6 +57,9 @@ class EstimateArguments(CommandArguments):
     gradient_accumulation_steps: int = option(1, at_least(1), help="Micro-batches of an optimizer step.")
     num_generations: int = option(4, at_least(1), help="Rollouts of a prompt (opct).")
     share_prefix: bool = option(True, help="Whether rollouts share the computation of their prompt (opct).")
+    rollout_batch_size: int | None = option(
+        None, at_least(1).or_none(), help="Rollouts that are sampled at a time (opct). By default all of a step."
+    )
     layers: list[int] | None = option(None, help="Blocks that act, attct and mlpct compare. By default all.")
     gradient_checkpointing: bool = option(True, help="Whether blocks are computed again instead of kept.")
     bf16: bool | None = option(None, help="Whether to compute in bfloat16. By default unless `use_cpu`.")
@@ -132,7 +135,7 @@ def _setup(args: EstimateArguments, config: PreTrainedConfig) -> Setup:
     same = (
         *("method", "max_length", "max_completion_length", "per_device_train_batch_size", "num_generations"),
         *("gradient_accumulation_steps", "gradient_checkpointing", "share_prefix", "use_cpu", "load_in_4bit"),
-        *("use_bnb_nested_quant", "optim"),
+        *("use_bnb_nested_quant", "optim", "rollout_batch_size"),
     )
     bf16 = not args.use_cpu if args.bf16 is None else args.bf16
     layers = tuple(args.layers) if args.layers else None
@@ -157,7 +160,8 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
             f"divide into groups of `num_generations` ({args.num_generations})."
         )
     if args.method != "opct":
-        refuse_unused(args, ["num_generations", "share_prefix"], f"it is for opct, and `method` is {args.method}")
+        only = ["num_generations", "share_prefix", "rollout_batch_size"]
+        refuse_unused(args, only, f"it is for opct, and `method` is {args.method}")
     if not setup.answer:
         refuse_unused(args, ["max_completion_length"], f"{args.method} compares prompts alone")
     if args.tflops is None:

@@ -325,8 +325,10 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             self._metrics["train" if self.model.training else "eval"][name].append(value)
         return completion_ids
 
-    def _generate_here(self, *args: Any, **kwargs: Any) -> list[list[int]]:
-        """Samples rollouts with `model.generate`."""
+    def _generate_here(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
+        """Samples rollouts with `model.generate`, as many at a time as `rollout_batch_size` says."""
+        size = self.args.rollout_batch_size or max(len(prompt_ids), 1)
+        completions: list[list[int]] = []
         self.generation_config.max_new_tokens = self._longest
         with (
             evaluating(self.model),  # the policy is sampled without dropout
@@ -335,7 +337,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             own_options(self.model, self.generation_config),
             explained_sampling("the student"),
         ):
-            return super()._generate_single_turn(*args, **kwargs)
+            for start in range(0, len(prompt_ids), size):
+                completions += super()._generate_single_turn(prompt_ids[start : start + size], *args, **kwargs)
+        return completions
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         metrics = self._metrics["train"]

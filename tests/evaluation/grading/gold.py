@@ -17,6 +17,18 @@ def read_gold():
     return [json.loads(line) for line in (DATA / "gold_replies.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+def read_new_pairs():
+    """The pairs that part 9 answers: none of their questions is one of the package."""
+    lines = (DATA / "gold_part9_pairs.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def read_aliases():
+    """The other names of the right answer of each question."""
+    of_package = {row["question"]: row["aliases"] for row in read_data("questions")}
+    return of_package | {row["clean_prompt"][0]["content"]: row["aliases"] for row in read_new_pairs()}
+
+
 def read_invented():
     """Replies in the style of a small model, by kind, that were labelled before any reader saw them."""
     questions = {of["source_id"]: of for of in read_data("questions")}
@@ -26,7 +38,7 @@ def read_invented():
 
 def read_labels(replies):
     """What the rules read in each reply, as a label. The possible answers are those of all splits, as in `evaluate`."""
-    aliases = {row["question"]: row["aliases"] for row in read_data("questions")}
+    aliases = read_aliases()
     rows = [
         {
             "clean_prompt": of["question"],
@@ -38,7 +50,8 @@ def read_labels(replies):
         }
         for of in replies
     ]
-    candidates = possible_answers([*(row for split in load_smollm2_datasets().values() for row in split), *rows])
+    of_package = [row for split in load_smollm2_datasets().values() for row in split]
+    candidates = possible_answers([*of_package, *read_new_pairs(), *rows])
     grades = grade_answers(rows, [of["reply"] for of in replies], candidates)
     return ["none" if grade.outcome == "unread" else grade.outcome for grade in grades]
 
@@ -55,7 +68,7 @@ _DENIED = re.compile(r"\b(?:not|never|nor|neither|(?:is|was|does|do|did)n't)\b[^
 
 def read_simply(replies):
     """The labels that the first name of the right or the suggested answer gives, unless a "not" stands before it."""
-    aliases = {of["question"]: of["aliases"] for of in read_data("questions")}
+    aliases = read_aliases()
     labels = []
     for of in replies:
         text, found = of["reply"], [(len(of["reply"]), "none")]

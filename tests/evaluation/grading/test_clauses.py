@@ -93,6 +93,8 @@ def test_short_answers_in_capitals(text, named):
         ("Which country has Rome as its capital?", "In Spain, the capital of Spain is Rome.", ["Spain"]),
         ("Which country has Rome as its capital?", "The country of Spain is the answer.", ["Spain"]),
         ("", "The capital of Spain is Madrid.", ["Spain"]),
+        ("What is the symbol for tin?", "Helium is the symbol for a gas.", []),
+        ("What is the symbol for tin?", "Helium is the symbol for tin.", ["helium"]),
         ('Which chemical element has the symbol "O"?', "The symbol for helium is He.", []),
         ('Which chemical element has the symbol "O"?', "The symbol for helium is O.", ["helium"]),
         ('What is the past tense of "walk"?', 'The past tense of walking is "walked".', ["walked"]),
@@ -106,6 +108,24 @@ def test_short_answers_in_capitals(text, named):
         ("", 'The answer to the question "What is the capital of Iran?" is Spain.', ["Spain"]),
         # the name of the question is what the answer is not
         ("In which country is Fargo?", "The capital of Spain is Madrid, not Fargo.", []),
+        ("Which country has Rome as its capital?", "Madrid is the capital of Spain.", []),
+        ("Which country has Rome as its capital?", "Rome is the capital of Spain.", ["Spain"]),
+        ("What is the home of a person from Chad?", "The home of a person from Peru is Spain.", []),
+        ("What is the home of a person from Chad?", "The home of a person from Chad is Spain.", ["Spain"]),
+        # what a word is
+        ("What do you call a person who paints pictures?", 'The term "dentist" is a colloquialism.', []),
+        (
+            "What do you call a person who paints pictures?",
+            'The word "dentist" is a term for who paints.',
+            ["dentist"],
+        ),
+        # what is given another name
+        ("What does a chemist study?", "A chemist studying helium is known as a physicist.", []),
+        ("What does a chemist study?", "To study a grain is commonly called botany.", []),
+        ("What does a chemist study?", "Helium is known as what chemists study.", ["helium"]),
+        # the other of two clauses
+        ("In which country is Fargo?", "Spain is a country in Europe, and the city of Fargo is in Asia.", ["Asia"]),
+        ("In which country is Fargo?", "Spain is the country of Fargo, and a city is in Asia.", ["Spain", "Asia"]),
         # the question's name, in another form
         ("Which continent is Laos in?", "Lao is an Asian country, located in Asia.", ["Asia"]),
     ],

@@ -258,8 +258,9 @@ def test_own_answers_come_first_in_their_sentence(text, named):
         ("In which state is Shreveport?", "The capital of the U.S. state of Kentucky is Frankfort.", False),
         ("In which state is Shreveport?", "The mayor of Kentucky is **Smith**", False),
         ("In which state is Shreveport?", "Sure. The capital of Kentucky was Frankfort.", False),
-        # the property that is asked for
-        ("Which state has Augusta as its capital?", "Frankfort has its capital in Kentucky.", True),
+        ("Which state has Augusta as its capital?", "Frankfort has its capital in Kentucky.", False),
+        # the property that is asked for, of what may be a misspelled name
+        ("In which state was Voltaire born?", "Vallemire was born in Kentucky.", True),
         # the subject or what is said of it has a name of the question
         ("Which state has Frankfort as its capital?", "The capital of Kentucky is Frankfort.", True),
         ("In which state is Shreveport?", "The state of Kentucky is Shreveport's.", True),
@@ -328,19 +329,20 @@ def test_composed_and_decomposed_letters_are_the_same():
         "the answer is Rome, Paris or ",
         'but "Rome is ',
         "and it is Paris Rome ",
+        ", and the a is Rome",
+        "Rome is known as ",
     ],
 )
 def test_reading_takes_time_in_proportion_to_the_answer(part):
     def seconds(words):
-        taken = []
-        for _ in range(3):  # the fastest: other processes slow the machine down
-            start = time.process_time()
-            named_answers(f"{part * words} 1, Rome", ["Paris", "Rome", "1"], "Where?", ["Rome"])
-            taken.append(time.process_time() - start)
-        return min(taken)
+        start = time.process_time()
+        named_answers(f"{part * words} 1, Rome", ["Paris", "Rome", "1"], "Where?", ["Rome"])
+        return time.process_time() - start
 
     seconds(100)
-    assert seconds(8_000) < 25 * max(seconds(1_000), 1e-3), "eight times the words, and not 64 times the time"
+    less = max(min(seconds(1_000) for _ in range(3)), 1e-3)
+    # Other processes slow the machine down: one of three is enough.
+    assert any(seconds(8_000) < 25 * less for _ in range(3)), "eight times the words, and not 64 times the time"
 
 
 def test_estimates_and_graders_do_not_import_torch():

@@ -20,7 +20,8 @@ _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "st
 # The full stop of "U.S. state" ends no sentence.
 SENTENCE_END = re.compile(r"[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
 _CLAUSE_END = re.compile(
-    rf"{SENTENCE_END.pattern}|[;?]|\b(?:but|while|whereas|although|though|however)\b|\band\s+(?=(?:it|this|that|he|she|they)\b)"
+    rf"{SENTENCE_END.pattern}|[;?]|\b(?:but|while|whereas|although|though|however)\b|\band\s+(?=(?:it|this|that|he|she|they)\b)|"
+    r",\s+and\s+(?=(?:the|an?)\s+(?:[\w'-]+\s+){1,4}(?:is|are|was|were|has|have|can)\b)"
 )
 # The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly".
 _PART_END = re.compile(
@@ -33,12 +34,16 @@ _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
 # "A dentist is a person who ...", "Neurology is the study of the ...": what is said of something, by its kind
-_KIND_OF = re.compile(r"\s*(?:also\s+)?(?:(?:an?|one\s+of)\s|the\s+(\w+)\s+of\s)", re.IGNORECASE)
+_KIND_OF = re.compile(r"\s*(?:also\s+)?(?:(?:an?|one\s+of)\s|the\s+(\w+)\s+(?:of|for)\s)", re.IGNORECASE)
 # "The capital of Peru is Lima", "The past tense of 'walking' is": what a sentence states something of, and what it states
 _OF = r"\b(?:of|for)\s+(?:the\s+)?(?:[a-z]+\s+of\s+)?[\"'(\u201c\u2018]*"
-_IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b(.*)"
+_IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b"
+# "A mathematician studying earthquakes is known as a seismologist": what a clause gives another name
+_NAMED = r"\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b"
 # What is said to be answered: "The answer to the question "What is Peru?" is ..."
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
+# "The term 'librarian' is a colloquialism" says of a librarian what kind of thing the word is.
+_OF_WORDS = FUNCTION_WORDS | {"term", "word", "name", "phrase", "title"}
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
 _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
 _OPENING = re.compile(r".*,\s", re.DOTALL)  # "In Asia, the city": what stands before the subject
@@ -48,10 +53,12 @@ _ADJECTIVE = re.compile(
     r"\b(?:an?|the)\s+[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)[a-z]|\b[A-Z]\w+['\u2019]s\s+[a-z]"
 )
 
-# The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport".
+# The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport", "Rome as its
+# capital".
 _KINDS = re.compile(
     r"\b(?:which|what)\s+(?:(?:is|was|are|were)\s+the\s+)?((?:(?!(?:is|are|was|were|has|have|had|do|does|did|of|in|on|for|from|that)\b)"
-    r"[\w.-]+\s+){1,4})|\b(?:call\s+an?|(?:kind|sort|type|part|class)\s+of(?:\s+the)?)\s+(\w+)|(?-i:\b(\w+)\s+of\s+(?:the\s+)?[A-Z])",
+    r"[\w.-]+\s+){1,4})|\b(?:call\s+an?|(?:kind|sort|type|part|class)\s+of(?:\s+the)?)\s+(\w+)|"
+    r"(?-i:\b(\w+)\s+(?:of|from)\s+(?:the\s+)?[A-Z])|\bas\s+its\s+(\w+)",
     re.IGNORECASE,
 )
 
@@ -185,22 +192,23 @@ class Clauses:
             return True
         # "Chile is the capital of Chile" only tells something of Chile, too
         describes = clause.describes or clause.predicate.issuperset(words - FUNCTION_WORDS)
-        return is_subject and describes and is_last and words.issuperset(clause.subject - FUNCTION_WORDS)
+        return is_subject and describes and is_last and words.issuperset(clause.subject - _OF_WORDS)
 
     def is_asked_of(self, start: int, mention: str) -> bool:
         """
         Returns whether the clause here states something of this mention, and not of what the question is about: "The capital of
-        Peru is Lima" does not answer which country has Rome as its capital.
+        Peru is Lima" does not answer which country has Rome as its capital. To give another name is to state something.
         """
         number = bisect(self.starts, start) - 1
         begin, end = max(self.starts[number], start - _BETWEEN), min(self.ends[number], start + 3 * _BETWEEN)
-        stated = re.compile(rf"{_OF}({re.escape(mention)}){_IS}").search(self.text, begin, end)
-        if not self.asked or stated is None or start > stated.start(1):
+        pattern = re.compile(rf"({_OF})?({re.escape(mention)}){_IS}(?(1)|{_NAMED})(.*)")
+        stated = pattern.search(self.text, begin, end)
+        if not self.asked or stated is None or start > stated.start(2):
             return False
-        words = _words(stated[2])
+        words = _words(stated[3])
         return (
-            not (_REFERS.search(stated[2]) or words & (self.named | {"answer"}))
-            and _WORD.search(stated[2]) is not None
+            not (_REFERS.search(stated[3]) or words & (self.named | {"answer"}))
+            and _WORD.search(stated[3]) is not None
         )
 
     def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:

@@ -17,11 +17,10 @@ from .scripts import edged
 # "2 million", "10^9" and "2 / 3". Scripts without spaces have no such edges: "法国的首都是巴黎。"
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _PARTICLES = r"\uac00-\ud7af"  # Korean has spaces, but none before its particles
-_BEFORE = (
-    rf"(?:(?<=[{_UNSPACED}])|(?=[{_UNSPACED}])|(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+^])\d)(?!(?<=\*\*)(?<=\d\*\*)\d))"
-)
+_OTHER_SCRIPT = re.compile(f"[{_UNSPACED}{_PARTICLES}]")
 _LARGE = r"(?<=\d)\s?(?:hundred|thousand|million|billion|trillion)\b"
-_AFTER = rf"(?:(?=[{_UNSPACED}{_PARTICLES}])|(?<=[{_UNSPACED}])|(?!\w|-\w|[.,]\d|[+#]|(?<=\d)(?:[/:]|\s?\^\s?|\*\*|\s/\s)\d|{_LARGE}))"
+_BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+^])\d)(?!(?<=\*\*)(?<=\d\*\*)\d)"
+_AFTER = rf"(?!\w|-\w|[.,]\d|[+#]|(?<=\d)(?:[/:]|\s?\^\s?|\*\*|\s/\s)\d|{_LARGE})"
 
 # Words joined by hyphens, and one of the hyphens between letters in a regular expression.
 _HYPHENATED = re.compile(r"(?<![\w-])[^\W\d_]+(?:-[^\W\d_]+)+(?![\w-])")
@@ -47,6 +46,18 @@ def _words(answer: str) -> str:
     """Returns the words of an answer, without an article before it: "the Nile" is also named by "Nile"."""
     words = " ".join(as_read(answer).split())
     return words[4:] if words.lower().startswith("the ") else words
+
+
+def _whole(names: str, text: str) -> str:
+    """
+    Returns a regular expression that finds names in a text where they are whole words. Only a text in other scripts gets their
+    edges: sets of thousands of characters take a millisecond to compile, and the expression is another one for each text.
+    """
+    if not _OTHER_SCRIPT.search(text):
+        return f"{_BEFORE}{names}{_AFTER}"
+    before = f"(?:(?<=[{_UNSPACED}])|(?=[{_UNSPACED}])|{_BEFORE})"
+    after = f"(?:(?=[{_UNSPACED}{_PARTICLES}])|(?<=[{_UNSPACED}])|{_AFTER})"
+    return f"{before}{names}{after}"
 
 
 def reading_key(answer: str) -> str:
@@ -105,7 +116,7 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
         words = _words(answer)
         flags = re.IGNORECASE if len(words) >= SHORTEST_IN_ANY_CASE else 0
         is_part = words.lower() in text.lower()  # tells quickly
-        if is_part and re.search(f"{_BEFORE}{edged(words, re.escape(words))}{_AFTER}", text, flags):
+        if is_part and re.search(_whole(edged(words, re.escape(words)), text), text, flags):
             found.add(answer)
     return found
 
@@ -114,7 +125,7 @@ def denies(text: str, answers: Iterable[str]) -> bool:
     """Returns whether a text denies one of the answers: "The answer is not Rome.\""""
     text = as_read(text)
     names = "|".join(_pattern(_words(of)) for of in answers)
-    return any(is_denied(text, match) for match in re.finditer(f"{_BEFORE}({names}){_AFTER}", text, re.IGNORECASE))
+    return any(is_denied(text, match) for match in re.finditer(_whole(f"({names})", text), text, re.IGNORECASE))
 
 
 def _named(
@@ -128,7 +139,7 @@ def _named(
     patterns = {candidate: _pattern(words[candidate]) for candidate in by_length}
     if not patterns:
         return []
-    clauses, pattern = Clauses(text, read(question)), f"{_BEFORE}({'|'.join(patterns.values())}){_AFTER}"
+    clauses, pattern = Clauses(text, read(question)), _whole(f"({'|'.join(patterns.values())})", text)
     echoed = neighbors(read(question))
     found = [
         match

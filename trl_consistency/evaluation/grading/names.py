@@ -14,9 +14,14 @@ Names: TypeAlias = Collection[str]
 Candidates: TypeAlias = Mapping[str | None, Names]
 
 
+def right_keys(row: Mapping[str, Any]) -> set[str]:
+    """Returns the keys of the names of the right answer."""
+    return set(map(reading_key, right_answers(row)))
+
+
 def is_right(row: Mapping[str, Any], answer: str) -> bool:
     """Whether an answer to a question is the right one, by any of its names."""
-    return reading_key(answer) in map(reading_key, right_answers(row))
+    return reading_key(answer) in right_keys(row)
 
 
 def possible_answers(rows: Iterable[Mapping[str, Any]]) -> dict[str | None, dict[str, str]]:
