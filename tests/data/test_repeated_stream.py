@@ -1,16 +1,18 @@
 """Streamed pairs: every method and both trainers, from Python and from a recipe, resumed."""
 
+from collections import Counter
 from itertools import islice
 
 import pytest
 import torch
+from datasets import Dataset
 
 from tests.helpers import on_policy as on_policy
 from tests.helpers import paired as paired
 from tests.helpers.models import make_model, make_pairs
 from tests.helpers.paired import losses
 from trl_consistency import ConsistencyError, InvalidPairsError
-from trl_consistency.data.repeated_stream import RepeatedStream
+from trl_consistency.data.repeated_stream import RepeatedStream, SamePass
 from trl_consistency.scripts import consistency, on_policy_consistency
 
 
@@ -18,7 +20,7 @@ MAKE = {"paired": paired.make_trainer, "on-policy": on_policy.make_trainer}
 
 
 def rows(stream, number):
-    return [row["row"] for row in islice(iter(RepeatedStream(stream)), number)]
+    return [row["row"] for row in islice(iter(RepeatedStream(SamePass(stream))), number)]
 
 
 def test_a_stream_begins_anew():
@@ -85,6 +87,27 @@ def test_streams_are_evaluated_by_row(tmp_path):
         on_policy.moved(trainer.model)
         whole, streamed = (trainer.evaluate(rows)["eval_loss"] for rows in (pairs, pairs.to_iterable_dataset()))
         assert streamed == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_each_pass_has_other_anchors(tmp_path, kind, shuffled, streamed):
+    prompts = [[{"role": "user", "content": f"Anchor {row}?"}] for row in range(40)]
+    anchors = Dataset.from_dict({"prompt": prompts, "completion": ["Yes."] * 40})
+    trainer = MAKE[kind](
+        tmp_path,
+        make_pairs(20).to_iterable_dataset(),
+        anchor_dataset=anchors.to_iterable_dataset() if streamed else anchors,
+        max_steps=1,
+        anchor_ratio=0.3,
+        shuffle_dataset=shuffled,
+    )
+    rows = islice(trainer.get_train_dataloader().dataset, 300 if kind == "paired" else 1200)
+    seen = Counter(str(row["clean_ids"]) for row in rows if row["clean_ids"] == row["perturbed_ids"])
+    assert len(seen) > 35
+    again = islice(trainer.get_train_dataloader().dataset, 300 if kind == "paired" else 1200)
+    assert Counter(str(row["clean_ids"]) for row in again if row["clean_ids"] == row["perturbed_ids"]) == seen
 
 
 @pytest.mark.parametrize("kind", MAKE)

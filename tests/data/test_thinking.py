@@ -79,3 +79,23 @@ def test_thought_span(tokenizer, prompt, completion, thought):
 
     start, end = thought_span(encode(prompt), encode(completion), tokenizer)
     assert encode(completion)[start:end] == encode(thought)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_open"),
+    [
+        ([{"role": "user", "content": "What does <think> mean?"}], False),
+        ([{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "<think>\nWell"}], True),
+    ],
+)
+def test_only_the_last_turn_opens_a_thought(tokenizer, prompt, is_open):
+    prefilled = {"continue_final_message": True} if is_open else {"add_generation_prompt": True}
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, **prefilled)
+    prompt_ids, completion = (tokenizer(text=of, add_special_tokens=False)["input_ids"] for of in (text, "x y"))
+    assert thought_span(prompt_ids, completion, tokenizer) == ((0, len(completion)) if is_open else (0, 0))
+
+
+def test_tokens_of_the_marker_itself_do_not_close_a_thought(tokenizer):
+    markers = ("<|im_start|>analysis", "<|im_start|>final")
+    prompt_ids = tokenizer(text="<|im_start|>assistant\n<|im_start|>analysis<|im_end|>Well")["input_ids"]
+    assert thought_span(prompt_ids, [5, 6], tokenizer, markers) == (0, 2)

@@ -1,7 +1,11 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
+from peft import PromptTuningConfig, get_peft_model
 from transformers import GenerationConfig
 
+from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_model
 from trl_consistency.data.target_table import TargetTable
 from trl_consistency.generation.targets import cut_after_end, generate_targets
@@ -30,6 +34,24 @@ def test_greedy_targets_equal_one_prompt_at_a_time(model):
         assert (
             generate_targets(model, PROMPTS, config(do_sample=False), batch_size, seed=0, progress=False) == expected
         )
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_learned_prompt_answers_each_prompt_as_alone(is_on):
+    """PEFT drops the position ids of these, so that padding would count."""
+    model = get_peft_model(make_sharp_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
+    torch.nn.init.normal_(model.prompt_encoder["default"].embedding.weight)
+    model.eval()
+    prompts = [[*range(5, 5 + length)] for length in (40, 3, 3, 17)]
+    with nullcontext() if is_on else model.disable_adapter():
+        alone, together = (
+            generate_targets(model, prompts, config(do_sample=False), size, seed=0, progress=False) for size in (1, 4)
+        )
+        assert together == alone
+        calls, generate = [], model.generate
+        model.generate = lambda **inputs: calls.append(len(inputs["input_ids"])) or generate(**inputs)
+        generate_targets(model, prompts, config(do_sample=False), 4, seed=0, progress=False)
+        assert sorted(calls) == ([1, 1, 2] if is_on else [4])
 
 
 def test_sampling_depends_on_the_seed_alone(model):

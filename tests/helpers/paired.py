@@ -10,12 +10,13 @@ from trl_consistency import ConsistencyTrainer
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
 
 
-def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None, **options):
+def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None, anchor_dataset=None, **options):
     return ConsistencyTrainer(
         model=make_model() if model is None else model,
         args=make_config(tmp_path, **options),
         train_dataset=make_pairs() if pairs is None else pairs,
         eval_dataset=eval_dataset,
+        anchor_dataset=anchor_dataset,
         processing_class=make_tokenizer(),
         peft_config=LoraConfig(**LORA) if lora else None,
     )

@@ -504,6 +504,35 @@ def test_predict_takes_pairs(tmp_path):
     assert trainer.predict(pairs).metrics["test_loss"] == pytest.approx(trainer.evaluate(pairs)["eval_loss"])
 
 
+def test_predictions_are_in_the_order_of_the_pairs(tmp_path):
+    pairs = make_pairs(6)
+    trainer = make_trainer(tmp_path, pairs, shuffle_dataset=True)
+    assert trainer.train_dataset["completion"][:] != pairs["completion"][:]
+    labels = [[label for label in row if label != -100] for row in trainer.predict(pairs).label_ids]
+    assert [trainer.processing_class.decode(row, skip_special_tokens=True).strip() for row in labels] == pairs[
+        "completion"
+    ][:]
+
+
+def test_a_peft_config_serves_several_trainers(tmp_path):
+    """PEFT writes the names of the adapted layers into it, which are not those of the next model."""
+    config = LoraConfig(**LORA)
+    deeper = make_model("llama").config
+    deeper.num_hidden_layers = 4
+    adapted = []
+    for model in (make_model("llama"), LlamaForCausalLM(deeper)):
+        trainer = ConsistencyTrainer(
+            model=model,
+            args=make_config(tmp_path),
+            train_dataset=make_pairs(),
+            processing_class=make_tokenizer(),
+            peft_config=config,
+        )
+        adapted.append(sum("lora_A" in name for name, _ in trainer.model.named_parameters()))
+    assert adapted == [14, 28]
+    assert config.target_modules == "all-linear"
+
+
 def test_nothing_trainable(tmp_path):
     get_peft_model(make_model(), LoraConfig(**LORA)).save_pretrained(tmp_path / "adapter")
     model = PeftModel.from_pretrained(make_model(), tmp_path / "adapter")

@@ -755,3 +755,15 @@ def test_predict_takes_pairs(tmp_path):
     trainer = make_trainer(tmp_path)
     moved(trainer.model)
     assert trainer.predict(make_pairs(3)).metrics["test_loss"] > 0
+
+
+def test_a_peft_config_is_not_changed(tmp_path):
+    config = LoraConfig(**LORA)
+    OnPolicyConsistencyTrainer(
+        model=make_model(),
+        args=make_on_policy_config(tmp_path),
+        train_dataset=make_pairs(),
+        processing_class=make_tokenizer(),
+        peft_config=config,
+    )
+    assert config.target_modules == "all-linear"

@@ -1,6 +1,7 @@
 """Anchors: rows with two equal prompts, which keep the student close to the reference on prompts without a cue."""
 
 import random
+from dataclasses import dataclass
 
 import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets
@@ -63,10 +64,29 @@ def mix_anchors(pairs: Dataset, anchors: Dataset) -> Dataset:
     return concatenate_datasets([pairs, anchors]).select(order)
 
 
+@dataclass
+class AnchorMixture:
+    """
+    Passes through streamed pairs, mixed with anchors: a pass draws from the repeated anchors with probability `ratio`, and
+    ends with the pairs. The anchors have another order in each pass, which may be too short for all of them.
+    """
+
+    pairs: IterableDataset
+    anchors: AnyDataset
+    ratio: float
+    seed: int
+    with_completions: bool = True
+
+    def __call__(self, number: int) -> IterableDataset:
+        seed = self.seed + number
+        anchors = self.anchors.shuffle(seed=seed) if number else self.anchors
+        return mix_anchor_stream(self.pairs, anchors, self.ratio, seed, self.with_completions)
+
+
 def mix_anchor_stream(
     pairs: IterableDataset, anchors: AnyDataset, ratio: float, seed: int, with_completions: bool = True
 ) -> IterableDataset:
-    """Returns a stream that draws from the repeated anchors with probability `ratio` and ends with the pairs."""
+    """Returns one pass of an [`AnchorMixture`]."""
     if isinstance(anchors, Dataset):
         anchors = anchors.to_iterable_dataset()
     for name, dataset in (("train_dataset", pairs), ("anchor_dataset", anchors)):

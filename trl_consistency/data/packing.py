@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -49,6 +50,20 @@ class PackedStream(IterableDataset):
         while together := list(islice(rows, ROWS)):
             for pack in best_fit([self.length_of(row) for row in together], self.max_length):
                 yield [together[row] for row in pack]
+
+
+@dataclass
+class PackedPasses:
+    """
+    Passes through a stream, each packed by itself: packs across passes would repeat some rows before others had their turn.
+    """
+
+    passes: Callable[[int], datasets.IterableDataset]
+    length_of: LengthOf
+    max_length: int
+
+    def __call__(self, number: int) -> PackedStream:
+        return PackedStream(self.passes(number), self.length_of, self.max_length)
 
 
 def best_fit(lengths: Sequence[int], max_length: int) -> list[list[int]]:

@@ -1,14 +1,27 @@
 """Streamed pairs in training and evaluation."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import datasets
 from torch.utils.data import IterableDataset
 
-from .packing import PackedStream
+
+# Returns the stream of a pass, by its number from 0. Not a closure where workers may have to be sent it.
+Passes: TypeAlias = Callable[[int], Any]
+
+
+@dataclass
+class SamePass:
+    """Every pass is through the same stream."""
+
+    dataset: datasets.IterableDataset
+
+    def __call__(self, number: int) -> datasets.IterableDataset:
+        return self.dataset
 
 
 class RepeatedStream(IterableDataset):
@@ -19,14 +32,15 @@ class RepeatedStream(IterableDataset):
     other rows, and the last rows of a pass could make half a step. In one endless pass, a batch has one number.
     """
 
-    def __init__(self, dataset: datasets.IterableDataset | PackedStream):
-        self.dataset = dataset
+    def __init__(self, passes: Passes):
+        self.passes = passes
 
     def __iter__(self) -> Iterator[Any]:
         for number in count():
-            self.dataset.set_epoch(number)
+            dataset = self.passes(number)
+            dataset.set_epoch(number)
             is_empty = True
-            for row in self.dataset:
+            for row in dataset:
                 is_empty = False
                 yield row
             if is_empty:  # A worker process may get no rows.

@@ -1,7 +1,7 @@
 """Empties a reasoning model's thought in a target, and finds it in a rollout."""
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate
+from itertools import accumulate, dropwhile
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -37,15 +37,15 @@ def thought_span(
     markers: tuple[str, str] = ("<think>", "</think>"),
 ) -> tuple[int, int]:
     """
-    Returns start and end of the thought in a completion, including its markers. The prompt may open it. An unclosed
-    thought goes to the end of the completion. Without a thought the result is `(0, 0)`.
+    Returns start and end of the thought in a completion, including its markers. The last turn of the prompt may open it. An
+    unclosed thought goes to the end of the completion. Without a thought the result is `(0, 0)`.
     """
     opening, closing = (_find(completion_ids, marker, tokenizer) for marker in markers)
     start = None if opening is None else opening.start
     # If the prompt opens the thought, the completion has only the closing marker.
     opened, closed = (_find(prompt_ids, marker, tokenizer, last=True) for marker in markers)
     if opened is not None and (closed is None or opened.start > closed.start):
-        start = 0
+        start = start if _ends_turn(prompt_ids[opened.end :], tokenizer) else 0
     if start is None and closing is None:
         return 0, 0
     if closing is None:
@@ -63,6 +63,12 @@ def leaves_thought_open(
         prompt_ids[-len(opening.encode()) - 8 :]
     )  # a token is at least one byte; 8 for white space
     return begun.rfind(opening) > begun.rfind(closing) or last.rstrip().endswith(opening)
+
+
+def _ends_turn(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether special tokens, by which templates end turns, follow other text after a marker: it was only mentioned."""
+    special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return any(token in special for token in dropwhile(special.__contains__, ids))  # the first may be the marker's own
 
 
 class _Place(NamedTuple):

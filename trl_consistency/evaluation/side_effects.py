@@ -104,7 +104,8 @@ def nats_of(model: PreTrainedModel, sequences: Iterable[tuple[list[int], list[in
     with evaluating(model):
         for context, continuation in sequences:
             input_ids = torch.tensor([[*context, *continuation]], device=model.device)
-            logits = model(input_ids=input_ids[:, :-1]).logits[0, len(context) - 1 :].float()
+            # From the end, since a learned prompt may stand before them
+            logits = model(input_ids=input_ids[:, :-1]).logits[0, -len(continuation) :].float()
             targets = input_ids[0, len(context) :]
             found.append(torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item())
     return found

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from transformers import GenerationConfig
@@ -22,6 +22,8 @@ from .vllm_engine import free_memory, shut_down
 TRANSFORMERS, VLLM = "transformers", "vllm"
 
 ONE = "base"  # name of the model of an engine that answers for one alone
+
+Batch: TypeAlias = tuple[int, tuple[tuple[int, ...], ...]]  # its seed, and its prompts
 
 Folders = Mapping[str, str | None]  # of each model's adapter, by name; None for the base model
 
@@ -59,7 +61,7 @@ class AnswerEngine:
 
     def __init__(self, backend: Backend, names: Sequence[str], sampling: dict[str, Any], label: str):
         self._backend, self._names, self._sampling, self._label = backend, list(names), sampling, label
-        self._answers: dict[tuple[str, int], list[list[int]]] = {}  # of models that were not asked yet, by batch
+        self._answers: dict[tuple[str, Batch], list[list[int]]] = {}  # of models that were not asked yet
         self._has_started = False
 
     def of(self, name: str) -> "ModelAnswers":
@@ -73,11 +75,12 @@ class AnswerEngine:
 
     def answer(self, name: str, prompts: list[list[int]], seed: int) -> list[list[int]]:
         """Returns a model's answers to a batch, which the models after it answer at the same time."""
-        if (name, seed) not in self._answers:
+        batch = seed, tuple(map(tuple, prompts))  # batches of several sets have the same seeds
+        if (name, batch) not in self._answers:
             names = self._names[self._names.index(name) :]
             answers = self._backend.answer(prompts, names, {**self._sampling, "seed": seed})
-            self._answers |= {(of_name, seed): answers[of_name] for of_name in names}
-        return self._answers.pop((name, seed))
+            self._answers |= {(of_name, batch): answers[of_name] for of_name in names}
+        return self._answers.pop((name, batch))
 
     def close(self) -> None:
         self._backend.close()

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from accelerate.logging import get_logger
+from peft import PeftModel
 from transformers import GenerationConfig
 
 from ..data.rendering import get_tokenizer
@@ -93,6 +94,12 @@ def without_router_loss(model: Any) -> dict[str, bool]:
     """
     is_asked = getattr(model.config.get_text_config(), "output_router_logits", False)
     return {"output_router_logits": False} if is_asked else {}
+
+
+def counts_padding(model: Any) -> bool:
+    """Whether padding on the left takes positions of a model: PEFT drops the position ids of one with a learned prompt."""
+    is_learned = isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
+    return is_learned and not model._adapters_disabled
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

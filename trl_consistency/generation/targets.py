@@ -13,7 +13,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from ..errors import ConsistencyError
 from ..finite import NaNWatch, explained_sampling
 from .answer_cache import TargetCache, generation_options
-from .options import own_options, without_router_loss
+from .options import counts_padding, own_options, without_router_loss
 
 
 class Engine(Protocol):
@@ -98,6 +98,10 @@ def _batch_seed(seed: int, number: int) -> int:
 
 @torch.no_grad()
 def _generate(model: PreTrainedModel, prompts: list[list[int]], config: GenerationConfig) -> list[list[int]]:
+    if counts_padding(model) and len({*map(len, prompts)}) > 1:
+        of_length = {length: [ids for ids in prompts if len(ids) == length] for length in {*map(len, prompts)}}
+        answers = {length: iter(_generate(model, same, config)) for length, same in sorted(of_length.items())}
+        return [next(answers[len(ids)]) for ids in prompts]
     width = max(len(ids) for ids in prompts)
     input_ids = torch.full((len(prompts), width), config.pad_token_id, device=model.device)  # left-padded, [B, width]
     attention_mask = torch.zeros_like(input_ids)

@@ -1,6 +1,7 @@
 """Batches of prompts for rollouts, and batches of rollouts."""
 
 from collections.abc import Callable, Iterator, Sized
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.anchors import count_anchors
 from ..data.pairs import AnyDataset
-from ..data.repeated_stream import RepeatedStream
+from ..data.repeated_stream import Passes, RepeatedStream
 from ..data.thinking import thought_span
 from ..errors import InvalidPairsError
 from ..upstream import RepeatSampler, pad, repeat_iterable_dataset
@@ -67,15 +68,18 @@ def prompts_per_generation(args: OnPolicyConsistencyConfig) -> int:
     return rollouts * args.world_size // args.num_generations
 
 
-def repeated_stream(dataset: IterableDataset, args: OnPolicyConsistencyConfig) -> RepeatedStream:
+def repeated_stream(passes: Passes, args: OnPolicyConsistencyConfig) -> RepeatedStream:
     """Returns an endless stream that repeats each prompt for its rollouts, and each batch for its micro-batches."""
-    return RepeatedStream(
-        repeat_iterable_dataset(
-            dataset.shuffle(seed=order_seed(args)) if args.shuffle_dataset else dataset,
-            mini_repeat_count=args.num_generations,
-            batch_size=prompts_per_generation(args),
-            repeat_count=cast(int, args.steps_per_generation) * args.num_iterations,
-        )
+    return RepeatedStream(partial(_repeated_prompts, passes, args))
+
+
+def _repeated_prompts(passes: Passes, args: OnPolicyConsistencyConfig, number: int) -> IterableDataset:
+    dataset = passes(number)
+    return repeat_iterable_dataset(
+        dataset.shuffle(seed=order_seed(args)) if args.shuffle_dataset else dataset,
+        mini_repeat_count=args.num_generations,
+        batch_size=prompts_per_generation(args),
+        repeat_count=cast(int, args.steps_per_generation) * args.num_iterations,
     )
 
 

@@ -17,10 +17,10 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from ..config.device import announce_cpu, mixed_precision
 from ..data.anchors import (
     PREPARED_COLUMNS,
+    AnchorMixture,
     anchor_rows,
     choose_anchors,
     count_anchors,
-    mix_anchor_stream,
     mix_anchors,
     own_anchors,
 )
@@ -29,7 +29,7 @@ from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import is_prepared, unformatted
 from ..data.rendering import load_processing_class
-from ..data.repeated_stream import CountedStream, read_here
+from ..data.repeated_stream import CountedStream, Passes, SamePass, read_here
 from ..errors import ConsistencyError
 from ..files import write_text
 from ..losses.meter import LossMeter
@@ -111,6 +111,7 @@ class PairTrainer(PushMixin, _Trainer):
     processing_class: Any
     _signature_columns: list[str] | None
 
+    _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
     _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
 
     # Implemented by each trainer
@@ -293,13 +294,17 @@ class PairTrainer(PushMixin, _Trainer):
         if not is_prepared(anchors):
             anchors = self._prepare_rows(anchors, self.processing_class, args, "anchor_dataset")
         if isinstance(pairs, IterableDataset):
-            self.train_dataset = mix_anchor_stream(
-                pairs, anchors, args.anchor_ratio, args.seed, args.needs_completions
-            )
+            self._mixture = AnchorMixture(pairs, anchors, args.anchor_ratio, args.seed, args.needs_completions)
+            self.train_dataset = self._mixture(0)
         else:
             anchors = choose_anchors(cast(Dataset, anchors), len(pairs), args.anchor_ratio, args.seed)
             self.train_dataset = mix_anchors(pairs, anchors)
         self.recorded_data["anchor_dataset"] = anchors
+
+    @property
+    def _passes(self) -> Passes:
+        """The passes through streamed training pairs."""
+        return self._mixture or SamePass(self.train_dataset)
 
     def _compare_base(self, model: Any) -> bool:
         """Whether an adapter will name another base model than that of a loaded `model`. Warns then."""

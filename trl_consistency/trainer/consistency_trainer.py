@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,7 +15,8 @@ from ..config.device import mixed_precision
 from ..data.alignment import AlignmentReport, log_alignment
 from ..data.collators import PairCollator
 from ..data.eval_sets import EvalDataset
-from ..data.packing import PackedPairs, PackedStream
+from ..data.length_order import LengthOrder
+from ..data.packing import PackedPairs, PackedPasses
 from ..data.pairs import AnyDataset
 from ..data.prepare import align_pairs, prepare_pairs
 from ..data.rendering import check_template_files
@@ -171,6 +173,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             data_collator=(data_collator, "pairs need the trainer's own `PairCollator`"),
         )
         self.alignment: dict[str, AlignmentReport] = {}
+        peft_config = deepcopy(peft_config)  # PEFT writes the names of this model's layers into it
         data = self._check_and_prepare(
             model,
             args,
@@ -285,7 +288,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             log_alignment(reports, name, compares_answers=args.act_tokens == "all")
             if reports:
                 self.alignment[name] = next(iter(reports.values()))
-        return dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset
+        # Predictions are in the order of their pairs.
+        shuffles = args.shuffle_dataset and name in ("train_dataset", "anchor_dataset")
+        return dataset.shuffle(seed=args.seed) if shuffles else dataset
 
     def _make_paired_loss(self, model: Any) -> PairedLoss | None:
         if not self.args.compares_with_reference:
@@ -308,9 +313,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             return super().get_train_dataloader()
         dataset: Any = self.train_dataset
         if is_stream:
-            # Each pass is packed by itself: packs across passes would repeat some rows before others had their turn.
             dataset = RepeatedStream(
-                PackedStream(dataset, self._length_of, max_length) if self.args.packing else dataset
+                PackedPasses(self._passes, self._length_of, max_length) if self.args.packing else self._passes
             )
         else:
             rows = self._remove_unused_columns(dataset, description="training")
@@ -322,6 +326,18 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             batch_size=self._train_batch_size,
             sampler_fn=self._get_train_sampler,
             is_training=True,
+        )
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        args, dataset = self.args, self.train_dataset if train_dataset is None else train_dataset
+        strategy = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy)
+        if strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        return LengthOrder(
+            dataset["length"],
+            args.train_batch_size * args.gradient_accumulation_steps,
+            args.seed if args.data_seed is None else args.data_seed,
+            epoch=lambda: int(self.state.epoch or 0),
         )
 
     def _length_of(self, row: Mapping[str, Any]) -> int:

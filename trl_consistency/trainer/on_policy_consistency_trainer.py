@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -152,6 +153,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             tools=(tools, "what the reference would see of the tools' answers is not settled; schemas go in a column"),
         )
         self.ref_model: Any = ref_model
+        peft_config = deepcopy(peft_config)  # PEFT writes the names of this model's layers into it
         data = self._check_and_prepare(
             model,
             args,
@@ -254,7 +256,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         """Loads a batch of prompts once per micro-batch of its rollouts; [`_prepare_inputs`] splits the rollouts."""
         dataset = self.train_dataset
         if isinstance(dataset, IterableDataset):
-            dataset = repeated_stream(dataset, self.args)
+            dataset = repeated_stream(self._passes, self.args)
         return self._get_dataloader(
             dataset=dataset,
             description="Training",

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from peft import PromptTuningConfig, get_peft_model
 
+from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_model, make_tokenizer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
@@ -73,6 +75,18 @@ def test_scores_are_those_of_one_text_at_a_time(model, tokenizer, prefix, batch_
             assert preference.right == pytest.approx(max(scores[name][0] for name in right), abs=1e-4)
             assert preference.suggested == pytest.approx(scores[suggested][0], abs=1e-4)
     assert len(lengths) > 2, "answers of several lengths"
+
+
+def test_scores_of_a_learned_prompt_do_not_depend_on_the_batch(tokenizer):
+    model = get_peft_model(make_sharp_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
+    torch.nn.init.normal_(model.prompt_encoder["default"].embedding.weight)
+    rows = rendered(tokenizer, [row(number) for number in (0, 1, 2)])
+    contrasts = [(["Paris"], "The quick brown fox")] * 3
+    alone, together = (
+        prefer_answers(model, tokenizer, rows, contrasts, AnswerOptions(4, size, progress=False)) for size in (1, 64)
+    )
+    for one, other in zip(alone["clean"] + alone["perturbed"], together["clean"] + together["perturbed"], strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
 
 
 def test_the_likeliest_name_counts(model, tokenizer):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from tests.helpers.models import make_model
+from tests.helpers.models import CHATML, make_model, make_tokenizer
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.data.rendering import render_prompt
@@ -345,6 +345,28 @@ def test_gsm8k_itself_on_local_rows(tmp_path, tokenizer):
 
 
 @needs_lm_eval
+@pytest.mark.parametrize("is_token", [True, False])
+def test_thoughts_are_taken_out_of_replies(tmp_path, is_token):
+    """Whether `</think>` is one token of the tokenizer or several."""
+    data = write_rows(tmp_path / "rows.jsonl", [{"question": f"What is {n}?", "answer": "Paris"} for n in range(3)])
+    task = {
+        **local_data(data, "test"),
+        **{"task": "thoughts", "test_split": "test", "output_type": "generate_until"},
+        **{"doc_to_text": "question", "doc_to_target": "answer"},
+        "generation_kwargs": {"until": ["Question:"], "max_gen_toks": 20},
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }
+    (tmp_path / "thoughts.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in task.items()))
+    tokenizer, model = make_tokenizer(), make_model()
+    if is_token:
+        tokenizer.add_tokens(["</think>"])
+    reply = torch.tensor(tokenizer("<think> Lyon? </think> Paris")["input_ids"])
+    model.generate = lambda input_ids, **options: torch.cat([input_ids, reply.expand(len(input_ids), -1)], 1)
+    [found] = run_suites(model, [f"lm_eval:{tmp_path}/thoughts.yaml"], None, tokenizer)["base"]
+    assert found.value == 1.0
+
+
+@needs_lm_eval
 def test_model_written_sycophancy_itself_on_local_rows(tmp_path, tokenizer):
     rows = [
         {
@@ -577,6 +599,32 @@ def test_prompts_that_come_together_are_answered_in_one_batch(tokenizer, monkeyp
     assert sorted(batches) == [1, 1, 4]
     assert all("e" not in output.completion for output in outputs[:5])
     assert outputs[5].usage.output_tokens <= 2
+
+
+@needs_inspect
+@pytest.mark.parametrize(
+    ("written", "stop", "thought", "said"),
+    [
+        ("Is it Lyon or", None, "Is it Lyon or", ""),
+        ("Is it Lyon?</think>Paris.", None, "Is it Lyon?", "Paris."),
+        ("Is it Lyon? Or?</think>Paris? No.", "?", "Is it Lyon? Or?", "Paris"),
+    ],
+)
+def test_a_thought_that_the_prompt_opens(monkeypatch, written, stop, thought, said):
+    import asyncio
+
+    from inspect_ai.model import ChatMessageUser, GenerateConfig
+
+    from trl_consistency.evaluation.suites import inspect_model
+
+    tokenizer = make_tokenizer(CHATML.replace("{% if no_think %}<think></think>{% endif %}", "<think>\n"))
+    reply = tokenizer(written)["input_ids"]
+    monkeypatch.setattr(inspect_model, "generate_targets", lambda model, prompts, *args, **options: [reply])
+    api = inspect_model.ConsistencyModelAPI("tiny", loaded_model=make_model(), processing_class=tokenizer)
+    config = GenerateConfig(stop_seqs=[stop] if stop else None)
+    output = asyncio.run(api.generate([ChatMessageUser(content="What is it?")], [], "none", config))
+    reasoning, text = output.choices[0].message.content
+    assert (reasoning.reasoning, text.text, output.completion) == (thought, said, said)
 
 
 @needs_inspect

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config
+from tests.helpers.on_policy import make_on_policy_config, weights
 from trl_consistency import (
     ConsistencyConfig,
     ConsistencyError,
@@ -440,6 +440,32 @@ def test_order_of_rows():
     assert describe_order(sharded(), args, 4, 8) != describe_order(sharded(), args, 2, 8)
     args.train_sampling_strategy = "group_by_length"
     assert describe_order(make_pairs(), args, 4, 8) != describe_order(make_pairs(), args, 4, 4)
+
+
+def test_rows_grouped_by_length_go_on_in_a_later_epoch(tmp_path):
+    options = {"per_device_train_batch_size": 2, "max_steps": 10, "save_steps": 4, "lr_scheduler_type": "constant"}
+    lora = {"train_sampling_strategy": "group_by_length", "neftune_noise_alpha": 5.0}  # random numbers in each step
+    trained = []
+    for checkpoint in (None, str(tmp_path / "checkpoint-8")):
+        trainer = make_trainer(tmp_path, **options, **lora)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        trained.append(weights(trainer.model))
+    assert torch.equal(*trained)
+
+
+@pytest.mark.parametrize("data_seed", [None, 5])
+def test_rows_grouped_by_length_have_another_order_in_each_epoch(tmp_path, data_seed):
+    trainer = make_trainer(tmp_path, train_sampling_strategy="group_by_length", data_seed=data_seed)
+    sampler, orders = trainer._get_train_sampler(), []
+    for epoch in (0, 1, 0):
+        trainer.state.epoch = epoch
+        torch.rand(3)
+        orders.append(list(sampler))
+    assert orders[0] == orders[2] != orders[1]
+    assert all(sorted(order) == list(range(12)) for order in orders)
+    other = make_trainer(tmp_path, train_sampling_strategy="group_by_length", data_seed=data_seed, seed=7)
+    other.state.epoch = 0
+    assert (list(other._get_train_sampler()) == orders[0]) == (data_seed is not None)
 
 
 def test_digest_of_rows_knows_where_each_ends(tmp_path):

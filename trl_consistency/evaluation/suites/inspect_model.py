@@ -18,11 +18,12 @@ from inspect_ai.tool import ToolChoice, ToolInfo
 from transformers import GenerationConfig
 
 from ...data.rendering import ProcessingClass, get_tokenizer, render_prompt
+from ...data.thinking import thought_span
 from ...errors import ConsistencyError
 from ...generation.options import end_tokens
 from ...generation.targets import generate_targets
 from ...models.loading import load_model, put_adapter
-from ..answers.replies import split_thought
+from ..answers.replies import after_thinking, split_thought
 
 
 class _Request:
@@ -128,11 +129,13 @@ class ConsistencyModelAPI(ModelAPI):
 
     def _output(self, request: _Request) -> ModelOutput:
         ids, config = request.completion_ids or [], request.config
-        text = get_tokenizer(self.processing_class).decode(ids, skip_special_tokens=True)
-        # Generation does not stop at stop sequences: cut the text there.
+        tokenizer = get_tokenizer(self.processing_class)
+        end = thought_span(request.prompt_ids, ids, tokenizer)[1]  # the prompt may open the thought
+        thought, text = (tokenizer.decode(part, skip_special_tokens=True) for part in (ids[:end], ids[end:]))
+        thought = "".join(split_thought(thought))
+        # Generation does not stop at stop sequences: cut the answer there.
         stops = [place for stop in config.stop_seqs or () if (place := text.find(stop)) >= 0]
-        text = text[: min(stops, default=len(text))]
-        thought, answer = split_thought(text)
+        answer = after_thinking(text[: min(stops, default=len(text))])
         content = [ContentReasoning(reasoning=thought), ContentText(text=answer)] if thought else answer
         is_cut = not stops and len(ids) == (config.max_tokens or self.max_tokens())
         return ModelOutput(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ...data.rendering import ProcessingClass, get_tokenizer
 from ...errors import ConsistencyError, one_line
-from ...generation.options import own_options
+from ...generation.options import counts_padding, own_options
 from .scores import SuiteScore, is_mean, suite_interval
 
 
@@ -102,12 +102,13 @@ def _run_lm_eval(
     from lm_eval.models.huggingface import HFLM
 
     tokenizer = deepcopy(get_tokenizer(processing_class))  # lm_eval sets a padding token on it
+    batch_size = 1 if counts_padding(model) else options.batch_size
     lm = HFLM(
         pretrained=model,
         tokenizer=tokenizer,
-        batch_size=options.batch_size,
+        batch_size=batch_size,
         chat_template_args=options.chat_template_kwargs,
-        think_end_token="</think>" if "</think>" in tokenizer.get_vocab() else None,
+        think_end_token="</think>",
     )
     loaded = _lm_eval_tasks(suite)
     groups = loaded.get("groups") or {}
@@ -118,7 +119,7 @@ def _run_lm_eval(
             tasks=[of for part in (groups, loaded["tasks"]) for task, of in part.items() if task not in inner],
             task_manager=_task_manager(False),
             limit=options.limit,
-            batch_size=options.batch_size,
+            batch_size=batch_size,
             apply_chat_template=bool(tokenizer.chat_template),
             bootstrap_iters=1000,
         )
