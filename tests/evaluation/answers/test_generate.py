@@ -2,7 +2,6 @@ import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
 
-from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
@@ -100,20 +99,22 @@ def test_likeliest_letter(prefix):
     assert (clean[-1], perturbed[-1]) == (written[0][-1], written[1][-1])  # no choices: generated
 
 
-def test_likeliest_letter_of_a_learned_prompt():
-    model, tokenizer = make_sharp_model(), make_tokenizer()
-    model = get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
-    torch.manual_seed(0)
-    torch.nn.init.normal_(model.prompt_encoder["default"].embedding.weight)
-    rows = [
-        row("Well, " * (9 * number) + QUESTION, f"{number} B? {QUESTION}", tokenizer, answer="A")
-        for number in range(8)
-    ]
-    alone, together = (
-        answer_pairs(model, tokenizer, rows, AnswerOptions(3, size, multiple_choice="logprob", progress=False))
-        for size in (1, 16)
+def test_a_learned_prompt_reads_one_prompt_at_a_time():
+    """PEFT drops the position ids of its batches, so that padding would count."""
+    model, tokenizer = make_model(), make_tokenizer()
+    model = get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)).eval()
+    sizes = []
+    model.base_model.model.register_forward_pre_hook(
+        lambda module, args, inputs: sizes.append(len(inputs["attention_mask"])), with_kwargs=True
     )
-    assert alone == together
+    rows = [row(f"{number}? {QUESTION}", f"{number} B? {QUESTION}", tokenizer, answer="A") for number in range(3)]
+    options = AnswerOptions(3, 6, multiple_choice="logprob", progress=False)
+    answers = answer_pairs(model, tokenizer, rows, options)
+    assert sizes == [1] * 6
+    with model.disable_adapter():
+        answer_pairs(model, tokenizer, rows, options)
+    assert sizes[6:] == [6]
+    assert all(answer.said in "ABC" for side in answers for answer in side)
 
 
 def test_the_likeliest_letter_is_right_if_its_choice_is():
