@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 from huggingface_hub import constants
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -216,3 +216,10 @@ def test_answers_of_adapters_that_earlier_versions_cached_are_not_used(folder, t
     model = get_peft_model(base, LoraConfig(target_modules="all-linear"))
     earlier = identity_digest(model_identity.model_identity(model, "adapter", as_loaded=True))
     assert answer_cache(tmp_path / "answers", "adapter", model).directory.name != earlier
+
+
+def test_earlier_answers_of_a_learned_prompt_are_not_used(folder, tmp_path):
+    """They depended on the padding of their batch."""
+    model = get_peft_model(make_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    identity = model_identity.model_identity(model, "adapter", as_loaded=True) | {"base": "as loaded"}
+    assert answer_cache(tmp_path / "answers", "adapter", model).directory.name != identity_digest(identity)
