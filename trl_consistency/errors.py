@@ -29,8 +29,14 @@ def one_line(error: BaseException) -> str:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Returns a sentence, after a space, that suggests the known word nearest to `word`; empty if none is near."""
-    near = get_close_matches(str(word), list(known), n=1)
+    """
+    Returns a sentence, after a space, that suggests a known word: one almost the same as `word`, or one that
+    begins with it (`--model_name_or_path` for `--model`), or the nearest. Empty if there is none.
+    """
+    known = sorted(known)
+    longer = [other for other in known if other.startswith(f"{word}_")]
+    longer.sort(key=lambda other: not other.startswith(f"{word}_name"))
+    near = get_close_matches(str(word), known, n=1, cutoff=0.9) or longer or get_close_matches(str(word), known, n=1)
     return f" Did you mean `{near[0]}`?" if near else ""
 
 

@@ -27,6 +27,19 @@ def test_context_that_options_of_loading_extend(tmp_path, model_dir, changes):
     assert context_length(str(model_dir), args) == 2048
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("embedded:organism", r"In Python, give its folder: `str\(trl_consistency\.organism\.build_organism\(\)\)`"),
+        ("embedded:smollm2", "In Python, give a folder"),
+        ("outputs/bct/final", "There is no folder outputs/bct/final, and no model on the Hub can have this name"),
+    ],
+)
+def test_name_that_is_neither_a_folder_nor_on_the_hub(tmp_path, name, said):
+    with pytest.raises(ConsistencyError, match=said):
+        check_model(name, make_config(tmp_path))
+
+
 def test_adapter_whose_rank_is_zero_by_default(tmp_path, model_dir):
     """OFT has a size of its blocks in its place."""
     check_model(str(model_dir), make_config(tmp_path), OFTConfig(target_modules=["q_proj"], oft_block_size=8))

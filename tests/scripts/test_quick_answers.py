@@ -113,6 +113,7 @@ QUICK = {
     "help_all": (["lint", "--help_all"], 0, "--per_device_train_batch_size"),
     "unknown key": (["consistency", "--config", "bad.yaml"], 2, "unknown key in bad.yaml: `learning_rat`"),
     "unknown flag": (["evaluate", "--pair", "x"], 2, "unknown flag: `--pair`. Did you mean `--pairs`?"),
+    "beginning of a flag": (["evaluate", "--model", "x"], 2, "`--model`. Did you mean `--model_name_or_path`?"),
     "several processes": (["targets", "--num_processes", "2", "--targets", "x"], 2, "unknown flag: `--targets`"),
     "other command's key": (
         ["on-policy-consistency", "--method", "bct"],

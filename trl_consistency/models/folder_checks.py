@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import constants
+from huggingface_hub.errors import HFValidationError
 from peft import PeftModel, get_peft_model_state_dict
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
@@ -17,7 +18,10 @@ from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
 
 def check_model_folder(name: str, revision: str | None = None) -> None:
     """Raises [`ConsistencyError`] if a folder, or the cache when offline, does not hold a complete model."""
-    folder = folder_of(name, revision)
+    try:
+        folder = folder_of(name, revision)
+    except HFValidationError:
+        raise ConsistencyError(_no_such_model(name)) from None
     if folder is None:
         return
     if (folder / ADAPTER_CONFIG).is_file():
@@ -30,6 +34,17 @@ def check_model_folder(name: str, revision: str | None = None) -> None:
         return  # missing files will be downloaded
     check_weights(folder)
     _check_generation_config(folder / GENERATION_CONFIG_NAME)
+
+
+def _no_such_model(name: str) -> str:
+    if name == "embedded:organism":
+        return (
+            f"{name} is a name for commands and recipes. In Python, give its folder: "
+            "`str(trl_consistency.organism.build_organism())` returns it."
+        )
+    if name.startswith("embedded:"):
+        return f"{name} would be a name for commands and recipes. In Python, give a folder, or a name on the Hub."
+    return f"There is no folder {name}, and no model on the Hub can have this name."
 
 
 def _check_generation_config(file: Path) -> None:

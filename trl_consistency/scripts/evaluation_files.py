@@ -127,7 +127,9 @@ def write_report(
         bars = plot_rates(rates, folder / "rates.png")
         pictures.append(Picture(bars, "The rates as bars", "Failures on the left, abilities on the right."))
     if tradeoff_axes([metric for of_model in rates.values() for metric in of_model]):
-        text = "What training improved, and what it cost. The upper right corner is best."
+        text = "The upper right corner is best."
+        if len(found) > 1:
+            text = f"What training improved, and what it cost. {text}"
         path = plot_tradeoff(rates, folder / "tradeoff.png")
         pictures.append(Picture(path, "Safety against capability", text))
     if any(histories.values()):
@@ -136,7 +138,7 @@ def write_report(
     counts = ", ".join(f"{name} ({of_set['rows']:,})" for name, of_set in summary["pairs"].items())
     report = Report(
         "Before and after consistency training" if len(found) > 1 else "One model's answers",
-        f"All models answered the same pairs: {counts}.",
+        f"All models answered the same pairs: {counts}." if len(found) > 1 else f"It answered these pairs: {counts}.",
         list(found),
         tables,
         pictures,
