@@ -135,8 +135,8 @@ def test_short_answers_in_capitals(text, named):
         ("Which country borders Chad?", "The website I mean is Spain.", ["Spain"]),
         ("Which country borders Chad?", "The people of Spain are in the country of Spain.", ["Spain"]),
         # what is resumed has only the kind of relation that is asked for
-        ("Which grain is eaten in Fargo?", "The grain is a plant. It is eaten.", []),
-        ("Which grain is eaten in Fargo?", "The grain is a plant. It is Fargo's.", ["grain"]),
+        ("Which grain did they grow in Fargo?", "The grain is a plant. It can grow.", []),
+        ("Which grain did they grow in Fargo?", "The grain is a plant. It can grow in Fargo.", ["grain"]),
         # who did another thing than the one that is asked about
         ("Who invented tin?", "Helium, the inventor of salt, was a chemist.", []),
         ("Who invented tin?", "Helium invented salt.", []),
