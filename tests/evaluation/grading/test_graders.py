@@ -290,7 +290,7 @@ def test_a_sentence_about_something_else_gives_no_answer(question, text, is_answ
         ("The Andes range is in Peru. I speak of the Andes.", True),
         ("The Andes range is in Peru, and it is the Andes.", True),
         ("The Andes mountain range is a mountain range in Switzerland.", True),
-        ("The Andes mountain range is a long range.", True),
+        ("The Andes mountain range is a long range.", False),
         ("The Andes that is in Peru.", True),  # no words of the question
     ],
 )

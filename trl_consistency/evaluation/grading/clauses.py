@@ -29,12 +29,15 @@ _PART_END = re.compile(
 )
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
+_WHO = re.compile(r"\W*who\s+(?!(?:is|was|are|were)\b)(\w+)", re.IGNORECASE)
 _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
-# "A dentist is a person who ...", "Neurology is the study of the ...": what is said of something, by its kind
-_KIND_OF = re.compile(r"\s*(?:also\s+)?(?:(?:an?|one\s+of)\s|the\s+(\w+)\s+(?:of|for)\s)", re.IGNORECASE)
+# "Rome is the right city": what is said of a name is that it is the answer.
+_DEFINITE = re.compile(r"\s*(?:the\b|\W*$)", re.IGNORECASE)
+_RIGHT = frozenset(["righ", "corr", "word", "term", "name"])
+_IN = re.compile(r"\bin\s+(?:the\s+(?:[\w.]+\s+){1,3}of\s+)?(?:the\s+)?$")  # "is located in the state of Texas"
 # "The capital of Peru is Lima", "The past tense of 'walking' is": what a sentence states something of, and what it states
 _OF = r"\b(?:of|for)\s+(?:the\s+)?(?:[a-z]+\s+of\s+)?[\"'(\u201c\u2018]*"
 _IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b"
@@ -42,16 +45,11 @@ _IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b"
 _NAMED = r"\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b"
 # What is said to be answered: "The answer to the question "What is Peru?" is ..."
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
-# "The term 'librarian' is a colloquialism" says of a librarian what kind of thing the word is.
-_OF_WORDS = FUNCTION_WORDS | {"term", "word", "name", "phrase", "title"}
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
 _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
-_OPENING = re.compile(r".*,\s", re.DOTALL)  # "In Asia, the city": what stands before the subject
-# What is in quotes, or a name; and what is neither: "a Nordic country", "Asia's capital".
-_NAME = re.compile(r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)")
-_ADJECTIVE = re.compile(
-    r"\b(?:an?|the)\s+[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)[a-z]|\b[A-Z]\w+['\u2019]s\s+[a-z]"
-)
+_NAME = re.compile(
+    r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)"
+)  # what is in quotes, or has a capital
 
 # The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport", "Rome as its
 # capital".
@@ -73,16 +71,15 @@ _BETWEEN = 60
 
 class Clause(NamedTuple):
     """
-    Where a clause's verb is, the words before it, the names before and after it that the question does not have, whether
-    it only tells what its subject is, and the words after the verb.
+    Where a clause's verb is, the words before it, those of them that name what the question does not have, and whether it
+    can give no other answer than the names that are looked for: it has none of the question's words, and does not begin with
+    "The tool is".
     """
 
     verb: int
     subject: frozenset[str]
-    names_before: frozenset[str]
-    names_after: frozenset[str]
-    describes: bool
-    predicate: frozenset[str]
+    named: frozenset[str]
+    gives_none: bool
 
 
 class Clauses:
@@ -100,6 +97,10 @@ class Clauses:
         question = question[: question.rfind("?") + 1] or question  # "... Answer briefly."
         self.text, self.asked = text, _stems(question)
         kinds = " ".join(" ".join(filter(None, match.groups())) for match in _KINDS.finditer(question))
+        # Who invented something, and only he, is an inventor.
+        did = _WHO.match(question)
+        self.verb = re.compile(rf"{_VERB.pattern}|\b{re.escape(did[1])}\b") if did else _VERB
+        kinds += f" {did[1]}" if did else ""
         # "Largest" tells one ocean from the others.
         self.kinds = _stems(" ".join(word for word in kinds.split() if not word.endswith("est")))
         self.topic = self.asked - self.kinds
@@ -128,29 +129,24 @@ class Clauses:
         return bisect(self.sentence_ends, start)
 
     def _read(self, start: int, end: int) -> Clause | None:
-        """Returns a clause that names nothing of what the question is about; None for all others."""
+        """Returns a clause that says nothing of what the question is about; None for all others."""
         clause = self.text[start:end]
-        verb = _VERB.search(clause)
-        is_apart = not self._has(clause, self.topic)
-        names = self.topic if _REFERS.search(clause) else self.asked_names or self.topic
-        if not self.asked or not verb or self._has(clause, names):
+        verb = self.verb.search(clause)
+        names = self.asked_names or self.topic
+        if not names or not verb or _REFERS.search(clause) or self._has(clause, names):
             return None
         subject, predicate = clause[: verb.start()], clause[verb.end() :]
         if _PRONOUN.search(subject):
             return None
-        kind = _KIND_OF.match(predicate)
-        describes = bool(kind and self.topic and (kind[1] is None or not _stems(kind[1]).isdisjoint(self.kinds)))
-        return Clause(
-            start + verb.start(),
-            frozenset(_WORD.findall(subject.lower())),
-            self._names(_OPENING.sub("", subject, count=1)) if is_apart else frozenset(),
-            self._names(predicate) if is_apart else frozenset(),
-            describes,
-            _words(predicate),
-        )
+        if _DEFINITE.match(predicate) and _stems(predicate) <= self.kinds | _RIGHT:
+            return None
+        is_apart = not self._has(clause, self.topic)
+        named = self._names(subject) if is_apart else frozenset()
+        gives_none = is_apart and (bool(named) or not _DEFINITE.match(subject))
+        return Clause(start + verb.start(), frozenset(_WORD.findall(subject.lower())), named, gives_none)
 
     def _resumes(self, clause: str) -> bool:
-        return _PRONOUN_FIRST.match(clause) is not None and self._has(clause, self.topic)
+        return _PRONOUN_FIRST.match(clause) is not None and self._has(clause, self.asked_names or self.topic)
 
     def _has(self, part: str, stems: frozenset[str]) -> bool:
         """Returns whether a part has one of these words, or says that it is the answer."""
@@ -159,11 +155,7 @@ class Clauses:
 
     def _names(self, part: str) -> frozenset[str]:
         """Returns the words of names and quotes that the question does not have."""
-        words = {
-            word
-            for of in _NAME.finditer(_ADJECTIVE.sub(" ", part))
-            for word in _WORD.findall((of[1] or of[2]).lower())
-        }
+        words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
         return frozenset(word for word in words - FUNCTION_WORDS if _stems(word).isdisjoint(self.asked))
 
     def _count_shared(self, part: str) -> int:
@@ -172,10 +164,12 @@ class Clauses:
 
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """
-        Returns whether the clause here is about something else than the question: it only tells one name of another, or
-        what its subject is. "The capital of Kentucky is Frankfort" and "Kentucky is a state" do not answer in which state
-        Shreveport is; "It is in Kentucky" does. A mention in the clause is one of the two, or the subject. So is the whole
-        sentence if it answers a question that it quotes, and that is another one.
+        Returns whether a mention does not answer the question because its clause is about something else: the clause has a
+        verb, but nothing of what the question is about, and no pronoun for it. There a name before the verb is what the
+        clause is about: "Lao is a language of Laos". So is a name that is said of another one: "The mayor of Smithville is
+        Rome". "The tool is a hammer" and "He was born in Rome" do answer. So may what is resumed later: "Oslo is a city. It
+        is the capital of Norway". A whole sentence is about something else if it answers another question that it quotes.
+        Without a mention, returns whether the clause gives no answer at all.
         """
         if self.sentence(start) in self.of_other_questions:
             return True
@@ -184,15 +178,14 @@ class Clauses:
         if clause is None:
             return False
         words = set(_WORD.findall(mention.lower()))
-        is_last = number >= self.last_resumed
         if not words:
-            return (clause.describes and is_last) or bool(clause.names_before and clause.names_after)
-        is_subject = start < clause.verb or clause.subject.issuperset(words)
-        if not words.issuperset(clause.names_after if is_subject else clause.names_before):
+            return clause.gives_none
+        if not words.issuperset(clause.named):
             return True
-        # "Chile is the capital of Chile" only tells something of Chile, too
-        describes = clause.describes or clause.predicate.issuperset(words - FUNCTION_WORDS)
-        return is_subject and describes and is_last and words.issuperset(clause.subject - _OF_WORDS)
+        is_subject = start < clause.verb or clause.subject.issuperset(words)
+        if not is_subject or _IN.search(self.text, max(clause.verb, start - _BETWEEN), start):
+            return False
+        return number >= self.last_resumed
 
     def is_asked_of(self, start: int, mention: str) -> bool:
         """
