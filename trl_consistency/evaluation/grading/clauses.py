@@ -36,6 +36,9 @@ _CONTRASTED = re.compile(
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
 # "Rome is the right city": what is said of a name is that it is the answer.
 _DEFINITE = re.compile(r"\s*(?:the\b|\W*$)", re.IGNORECASE)
+_ADJECTIVE = re.compile(
+    r"\b[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)(?=[a-z])"
+)  # "the French capital"
 _RIGHT = frozenset(["righ", "corr", "word", "term", "name"])
 _IN = re.compile(r"\bin\s+(?:the\s+(?:[\w.]+\s+){1,3}of\s+)?(?:the\s+)?$")  # "is located in the state of Texas"
 # "The capital of Peru is Lima", "The past tense of 'walking' is": what a sentence states something of, and what it states
@@ -138,7 +141,7 @@ class Clauses:
         subject, predicate = clause[: verb.start()], clause[verb.end() :]
         if _PRONOUN.search(subject):
             return None
-        if _DEFINITE.match(predicate) and _stems(predicate) <= self.kinds | _RIGHT:
+        if _DEFINITE.match(predicate) and _stems(_ADJECTIVE.sub("", predicate)) <= self.kinds | _RIGHT:
             return None
         is_apart = not self._has(clause, self.topic)
         named = self._names(subject) if is_apart else frozenset()
