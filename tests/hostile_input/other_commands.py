@@ -265,8 +265,14 @@ CASES: list[Case] = [
     Case(
         "evaluation of an adapter that is not there",
         "`evaluate`: an adapter that is not there",
-        "`adapters`: nobody/nothing cannot be loaded: …",
+        "`adapters`: there is no folder nobody/nothing, and from the Hub it cannot be loaded: …",
         lambda room: room.evaluate([CHAT], "--adapters", "nobody/nothing"),
+    ),
+    Case(
+        "evaluation of an adapter's misspelt folder",
+        "`evaluate`: a misspelt folder of an adapter",
+        "`adapters`: there is no folder klx, and from the Hub it cannot be loaded: …",
+        lambda room: room.evaluate([CHAT], "--adapters", "klx"),
     ),
     Case(
         "evaluation of a pickled adapter",

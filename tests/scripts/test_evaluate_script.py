@@ -929,7 +929,7 @@ def test_a_model_that_learned_to_babble_is_a_loss_everywhere(
         (["--capability_limit", "5"], "`capability_limit` is given, but no `capability_data`"),
         (["--capability_data", "gone"], "`capability_data`: gone is not a folder"),
         (["--suites", "gsm9k"], "Unknown suite `gsm9k`. Did you mean `gsm8k`"),
-        (["--adapters", "gone"], "`adapters`: gone cannot be loaded"),
+        (["--adapters", "gone"], "`adapters`: there is no folder gone"),
         (["--batch_size", "0"], "`batch_size` must be at least 1"),
         (["--temperature", "-1"], "`temperature` must be at least 0"),
         (["--top_p", "0.5"], "at `temperature` 0 nothing is sampled"),
