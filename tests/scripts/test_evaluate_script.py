@@ -281,9 +281,10 @@ def test_answers_that_name_no_possible_answer_are_pointed_out(options, tmp_path,
     run(options)
     warned = capsys.readouterr().err
     assert (
-        "warning: base: 3 of 3 answer(s) to questions name none of the possible answers (facts, perturbed prompts: "
+        "warning: each model: 3 of 3 answer(s) to questions name none of the possible answers (facts, perturbed prompts: "
         in warned
     )
+    assert warned.count("name none of the possible answers (facts, perturbed prompts: ") == 1
 
 
 def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
@@ -337,6 +338,12 @@ def test_report(options, model_dir, tmp_path, capsys):
         assert "Differences from the base model" in report
         for model in ("base", "mine"):
             assert f"{model}: {results['models'][model]['path']}" in report
+        notes = report[report.index("How it was measured") :]
+        assert "pairs: pairs.jsonl" in notes
+        assert "thinking_markers: <think>, </think>" in notes
+        assert "multiple_choice: text" in notes
+        for written in ("None", "[", "{"):
+            assert written not in notes
         assert "Standard suites" not in report
     shown = [line for line in answers_in(out) if line["perturbed_prompt"][-1]["content"] in page]
     assert len(shown) == 2 * EXAMPLES_OF_A_KIND
