@@ -431,6 +431,14 @@ def test_text_for_a_chat_model_is_told_and_no_fault(row, template, is_told):
     assert report.to_dict()["text_prompts"] == is_told
 
 
+def test_anchors_that_training_adds_are_told(tokenizer):
+    """The pairs have none of their own, and the recipe has training add some."""
+    report = lint_pairs([pair()], tokenizer)
+    first, *_ = counts_text(report, anchor_ratio=0.25).splitlines()
+    assert first == "1 row(s), 0 of them anchors. Training adds anchors: 25% of an epoch (`anchor_ratio`)."
+    assert counts_text(report).startswith("1 row(s), 0 of them anchors.\n")
+
+
 def test_pairs_without_a_cue_are_reported(tokenizer):
     report = lint_pairs([pair(user(f"What {row}?"), user(f"What {row}?")) for row in range(3)], tokenizer)
     assert report.summary() == (

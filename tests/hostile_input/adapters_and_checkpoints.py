@@ -143,7 +143,7 @@ CASES: list[Case] = [
     Case(
         "no checkpoint yet",
         "The last checkpoint where there is none",
-        "`resume_from_checkpoint` is true, but there is no checkpoint in …out.",
+        "`resume_from_checkpoint` is true, but there is no checkpoint in …out. To begin a new run, leave it out.",
         lambda room: room.train(resume_from_checkpoint=True, command="on-policy-consistency"),
     ),
     Case(

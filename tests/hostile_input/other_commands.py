@@ -249,10 +249,30 @@ CASES: list[Case] = [
         lambda room: room.evaluate([CHAT], "--pairs", "embedded:organism", "--splits", "eval"),
     ),
     Case(
+        "evaluation into an adapter's folder",
+        "`evaluate`: a report into the folder of an adapter, whose own files of the same names it would replace",
+        "`output_dir` …adapter holds an adapter, whose own pictures a report would replace. Name a folder for the report alone; "
+        "`save_to_adapters` writes each adapter's results into its own folder.",
+        lambda room: room.evaluate([CHAT], "--output_dir", str(adapter(room))),
+    ),
+    Case(
+        "evaluation into a model's folder",
+        "`evaluate`: the same of a whole model",
+        "`output_dir` …model holds a model, whose own pictures a report would replace. Name a folder for the report alone; "
+        "`save_to_adapters` writes each adapter's results into its own folder.",
+        lambda room: room.evaluate([CHAT], "--output_dir", str(room.model())),
+    ),
+    Case(
         "evaluation of an adapter that is not there",
         "`evaluate`: an adapter that is not there",
-        "`adapters`: nobody/nothing cannot be loaded: …",
+        "`adapters`: there is no folder nobody/nothing, and from the Hub it cannot be loaded: …",
         lambda room: room.evaluate([CHAT], "--adapters", "nobody/nothing"),
+    ),
+    Case(
+        "evaluation of an adapter's misspelt folder",
+        "`evaluate`: a misspelt folder of an adapter",
+        "`adapters`: there is no folder klx, and from the Hub it cannot be loaded: …",
+        lambda room: room.evaluate([CHAT], "--adapters", "klx"),
     ),
     Case(
         "evaluation of a pickled adapter",

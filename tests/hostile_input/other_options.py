@@ -145,7 +145,7 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         (
             "adapters",
             "/dev/null",
-        ): "`adapters`: /dev/null cannot be loaded: Can't find 'adapter_config.json' at '/dev/null'",
+        ): "`adapters`: there is no folder /dev/null, and from the Hub it cannot be loaded: Can't find 'adapter_config.json' at '/dev/null'",
         ("model_name_or_path", ""): "No model: give `model_name_or_path`.",
         (
             "model_name_or_path",
@@ -214,7 +214,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "me/judge",
         ): "`judge` (of `evaluate`, `suite_judge`) is given, but none of the suites takes one: ifeval. Leave it out.",
         ("suites", "nope"): "Unknown suite `nope`. There are …",
-        ("adapters", "gone"): "`adapters`: gone cannot be loaded: Can't find 'adapter_config.json' at 'gone'",
+        (
+            "adapters",
+            "gone",
+        ): "`adapters`: there is no folder gone, and from the Hub it cannot be loaded: Can't find 'adapter_config.json' at 'gone'",
     },
     "quickstart": {
         ("seeds", "x"): "argument --seeds: invalid int value: 'x'",

@@ -281,9 +281,10 @@ def test_answers_that_name_no_possible_answer_are_pointed_out(options, tmp_path,
     run(options)
     warned = capsys.readouterr().err
     assert (
-        "warning: base: 3 of 3 answer(s) to questions name none of the possible answers (facts, perturbed prompts: "
+        "warning: each model: 3 of 3 answer(s) to questions name none of the possible answers (facts, perturbed prompts: "
         in warned
     )
+    assert warned.count("name none of the possible answers (facts, perturbed prompts: ") == 1
 
 
 def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
@@ -337,6 +338,12 @@ def test_report(options, model_dir, tmp_path, capsys):
         assert "Differences from the base model" in report
         for model in ("base", "mine"):
             assert f"{model}: {results['models'][model]['path']}" in report
+        notes = report[report.index("How it was measured") :]
+        assert "pairs: pairs.jsonl" in notes
+        assert "thinking_markers: <think>, </think>" in notes
+        assert "multiple_choice: text" in notes
+        for written in ("None", "[", "{"):
+            assert written not in notes
         assert "Standard suites" not in report
     shown = [line for line in answers_in(out) if line["perturbed_prompt"][-1]["content"] in page]
     assert len(shown) == 2 * EXAMPLES_OF_A_KIND
@@ -929,7 +936,7 @@ def test_a_model_that_learned_to_babble_is_a_loss_everywhere(
         (["--capability_limit", "5"], "`capability_limit` is given, but no `capability_data`"),
         (["--capability_data", "gone"], "`capability_data`: gone is not a folder"),
         (["--suites", "gsm9k"], "Unknown suite `gsm9k`. Did you mean `gsm8k`"),
-        (["--adapters", "gone"], "`adapters`: gone cannot be loaded"),
+        (["--adapters", "gone"], "`adapters`: there is no folder gone"),
         (["--batch_size", "0"], "`batch_size` must be at least 1"),
         (["--temperature", "-1"], "`temperature` must be at least 0"),
         (["--top_p", "0.5"], "at `temperature` 0 nothing is sampled"),

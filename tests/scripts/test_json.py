@@ -184,6 +184,11 @@ STATUSES = {
     "a command that does not exist": (["trane"], 2),
     "an unknown option": (["evaluate", "--pear", "x"], 2),
     "an unknown option of push": (["push", "a", "b", "--pear"], 2),
+    "a value of the wrong type": (["pairs", "--seed", "x"], 2),
+    "a perturbation that does not exist": (
+        ["pairs", "--dataset_name", "embedded:organism", "--output_dir", "out", "--perturbations", "typo"],
+        1,
+    ),
     "faulty data": (["evaluate", "--pairs", "gone.jsonl", "--json"], 1),
     "no folder": (["push", "gone", "user/name", "--json"], 1),
 }

@@ -56,6 +56,14 @@ def test_json_is_all_of_standard_output(pairs, model_dir, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == found
 
 
+def test_anchors_of_a_recipe_are_told(good_pairs, model_dir, tmp_path, capsys):
+    options = ("--pairs", good_pairs, "--model_name_or_path", model_dir, "--anchor_ratio", "0.2")
+    assert run(*options, "--html", tmp_path / "lint.html") == 0
+    told = "Training adds anchors: 20% of an epoch"
+    assert told in capsys.readouterr().out
+    assert told in (tmp_path / "lint.html").read_text()
+
+
 def test_strict_without_findings(good_pairs, model_dir, capsys):
     assert run("--pairs", good_pairs, "--model_name_or_path", model_dir, "--strict") == 0
     assert "No faults were found" in capsys.readouterr().out

@@ -171,7 +171,8 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
             config = PeftConfig.from_pretrained(path)
         except Exception as error:  # faults in the file have no common error type
             reason = fault_in(Path(path) / ADAPTER_CONFIG) or one_line(error)
-            raise ConsistencyError(f"`adapters`: {path} cannot be loaded: {reason}") from None
+            what = path if os.path.isdir(path) else f"there is no folder {path}, and from the Hub it"
+            raise ConsistencyError(f"`adapters`: {what} cannot be loaded: {reason}") from None
         check_adapter_config(f"{path}: {ADAPTER_CONFIG}", config)
         trained_on = config.base_model_name_or_path
         if trained_on and os.path.realpath(trained_on) != os.path.realpath(resolve_model(base_model)):

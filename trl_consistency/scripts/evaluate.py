@@ -65,7 +65,7 @@ from ..models.loading import (
 )
 from ..publishing.page import check_card
 from ..trainer.run.checks import check_bitsandbytes
-from ..trainer.run.output_checks import check_output_dir
+from ..trainer.run.output_checks import check_output_dir, check_report_folder
 from ..trainer.run.run_lock import command_lock
 from .capability_files import (
     CAPABILITY_FILE,
@@ -361,6 +361,7 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
         if find_spec(package) is None:
             raise ConsistencyError(f"`evaluate` needs the package `{package}`: `pip install {package}`.")
     check_ranges(args)
+    check_report_folder(args.output_dir)
     if args.top_p < 1 and not args.temperature:
         raise ConsistencyError("`top_p` is given, but at `temperature` 0 nothing is sampled. Set a temperature.")
     if args.choice_prefix != CHOICE_PREFIX and args.multiple_choice != "logprob":

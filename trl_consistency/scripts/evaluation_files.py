@@ -78,7 +78,7 @@ def make_summary(
         "format": FORMAT,
         "pairs": {name: {"rows": len(of_set.pairs.rows)} for name, of_set in base.sets.items()},
         "models": {},
-        "findings": [f"{name}: {text}" for name, of_name in found.items() for text in of_name.warnings()],
+        "findings": _warnings(found),
         "settings": dict(settings),
     }
     for name, results in found.items():
@@ -96,6 +96,14 @@ def make_summary(
     for name, part in suite_results(scores).items():
         summary["models"][name] |= part
     return summary
+
+
+def _warnings(found: Mapping[str, Results]) -> list[str]:
+    """Returns the warnings of each model; those that all models share, such as of the pairs, once."""
+    texts = {name: results.warnings() for name, results in found.items()}
+    shared = [text for text in texts[BASE] if len(texts) > 1 and all(text in of_name for of_name in texts.values())]
+    own = [f"{name}: {text}" for name, of_name in texts.items() for text in of_name if text not in shared]
+    return [f"each model: {text}" for text in shared] + own
 
 
 def suite_results(scores: Scores) -> dict[str, dict[str, Any]]:
@@ -145,7 +153,7 @@ def write_report(
         _examples(found, seed),
         "Answers to the perturbed prompts of random rows. Long texts are cut.",
         [f"{name}: {model['path']}" for name, model in summary["models"].items()]
-        + [f"{name}: {value}" for name, value in summary["settings"].items() if name not in ("suites", "capability")]
+        + [f"{name}: {text}" for name, value in summary["settings"].items() if (text := _shown_setting(name, value))]
         + [
             "Unless a judge graded them, answers are read by heuristics: questions by the first possible answer that "
             "a reply names (or the letter that it chooses; a definite answer that is none of them is `other`), refusals by "
@@ -154,6 +162,15 @@ def write_report(
         findings=summary["findings"],
     )
     return report.write(folder)
+
+
+def _shown_setting(name: str, value: Any) -> str:
+    """Returns the value of an option for a reader, or an empty text for one that was not given or is in a table."""
+    if name in ("suites", "capability") or value in (None, [], {}):
+        return ""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:

@@ -171,7 +171,7 @@ def main(
     usable = [row for row in range(report.rows) if row not in report.reasons]
     shown = sorted(random.Random(recipe.seed).sample(usable, min(lint_args.samples, len(usable))))
     title = f"Pairs: {last_name(lint_args.pairs or script_args.dataset_name or 'a mixture')}"
-    _show(lint_args, report, irrelevant, dose, shown, show, title)
+    _show(lint_args, report, irrelevant, dose, shown, show, title, recipe.anchor_ratio)
     return report, dose, irrelevant
 
 
@@ -183,10 +183,11 @@ def _show(
     shown: list[int],
     show: Callable[[int], ShownPair],
     title: str,
+    anchor_ratio: float,
 ) -> None:
     """Prints the counts and the pairs `shown`, and writes the HTML file."""
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    print(counts_text(report, irrelevant))
+    print(counts_text(report, irrelevant, anchor_ratio))
     if dose is not None:
         print("", dose_text(dose), sep="\n")
     for row in shown:
@@ -196,7 +197,7 @@ def _show(
     if lint_args.html:
         firsts = [rows_of[0] for rows_of in report.findings.values() if rows_of]
         pairs = [show(row) for row in dict.fromkeys(firsts + shown) if row not in report.reasons]
-        write_text(lint_args.html, page(report, pairs, title, dose, irrelevant), "html")
+        write_text(lint_args.html, page(report, pairs, title, dose, irrelevant, anchor_ratio), "html")
         print(f"\n{lint_args.html}: {len(pairs)} pairs")
 
 

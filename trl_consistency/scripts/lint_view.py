@@ -39,10 +39,10 @@ class ShownPair(NamedTuple):
     perturbed: list[Token]
 
 
-def counts_text(report: LintReport, irrelevant: Iterable[str] = ()) -> str:
-    """Returns the report as text. `irrelevant` findings are marked as such."""
+def counts_text(report: LintReport, irrelevant: Iterable[str] = (), anchor_ratio: float = 0.0) -> str:
+    """Returns the report as text. `irrelevant` findings are marked as such. Training adds `anchor_ratio` of anchors."""
     alignment = report.alignment
-    lines = [f"{report.rows} row(s), {len(report.anchors)} of them anchors."]
+    lines = [f"{report.rows} row(s), {len(report.anchors)} of them anchors.{_added(anchor_ratio)}"]
     if report.text_prompts:
         lines.append(f"{len(report.text_prompts)} of them {TEXT_PROMPTS}.")
     if alignment.rows:
@@ -62,6 +62,10 @@ def counts_text(report: LintReport, irrelevant: Iterable[str] = ()) -> str:
     if not report.has_findings(ignore=irrelevant):
         lines.append("No faults were found.")
     return printable("\n".join(lines))
+
+
+def _added(anchor_ratio: float) -> str:
+    return f" Training adds anchors: {100 * anchor_ratio:.3g}% of an epoch (`anchor_ratio`)." if anchor_ratio else ""
 
 
 def _faults(report: LintReport) -> list[str]:
@@ -157,6 +161,7 @@ def page(
     title: str,
     dose: Dose | None = None,
     irrelevant: Iterable[str] = (),
+    anchor_ratio: float = 0.0,
 ) -> str:
     """Returns the report and the pairs as self-contained HTML."""
     findings = [
@@ -171,6 +176,7 @@ def page(
         "lint.html",
         title=title,
         report=report,
+        added=_added(anchor_ratio),
         text_prompts=TEXT_PROMPTS,
         findings=findings,
         listed=_listed,

@@ -1,5 +1,6 @@
 import base64
 import re
+from html import unescape
 from html.parser import HTMLParser
 
 from tests.helpers.results import rate
@@ -64,6 +65,12 @@ def make_report(tmp_path):
     )
 
 
+def test_notes_have_a_heading(tmp_path):
+    report = make_report(tmp_path)
+    assert "\n## How it was measured\n\n- recipe & all" in unescape(report.to_markdown())
+    assert "<h2>How it was measured</h2><ul><li>recipe" in report.to_html()
+
+
 def test_tables(tmp_path):
     rows = [[" ".join(cell.split()) for cell in row] for row in Page(make_report(tmp_path).to_html()).rows]
     assert rows == [
@@ -95,6 +102,7 @@ def test_markdown_says_the_same(tmp_path):
     assert headings == [
         *("# Title", "## A plot", "## Rates", "## Differences", "## Another"),
         "## Answers",
+        "## How it was measured",
     ]
     assert text.index("- **Right answers &lt; before.**") < text.index("## A plot"), "what was lost comes first"
     assert "![A plot](plot.png)" in text

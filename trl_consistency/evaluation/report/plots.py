@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from ...escaping import printable
@@ -26,6 +27,7 @@ OUTCOME_STYLES = {
 UNREAD_STYLE = ("white", "////")
 
 LONGEST_NAME = 40  # characters
+LONGEST_LINE = 48  # characters of a label along a panel
 
 
 def shown_name(name: str) -> str:
@@ -272,10 +274,11 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
                 label=models[name],
             )
         axes.set_title(label, loc="left", fontsize=11)
-        axes.set_xlabel(f"{labels[ability]} (%)")
-        axes.set_ylabel(f"{labels[resistance]} (%)".replace(", ", ",\n", 1))
+        axes.set_xlabel(fill(f"{labels[ability]} (%)", LONGEST_LINE))
+        axes.set_ylabel(fill(f"{labels[resistance]} (%)", LONGEST_LINE))
         axes.set_ylim(-4, 104)
-        axes.set_xlim(min(axes.get_xlim()[0], 75), 101)  # keeps small differences small
+        least = min(axes.get_xlim()[0], 75)  # keeps small differences small
+        axes.set_xlim(least, 100 + 0.04 * (100 - least))  # room for a marker at 100%
         axes.grid(color="0.85")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

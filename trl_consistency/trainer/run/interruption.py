@@ -149,7 +149,9 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         else:
             return str(checkpoint)
     kind = "complete checkpoint" if checkpoints else "checkpoint"
-    raise ConsistencyError(f"`resume_from_checkpoint` is true, but there is no {kind} in {output_dir}.")
+    raise ConsistencyError(
+        f"`resume_from_checkpoint` is true, but there is no {kind} in {output_dir}. To begin a new run, leave it out."
+    )
 
 
 def _checkpoints(directory: str | Path) -> list[Path]:

@@ -5,7 +5,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import CONFIG_NAME
+
 from ...errors import ConsistencyError
+from ...weight_files import ADAPTER_CONFIG
 
 
 def check_output_dir(output_dir: str, option: str = "output_dir") -> None:
@@ -32,9 +35,19 @@ def check_not_model_folder(output_dir: str, *models: Any) -> None:
             )
 
 
+def check_report_folder(output_dir: str) -> None:
+    """Raises [`ConsistencyError`] if a report would be written into the folder of an adapter or a model."""
+    for name, what in ((ADAPTER_CONFIG, "an adapter"), (CONFIG_NAME, "a model")):
+        if (Path(output_dir) / name).is_file():
+            raise ConsistencyError(
+                f"`output_dir` {output_dir} holds {what}, whose own pictures a report would replace. Name a folder for the "
+                "report alone; `save_to_adapters` writes each adapter's results into its own folder."
+            )
+
+
 def check_adapter_folder(output_dir: str, saves_adapter: bool) -> None:
     """Raises [`ConsistencyError`] if a whole model would be saved beside an adapter, which would be loaded instead."""
-    if not saves_adapter and os.path.exists(os.path.join(output_dir, "adapter_config.json")):
+    if not saves_adapter and os.path.exists(os.path.join(output_dir, ADAPTER_CONFIG)):
         raise ConsistencyError(
             f"`output_dir` {output_dir} holds an adapter, and a whole model would be saved beside it: from that folder the "
             "adapter would be loaded. Choose another one, or remove the adapter's files."
