@@ -18,7 +18,7 @@ DECIDING = (
     *("warmup_steps", "lr_scheduler_kwargs", "optim_args", "optim_target_modules", "weight_decay", "adam_beta1"),
     *("adam_beta2", "adam_epsilon", "max_grad_norm", "data_seed", "shuffle_dataset", "train_sampling_strategy"),
     *("dataloader_drop_last", "ignore_data_skip", "full_determinism", "tf32", "use_liger_kernel"),
-    *("num_iterations", "steps_per_generation", "cache_implementation", "target_batch_size"),
+    *("num_iterations", "steps_per_generation", "cache_implementation", "target_batch_size", "rollout_batch_size"),
     *("vllm_model_impl", "vllm_max_model_length", "vllm_structured_outputs_regex"),
     *("vllm_importance_sampling_correction", "vllm_importance_sampling_clip_max"),
 )

@@ -42,7 +42,7 @@ OPTIONS = (
 GENERATION = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "max_completion_length"),
     *("completion_length_schedule",),
-    *("use_vllm", "thinking_markers", "keep_thinking", "target_batch_size"),
+    *("use_vllm", "thinking_markers", "keep_thinking", "target_batch_size", "rollout_batch_size"),
 )
 
 NOT_OF_THE_ADAPTER = (
