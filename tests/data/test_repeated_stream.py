@@ -93,8 +93,8 @@ def test_streams_are_evaluated_by_row(tmp_path):
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_each_pass_has_other_anchors(tmp_path, kind, shuffled, streamed):
-    prompts = [[{"role": "user", "content": f"Anchor {row}?"}] for row in range(12)]
-    anchors = Dataset.from_dict({"prompt": prompts, "completion": ["Yes."] * 12})
+    prompts = [[{"role": "user", "content": f"Anchor {row}?"}] for row in range(40)]
+    anchors = Dataset.from_dict({"prompt": prompts, "completion": ["Yes."] * 40})
     trainer = MAKE[kind](
         tmp_path,
         make_pairs(8).to_iterable_dataset(),
@@ -103,10 +103,10 @@ def test_each_pass_has_other_anchors(tmp_path, kind, shuffled, streamed):
         anchor_ratio=0.3,
         shuffle_dataset=shuffled,
     )
-    rows = islice(trainer.get_train_dataloader().dataset, 90 if kind == "paired" else 360)
+    rows = islice(trainer.get_train_dataloader().dataset, 100 if kind == "paired" else 400)
     seen = Counter(str(row["clean_ids"]) for row in rows if row["clean_ids"] == row["perturbed_ids"])
-    assert len(seen) > 9
-    again = islice(trainer.get_train_dataloader().dataset, 90 if kind == "paired" else 360)
+    assert len(seen) > 15
+    again = islice(trainer.get_train_dataloader().dataset, 100 if kind == "paired" else 400)
     assert Counter(str(row["clean_ids"]) for row in again if row["clean_ids"] == row["perturbed_ids"]) == seen
 
 

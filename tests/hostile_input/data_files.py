@@ -96,7 +96,7 @@ CASES: list[Case] = [
     Case(
         "ragged CSV",
         "A CSV file with a field too many",
-        "…pairs.csv, line 3: not as many fields (3) as the header has (2).",
+        "…pairs.csv, line 3: not as many fields (3) as the header has (2). Put text that holds a comma in double quotes, …",
         lambda room: room.train(
             dataset_name=str(room.file("pairs.csv", "clean_prompt,perturbed_prompt\na,b\na,b,c\n"))
         ),

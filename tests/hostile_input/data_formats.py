@@ -93,7 +93,7 @@ CASES: list[Case] = [
                 "CSV with a quote that stays open",
                 "pairs.csv",
                 f'{HEADER}\n"a,b\n',
-                "…pairs.csv, line 2: not as many fields (1) as the header has (2).",
+                "…pairs.csv, line 2: not as many fields (1) as the header has (2). Put text that holds a comma in double quotes, …",
             ),
             (
                 "CSV with two columns of one name, of which one would be renamed",
@@ -105,13 +105,13 @@ CASES: list[Case] = [
                 "CSV with a field too few",
                 "pairs.csv",
                 f"{HEADER},completion\na,b\n",
-                "…pairs.csv, line 2: not as many fields (2) as the header has (3).",
+                "…pairs.csv, line 2: not as many fields (2) as the header has (3). Put text that holds a comma in double quotes, …",
             ),
             (
                 "CSV with a field more than the header in every row, which would move all columns",
                 "pairs.csv",
                 f"{HEADER}\na,b,c\nd,e,f\n",
-                "…pairs.csv, line 2: not as many fields (3) as the header has (2).",
+                "…pairs.csv, line 2: not as many fields (3) as the header has (2). Put text that holds a comma in double quotes, …",
             ),
             (
                 "CSV with chat messages, which would be read as text",

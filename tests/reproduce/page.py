@@ -304,16 +304,12 @@ def given_suggestions(cells: Cells, names: Sequence[str]) -> list[int]:
 def categories_table(cells: Cells) -> str:
     """Returns the table of suggested answers by held-out category: a column for each model."""
     of_row = [row["category"] for row in rows_of_categories()]
+    given = {name: given_suggestions(cells, [name]) for name in SHORT}
     shown: dict[str, list[str]] = {}
     for category in sorted(set(of_row)):
-        pairs = of_row.count(category)
-        cell = []
-        for name in SHORT:
-            given = sum(
-                count for of, count in zip(of_row, given_suggestions(cells, [name]), strict=True) if of == category
-            )
-            cell.append(number(given / (pairs * len(cells.runs(name))), "%"))
-        shown[f"{category.replace('_', ' ')}, {pairs} pairs"] = cell
+        rows = [place for place, of in enumerate(of_row) if of == category]
+        shares = {name: sum(given[name][row] for row in rows) / (len(rows) * len(cells.runs(name))) for name in SHORT}
+        shown[f"{category.replace('_', ' ')}, {len(rows)} pairs"] = [number(share, "%") for share in shares.values()]
     return cells_table([cells.label(name) for name in SHORT], shown)
 
 

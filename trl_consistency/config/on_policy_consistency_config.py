@@ -97,8 +97,8 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             `gradient_accumulation_steps`, makes one optimizer step per batch of rollouts.
         rollout_batch_size (`int`, *optional*):
             Number of rollouts that a process samples at a time. `None` samples all of a batch of rollouts at once, which
-            takes the memory of their keys and values. Groups stay together in a multiple of `num_generations`. vLLM makes
-            batches of its own.
+            takes the memory of their keys and values. In a multiple of `num_generations`, all rollouts of a prompt share its
+            computation. Refused with `use_vllm`, since vLLM makes its own batches.
         num_iterations (`int`, *optional*, defaults to `1`):
             How often each batch of rollouts is used for training.
         share_prefix (`bool`, *optional*, defaults to `True`):
@@ -265,7 +265,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             )
         if self.rollout_batch_size is not None:
             raise ConsistencyError(
-                "`rollout_batch_size` is not used with `use_vllm`: vLLM makes its own. Leave it out."
+                "`rollout_batch_size` is not used with `use_vllm`: vLLM makes its own batches. Leave it out."
             )
         if self.cache_implementation is not None:
             raise ConsistencyError(

@@ -198,7 +198,8 @@ def check_csv(file: str) -> None:
             for row in reader:
                 if row and len(row) != len(columns):
                     raise ConsistencyError(
-                        f"{file}, line {reader.line_num}: not as many fields ({len(row)}) as the header has ({len(columns)})."
+                        f"{file}, line {reader.line_num}: not as many fields ({len(row)}) as the header has ({len(columns)}). "
+                        "Put text that holds a comma in double quotes, close every quote, and leave no field out."
                     )
         except csv.Error:
             return  # pandas reports the fault

@@ -93,7 +93,8 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
             for row in reader:
                 if None in row or None in row.values():
                     raise ConsistencyError(
-                        f"{path}, line {reader.line_num}: not as many fields as the header has ({len(columns)})."
+                        f"{path}, line {reader.line_num}: not as many fields as the header has ({len(columns)}). "
+                        "Put text that holds a comma in double quotes, close every quote, and leave no field out."
                     )
                 yield {column: value or None for column, value in row.items()}
         except (csv.Error, UnicodeDecodeError) as error:
