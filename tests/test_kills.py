@@ -368,6 +368,7 @@ def _killed(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_worker_of_the_quickstart_is_killed(room):
     room.clear()
     (room.path / "log").unlink(missing_ok=True)

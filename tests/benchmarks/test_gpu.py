@@ -44,6 +44,7 @@ def test_a_killed_run_goes_on_and_failures_are_run_again(tmp_path, monkeypatch, 
     assert capsys.readouterr().out.count("done") == 2
 
 
+@pytest.mark.long
 def test_a_piece_runs_in_a_process_of_its_own():
     found = gpu.measure("vllm", DRY)
     assert found["device"] == "CPU (dry run)"

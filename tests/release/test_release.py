@@ -48,6 +48,7 @@ def test_what_does_not_belong_is_found(tmp_path, name):
     assert IN_WHEEL
 
 
+@pytest.mark.long
 def test_wheel_works_outside_the_checkout(dist, tmp_path):
     """Its dependencies are those of this environment: `make release` installs them anew."""
     programs = make_environment(sys.executable, tmp_path / "environment")

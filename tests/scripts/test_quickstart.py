@@ -25,7 +25,10 @@ from trl_consistency.scripts.quickstart_subjects import ORGANISM
 FOLDERS = {label: Path(recipe).name for label, recipe in ORGANISM.recipes.items()}
 
 
-@pytest.fixture(scope="module", params=["short", pytest.param("whole", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("short", marks=pytest.mark.long), pytest.param("whole", marks=pytest.mark.slow)],
+)
 def result(request, tmp_path_factory, organism_dir):
     """The folder of a quickstart, and its rates: one that measures less in training, which changes no adapter, and the whole."""
 
@@ -124,7 +127,10 @@ print(json.dumps({metric: rate.to_dict() for metric, rate in rates.items()}))
 
 @pytest.mark.parametrize(
     ("result", "method"),
-    [("short", "BCT"), *(pytest.param("whole", name, marks=pytest.mark.slow) for name in ORGANISM.recipes)],
+    [
+        pytest.param("short", "BCT", marks=pytest.mark.long),
+        *(pytest.param("whole", name, marks=pytest.mark.slow) for name in ORGANISM.recipes),
+    ],
     indirect=["result"],
 )
 def test_adapter_is_a_plain_peft_adapter(result, method):

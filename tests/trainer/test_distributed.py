@@ -65,7 +65,7 @@ def one_process():
 
 @pytest.fixture(scope="module")
 def quick_results(tmp_path_factory, sharp_model):
-    """Results of two processes in the cases of the default tests, by case: one start for all."""
+    """Results of two processes in the cases of `make test-long`, by case: one start for all."""
 
     def run_in_turn(folder):
         runs = [
@@ -149,7 +149,7 @@ def check_two_equal_one(tmp_path, model, one_process, name, script, adapter, met
 
 @pytest.mark.parametrize(
     ("row", "adapter", "name"),
-    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES],
+    [pytest.param(*case, marks=pytest.mark.long if case in QUICK else pytest.mark.slow) for case in CASES],
 )
 def test_two_processes_equal_one(tmp_path, sharp_model, one_process, quick_results, row, adapter, name):
     """Weights after training, targets, and the loss of an evaluation set that does not divide evenly; ranks are equal."""
