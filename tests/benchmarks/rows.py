@@ -168,6 +168,20 @@ ROWS = {
             _step(steps.divergence_step),
         ),
         Row(
+            "lora_dropout",
+            "BCT's forward and backward without `lora_dropout`, and with 0.05",
+            _rivals("ours", "with dropout"),
+            _step(steps.supervised_step),
+            most_turns=5,
+        ),
+        Row(
+            "consistency_metrics",
+            "OPCT's whole step with its rollouts, without `log_consistency_metrics` and with it",
+            _rivals("ours", "with metrics"),
+            _training(training.on_policy),
+            most_turns=3,
+        ),
+        Row(
             "targets",
             "64 targets of 8 tokens in batches, against one at a time",
             _rivals("batches", "one at a time"),
@@ -219,4 +233,4 @@ ROWS = {
 }
 ENGINES = tuple(name for name, row in ROWS.items() if row.needs == "vllm")
 GUARDED = ("opct_step", "opct_training", "act_step", "bct_training", "bct_step", "kl_step", "targets", "evaluate")
-RATIOS = (*GUARDED, *ENGINES)
+RATIOS = (*GUARDED, "lora_dropout", "consistency_metrics", *ENGINES)

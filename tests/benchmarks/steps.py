@@ -22,11 +22,11 @@ from trl_consistency.passes.reference import Reference
 Step = tuple[Callable[[], Any], dict[str, Any]]
 
 
-def adapted(size: Size) -> Any:
+def adapted(size: Size, lora_dropout: float = 0.0) -> Any:
     """Returns the model of a size with the LoRA adapter that every rival has."""
     model = size.model()
     torch.manual_seed(0)
-    return get_peft_model(model, LoraConfig(r=8, target_modules="all-linear")).train()
+    return get_peft_model(model, LoraConfig(r=8, target_modules="all-linear", lora_dropout=lora_dropout)).train()
 
 
 def facts_of(model: Any, setup: Setup) -> dict[str, Any]:
@@ -155,7 +155,8 @@ def divergence_step(rival: str, size: Size) -> Step:
 def supervised_step(rival: str, size: Size) -> Step:
     from trl.trainer.utils import add_fused_lm_head
 
-    model, batch = adapted(size), pair_batch(size, with_answers=True)
+    model = adapted(size, lora_dropout=0.05 if rival == "with dropout" else 0.0)
+    batch = pair_batch(size, with_answers=True)
     ids = batch["input_ids"]
     labels = ids.clone()
     labels[:, : -size.pairs[2]] = -100
@@ -170,4 +171,4 @@ def supervised_step(rival: str, size: Size) -> Step:
     def whole_model() -> Tensor:
         return model(input_ids=ids, attention_mask=mask, labels=labels).loss
 
-    return _backward(model, ours if rival == "ours" else whole_model), facts_of(model, pair_setup(size, "bct"))
+    return _backward(model, whole_model if rival == "whole model" else ours), facts_of(model, pair_setup(size, "bct"))

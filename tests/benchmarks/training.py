@@ -78,8 +78,9 @@ def on_policy(rival: str, size: Size, turns: Turns) -> Callable[[], None]:
         "shuffle_dataset": False,
     }
     arguments = _arguments(size)
-    if rival == "ours":
+    if rival in ("ours", "with metrics"):
         rows = [{"clean_prompt": clean, "perturbed_prompt": perturbed} for clean, perturbed in pairs]
+        options["log_consistency_metrics"] = rival == "with metrics"
         args: Any = OnPolicyConsistencyConfig(num_generations=generations, beta=1.0, **options)
         return run_in_turns(
             OnPolicyConsistencyTrainer(args=args, train_dataset=Dataset.from_list(rows), **arguments), turns
