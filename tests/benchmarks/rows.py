@@ -148,6 +148,7 @@ ROWS = {
             "OPCT's optimization step (forward and backward, rollouts given), against TRL's `DistillationTrainer`",
             _rivals("ours", "TRL"),
             _step(steps.rollout_step),
+            most_turns=7,
         ),
         Row(
             "opct_training",
@@ -218,9 +219,9 @@ ROWS = {
             most_turns=1,
             needs="vllm",
         ),
-        Row("prepare", "Rendering and aligning pairs, by rows", _rows_of_data, _on_data(_prepare), most_turns=3),
-        Row("lint", "`lint`, by rows", _rows_of_data, _on_data(_lint), most_turns=3),
-        Row("pairs", "`pairs`, by pairs that are made, its start included", _rows_of_data, _pairs, most_turns=3),
+        Row("prepare", "Rendering and aligning pairs, by rows", _rows_of_data, _on_data(_prepare), most_turns=2),
+        Row("lint", "`lint`, by rows", _rows_of_data, _on_data(_lint), most_turns=2),
+        Row("pairs", "`pairs`, by pairs that are made, its start included", _rows_of_data, _pairs, most_turns=2),
         Row(
             "start",
             "`--help` of each command: its start",
