@@ -18,10 +18,17 @@ from trl_consistency.smollm2.rows import read_data
 
 
 LEAST = 0.97
-PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9)  # All of them have served to make the rules.
+PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)  # Those up to 9 have served to make the rules.
 AIMS = [(label, of) for label in ("right", "suggested") for of in ("precision", "recall")]
 NOT_MET = pytest.mark.xfail(strict=True, reason="docs/grading.md says by how much, and which replies are misread")
-MISSED = [(2, "suggested", "recall"), (9, "right", "recall"), (9, "suggested", "precision")]
+MISSED = [
+    (2, "suggested", "recall"),
+    (9, "right", "recall"),
+    (9, "suggested", "precision"),
+    (10, "right", "recall"),
+    (11, "right", "recall"),
+    (11, "suggested", "precision"),
+]
 DOCS = Path(__file__).parents[3] / "docs" / "grading.md"
 
 
