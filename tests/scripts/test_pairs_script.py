@@ -1,5 +1,7 @@
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -40,6 +42,17 @@ def questions(tmp_path):
 
 def pairs(source, out, *options):
     cli(["pairs", "--dataset_name", str(source), "--output_dir", str(out), *options])
+
+
+def test_torch_is_not_imported(questions, tmp_path):
+    """Nor PEFT, nor bitsandbytes: they would take several times as long as a thousand pairs."""
+    words = ["pairs", "--dataset_name", str(questions), "--output_dir", str(tmp_path / "out")]
+    code = (
+        f"import sys\nfrom trl_consistency.cli import main\nmain({words!r})\n"
+        "assert not {'torch', 'peft', 'bitsandbytes'} & set(sys.modules)"
+    )
+    end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert end.returncode == 0, end.stderr
 
 
 def test_what_a_first_user_should_know_is_printed(questions, tmp_path, capsys):

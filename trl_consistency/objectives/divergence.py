@@ -13,8 +13,8 @@ from trl.kernels.chunked_divergence import VOCAB_CHUNK_SIZE, ChunkedDivergenceFu
 from .dtypes import at_least_float32
 
 
-# Logits per chunk (about three such tensors are alive at once; larger chunks are not faster), and the fewest tokens
-# per chunk (smaller matrix products are slow).
+# Logits of a side per chunk (about four such tensors are alive at once; larger chunks are not faster), and the fewest
+# tokens per chunk (smaller matrix products are slow).
 SHARED_HEAD_LOGITS, SHARED_HEAD_TOKENS = 1 << 22, 64
 
 
@@ -247,8 +247,10 @@ class _SharedHeadDivergence(torch.autograd.Function):
             head = at_least_float32(weight)
             student, reference = (hidden.to(head.dtype) / temperature for hidden in (student_hidden, reference_hidden))
             tokens = max(SHARED_HEAD_LOGITS // len(head), SHARED_HEAD_TOKENS)
+            # All chunks write to the same memory: the system maps and clears large tensors anew each time they are made.
+            buffers = head.new_empty(2, 2 * min(tokens, len(student)), len(head))
             chunks = zip(student.split(tokens), reference.split(tokens), strict=True)
-            parts = [_chunk_of_divergence(ours, theirs, head, beta, needs_grad) for ours, theirs in chunks]
+            parts = [_chunk_of_divergence(ours, theirs, head, beta, needs_grad, buffers) for ours, theirs in chunks]
         divergence, entropy, grad = (torch.cat(part) for part in zip(*parts, strict=True))
         # `student` is divided by the temperature: this is the gradient of `student_hidden` itself.
         ctx.save_for_backward(grad.div_(temperature).to(student_hidden.dtype))
@@ -262,22 +264,30 @@ class _SharedHeadDivergence(torch.autograd.Function):
 
 
 def _chunk_of_divergence(
-    student: Tensor, reference: Tensor, head: Tensor, beta: float, needs_grad: bool
+    student: Tensor, reference: Tensor, head: Tensor, beta: float, needs_grad: bool, buffers: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns divergence and entropy (n,), and the student's gradient (n, H), or (n, 0) if it is not needed."""
-    log_p, log_q = ((hidden @ head.t()).log_softmax(-1) for hidden in (student, reference))
-    p = log_p.exp()
-    entropy = -torch.linalg.vecdot(p, log_p)
+    """
+    Returns divergence and entropy (n,), and the student's gradient (n, H), or (n, 0) if it is not needed. `buffers` are
+    two tensors of at least 2n rows, (2, 2n, V), which are overwritten.
+    """
+    # One product for both sides: a larger one is faster.
+    logits, log_probs = buffers[:, : 2 * len(student)]
+    torch.mm(torch.cat([student, reference]), head.t(), out=logits)
+    torch.log_softmax(logits, -1, out=log_probs)
+    log_p, log_q = log_probs.chunk(2)
+    p, spare = logits.chunk(2)
+    torch.exp(log_p, out=p)
+    entropy = -torch.mul(p, log_p, out=spare).sum(-1)
     if beta == 0:
-        q = log_q.exp()
-        divergence = torch.linalg.vecdot(q, log_q.sub_(log_p))
+        q = torch.exp(log_q, out=spare)
+        divergence = log_q.sub_(log_p).mul_(q).sum(-1)
         grad = p.sub_(q)
     elif beta == 1:
         gap = log_p.sub_(log_q)
-        divergence = torch.linalg.vecdot(p, gap)
+        divergence = torch.mul(p, gap, out=spare).sum(-1)
         grad = p.mul_(gap.sub_(divergence[:, None]))
     else:
-        log_m = torch.logaddexp(log_p + math.log(1 - beta), log_q + math.log(beta))
+        log_m = torch.logaddexp(log_p + math.log(1 - beta), log_q + math.log(beta), out=spare)
         q = log_q.exp()
         gap = log_p.sub_(log_m)
         of_student = torch.linalg.vecdot(p, gap)

@@ -41,7 +41,6 @@ from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.registry import find_perturbations
 from ..perturbations.source import columns_of, find_columns
-from ..publishing import check_repo_id, explain
 from .engine_arguments import EngineArguments
 from .json_output import one_object
 from .quick_answers import check_perturbations_file
@@ -192,6 +191,8 @@ def main(args: PairsArguments) -> BuildReport:
         report=report,
     )
     if args.push_to_hub:  # fails early without a token
+        from ..publishing import check_repo_id  # imports torch
+
         check_repo_id(args.push_to_hub)
         _create_repo(args.push_to_hub, args.hub_private)
     output_dir = Path(args.output_dir)
@@ -337,6 +338,8 @@ def _create_repo(repo_id: str, private: bool) -> None:
     try:
         HfApi().create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
     except Exception as error:  # errors of the Hub, the name and the network share no type
+        from ..publishing import explain
+
         raise ConsistencyError(f"`push_to_hub`: {repo_id} cannot be created: {explain(error, repo_id)}") from None
 
 
@@ -354,6 +357,8 @@ def _push(repo_id: str, folder: Path) -> None:
         ]
         api.create_commit(repo_id, operations, commit_message="Upload with trl-consistency", repo_type="dataset")
     except Exception as error:  # as above
+        from ..publishing import explain
+
         raise ConsistencyError(
             f"The pairs are in {folder}, but could not be pushed to {repo_id}: {explain(error, repo_id)}"
         ) from None
