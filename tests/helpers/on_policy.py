@@ -9,6 +9,7 @@ from peft import LoraConfig
 
 from tests.helpers.models import QUIET, make_model, make_pairs, make_tokenizer
 from trl_consistency import OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
+from trl_consistency.data.rendering import render_prompt
 
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
@@ -110,3 +111,22 @@ def moved(model, seed=1, scale=0.05):
             if parameter.requires_grad:
                 parameter.add_(scale * torch.randn_like(parameter))
     return model
+
+
+def naive_loss(
+    student, reference, pairs, generations, make=answer, beta=1.0, temperature=1.0, mask=lambda ids: [1] * len(ids)
+):
+    """The token-mean over all rollouts, one at a time."""
+    tokenizer = make_tokenizer()
+    total, tokens = 0.0, 0
+    for row in pairs:
+        clean, perturbed = (render_prompt(tokenizer, row[side]) for side in ("clean_prompt", "perturbed_prompt"))
+        for number in range(generations):
+            ids = make(perturbed, number)
+            p = student(torch.tensor([perturbed + ids])).logits[0, len(perturbed) - 1 : -1]
+            with torch.no_grad():
+                q = reference(torch.tensor([clean + ids])).logits[0, len(clean) - 1 : -1]
+            kept = torch.tensor(mask(ids))
+            total = total + (naive_divergence(p, q, beta, temperature) * kept).sum()
+            tokens += int(kept.sum())
+    return total / max(tokens, 1)

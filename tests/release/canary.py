@@ -26,6 +26,8 @@ CORE = (
     "tests/scripts/test_quick_answers.py",
     "tests/trainer/test_consistency_trainer.py",
     "tests/trainer/test_on_policy_consistency_trainer.py",
+    "tests/trainer/test_on_policy_loss.py",
+    "tests/trainer/test_on_policy_reference.py",
 )
 TOOLS = (
     "pytest",

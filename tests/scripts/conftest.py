@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.helpers.evaluate_command import pair, save_adapter, write
 from tests.helpers.models import make_pairs
 
 
@@ -17,3 +18,18 @@ def recipe(tmp_path, model_dir):
         "per_device_train_batch_size: 8\ntemperature: 0.0\ndisable_tqdm: true\n"
     )
     return path
+
+
+@pytest.fixture(scope="module")
+def adapters(model_dir, tmp_path_factory):
+    """The folders of two adapters of the tiny model."""
+    folder = tmp_path_factory.mktemp("adapters")
+    return [save_adapter(model_dir, folder / name, seed) for seed, name in enumerate(("bct", "act"))]
+
+
+@pytest.fixture
+def options(model_dir, adapters, tmp_path):
+    """What `evaluate` needs at least: the tiny model, an adapter, eight pairs and a folder."""
+    pairs = write(tmp_path / "pairs.jsonl", [pair(number) for number in range(8)])
+    common = ["--model_name_or_path", str(model_dir), "--max_completion_length", "6", "--batch_size", "3"]
+    return [*common, "--adapters", adapters[0], "--pairs", pairs, "--output_dir", str(tmp_path / "out")]

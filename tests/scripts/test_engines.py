@@ -9,8 +9,8 @@ import pytest
 from peft import IA3Config, LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from tests.helpers.evaluate_command import pair, save_adapter, write
 from tests.helpers.vllm_stand_in import LLM, LoRARequest, Reply, SamplingParams, served, with_adapter  # noqa: F401
-from tests.scripts.test_evaluate_script import pair, save_adapter, write
 from trl_consistency import ConsistencyConfig, ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.generation import answer_engine
