@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.logging import get_logger
 from accelerate.utils import AutocastKwargs, parse_flag_from_env
 
 from ..errors import ConsistencyError
+from ..log import get_logger
 
 
 logger = get_logger(__name__)

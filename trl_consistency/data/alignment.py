@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from accelerate.logging import get_logger
 
+from ..log import get_logger
 from .rendering import (
     SENTINEL,
     Message,

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from accelerate import PartialState
-from accelerate.logging import get_logger
 from datasets import IterableDataset
 
+from ..log import get_logger
 from .alignment import AlignmentReport, report_alignment, shared_suffix
 from .answers import REQUESTS, Spellings, contradictions, key_column_faults, question_key, spelling_hash, spelt_answers
 from .control_tokens import CONTROL_TOKEN

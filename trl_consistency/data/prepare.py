@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 from accelerate import PartialState
-from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 
 from ..errors import ConsistencyError, InvalidPairsError
+from ..log import get_logger
 from .alignment import (
     AlignmentReport,
     Span,

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from accelerate.logging import get_logger
 from peft import PeftModel
 from transformers import GenerationConfig
 
 from ..data.rendering import get_tokenizer
+from ..log import get_logger
 
 
 logger = get_logger(__name__)

@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from accelerate.logging import get_logger
-
 from ..errors import ConsistencyError, one_line
+from ..log import get_logger
 
 
 logger = get_logger(__name__)

@@ -4,10 +4,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from accelerate.logging import get_logger
 from torch import Tensor, nn
 
 from ..errors import ConsistencyError
+from ..log import get_logger
 from ..objectives.activation import activation_loss, layer_distances
 from ..objectives.attention import attention_divergence
 from ..objectives.divergence import kl_divergence, token_log_probs, token_log_probs_and_entropy

@@ -3,8 +3,9 @@
 from importlib.util import find_spec
 from typing import Any
 
-from accelerate.logging import get_logger
 from torch import nn
+
+from ..log import get_logger
 
 
 logger = get_logger(__name__)

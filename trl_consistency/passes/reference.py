@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.logging import get_logger
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import Trainer, TrainerCallback
 
 from ..errors import ConsistencyError
+from ..log import get_logger
 from ..models.finite_weights import check_base
 from ..models.quantization import scales_of
 from ..models.sharding import is_sharded, prepare_frozen, shape_of, shard_of

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from accelerate.logging import get_logger
 from datasets import IterableDataset
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from ..data.pairs import AnyDataset
 from ..data.repeated_stream import Passes, RepeatedStream
 from ..data.thinking import thought_span
 from ..errors import InvalidPairsError
+from ..log import get_logger
 from ..upstream import RepeatSampler, pad, repeat_iterable_dataset
 from .loss import Rollouts
 from .metrics import is_truncated

@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-from accelerate.logging import get_logger
 from torch import Tensor, nn
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
+from ..log import get_logger
 from ..losses.paired import AnswerStates
 from ..losses.row_losses import RowLosses, of_batch
 from ..objectives.divergence import generalized_divergence, shared_head_divergence

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.logging import get_logger
 from torch import Tensor, nn
 from transformers import LogitsProcessorList, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -21,6 +20,7 @@ from ..config.device import mixed_precision
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..errors import ConsistencyError
 from ..generation.options import evaluating
+from ..log import get_logger
 from .adapter_sync import Adapter, holding, no_adapter
 
 

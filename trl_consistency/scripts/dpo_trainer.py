@@ -3,11 +3,11 @@
 from dataclasses import fields
 from typing import Any
 
-from accelerate.logging import get_logger
 from transformers import TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
 from ..errors import ConsistencyError
+from ..log import get_logger
 from ..models.folder_checks import check_checkpoint
 from ..passes.reference import base_weights, checksum_of
 from ..trainer.run.interruption import Checkpoints, check_has_states, check_unchanged, read_manifest, rows_per_step

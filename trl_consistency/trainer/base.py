@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import torch
-from accelerate.logging import get_logger
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 from torch import nn
@@ -32,6 +31,7 @@ from ..data.rendering import load_processing_class
 from ..data.repeated_stream import CountedStream, Passes, SamePass, read_here
 from ..errors import ConsistencyError
 from ..files import write_text
+from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
 from ..models.adapter_checks import check_own_adapters

@@ -4,7 +4,6 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from peft import PromptLearningConfig
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from ..data.rendering import check_same_tokens
 from ..errors import ConsistencyError
 from ..finite import explained_sampling
 from ..generation.options import evaluating, own_options
+from ..log import get_logger
 from ..losses.row_losses import RowLosses, means_of
 from ..models.checks import check_reference_files
 from ..models.dropout import disable_functional_dropout

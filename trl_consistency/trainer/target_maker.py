@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -22,6 +21,7 @@ from ..generation.model_identity import identity_digest, model_identity, model_t
 from ..generation.options import end_tokens, evaluating
 from ..generation.targets import Engine, generate_targets
 from ..generation.vllm_engine import TargetEngine
+from ..log import get_logger
 from ..passes.reference import adapter_changes_base
 from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
 from .run.checks import check_weights_unchanged

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from accelerate.logging import get_logger
 from transformers import TrainerCallback
 
 from ...data.pairs import AnyDataset
 from ...errors import ConsistencyError
 from ...evaluation.dose import measure_dose, sample_pairs
 from ...generation.options import evaluating
+from ...log import get_logger
 from ...models.sharding import is_sharded
 
 

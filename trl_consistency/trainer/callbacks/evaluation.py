@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from accelerate.logging import get_logger
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
@@ -19,6 +18,7 @@ from ...evaluation.held_out import (
 from ...evaluation.rates.intervals import Estimate
 from ...evaluation.row_kinds import kind_of
 from ...generation.model_identity import identity_digest
+from ...log import get_logger
 from ...models.checks import context_of
 from ...upstream import DistributedBackend, unwrap_model_for_generation
 from ..run.trained_rows import warn_of_trained_rows

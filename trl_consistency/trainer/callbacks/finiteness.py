@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.logging import get_logger
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ...errors import ConsistencyError
 from ...finite import NotFiniteError
+from ...log import get_logger
 from ...models.finite_weights import _all_agree
 from ...models.sharding import shard_of
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from accelerate.logging import get_logger
 from transformers.trainer_utils import SaveStrategy
 
 from ...errors import ConsistencyError
+from ...log import get_logger
 from .interruption import changed_file
 
 

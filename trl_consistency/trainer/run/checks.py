@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import torch
-from accelerate.logging import get_logger
 from accelerate.utils import DynamoBackend, TorchDynamoPlugin, is_peft_model
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -18,6 +17,7 @@ from ...config.consistency_config import ConsistencyConfig, padding_free_option
 from ...data.eval_sets import named
 from ...data.prepare import is_prepared
 from ...errors import ConsistencyError, one_line
+from ...log import get_logger
 from ...models.architecture import check_architecture
 from ...models.checks import load_config
 from ...models.folder_checks import check_checkpoint

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from typing import Any
 
-from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
@@ -14,6 +13,7 @@ from ...data.pairs import AnyDataset, check_anchors
 from ...data.prepare import columns_of
 from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, render_text
 from ...errors import ConsistencyError, InvalidPairsError, one_line
+from ...log import get_logger
 
 
 logger = get_logger(__name__)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.logging import get_logger
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from ...errors import ConsistencyError
+from ...log import get_logger
 
 
 logger = get_logger(__name__)

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from accelerate.logging import get_logger
 from accelerate.utils import is_peft_model
 from huggingface_hub import HfApi
 from transformers.trainer_utils import HubStrategy
 
 from ...errors import ConsistencyError
+from ...log import get_logger
 from ...publishing import explain, hub_base, publish
 from ...upstream import get_config_model_id
 

@@ -6,7 +6,6 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from accelerate.logging import get_logger
 from accelerate.utils import DistributedType, broadcast_object_list
 from datasets import IterableDataset
 from torch.optim.lr_scheduler import LambdaLR
@@ -17,6 +16,7 @@ from ...data.pairs import AnyDataset
 from ...data.prepare import needs_targets
 from ...data.rendering import get_tokenizer
 from ...errors import ConsistencyError, one_line
+from ...log import get_logger
 from ...passes.reference import GivenReference, StartReference
 from .best_checkpoint import best_step
 from .interruption import read_manifest, rows_per_batch, rows_per_step

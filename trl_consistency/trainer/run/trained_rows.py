@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from accelerate.logging import get_logger
 from datasets import Dataset
 
 from ...data.prepare import is_prepared
+from ...log import get_logger
 
 
 logger = get_logger(__name__)
