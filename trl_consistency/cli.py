@@ -4,12 +4,13 @@ import argparse
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
 from . import __version__
-from .errors import did_you_mean, ends_with_message
-from .scripts.quick_answers import answer
+from .errors import did_you_mean, ends_with_message, naming_flags
+from .scripts.quick_answers import answer, named_as_flags
 from .scripts.recipes import recipes_dir
 
 
@@ -57,14 +58,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     launch_args: list[str] = []
     if command in LAUNCHED_COMMANDS:
         launch_args, rest = split_launch_args(rest, parser)
-    with ends_with_message():
+    flags = named_as_flags(command, rest)
+    with naming_flags(flags), ends_with_message():
         answer(command, rest, prog)
     if launch_args:
         launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]
         os.execv(sys.executable, launch)  # replaces this process, so that signals reach it
     # bitsandbytes logs at import which kernels it could not load, which does not help users of this command.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    import_module(module).run(rest, prog=prog)
+    # Of PEFT, which reads this name of transformers while an adapter is added.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+    with naming_flags(flags):
+        import_module(module).run(rest, prog=prog)
 
 
 def split_launch_args(args: list[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:

@@ -1,9 +1,11 @@
 """Errors in the user's data or options. Messages say what is wrong, name the row or key, and say what to do."""
 
+import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 
 from .escaping import printable
@@ -40,13 +42,38 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f" Did you mean `{near[0]}`?" if near else ""
 
 
+_FLAGS: ContextVar[Collection[str]] = ContextVar("flags", default=())
+
+
+@contextmanager
+def naming_flags(options: Collection[str]) -> Iterator[None]:
+    """Messages that end a program here name these options with dashes, as the user types them."""
+    token = _FLAGS.set(options)
+    try:
+        yield
+    finally:
+        _FLAGS.reset(token)
+
+
+def _with_dashes(error: ConsistencyError) -> str:
+    """Returns an error's message with `--seed` for `seed`. Messages about rows name columns, and stay."""
+
+    def as_flag(name: re.Match[str]) -> str:
+        return f"`--{' '.join(filter(None, name.groups()))}`" if name[1] in _FLAGS.get() else name[0]
+
+    first, *rows = str(error).split("\n")
+    if not isinstance(error, InvalidPairsError) and not re.search(r"\b(row|line) \d", first):
+        first = re.sub(r"`(\w+)(?:: ([\w.-]+))?`", as_flag, first)
+    return "\n".join([first, *rows])
+
+
 @contextmanager
 def ends_with_message() -> Iterator[None]:
     """Decorator of a command. A [`ConsistencyError`] or Ctrl-C ends the program with a message, without a traceback."""
     try:
         yield
     except ConsistencyError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {_with_dashes(error)}")
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

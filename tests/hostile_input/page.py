@@ -56,6 +56,7 @@ INTRODUCTION = """\
 What each kind of faulty or hostile input is answered with: one line (below it the rows, if several are faulty) that names the
 row, the key or the option, before any weights are loaded. The commands print it after `error:` and end with a status other
 than 0; in Python it is a `ConsistencyError`, or an `InvalidPairsError` for data. `…` stands for what differs from case to case.
+Options are named here as in Python and in recipes. On a command line without a recipe, messages name them with their dashes.
 
 What is never done:
 

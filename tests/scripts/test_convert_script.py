@@ -138,7 +138,7 @@ def test_warnings_are_in_the_card(tmp_path, capsys):
 def test_options_of_a_model_that_is_not_asked(tmp_path):
     pairs = tmp_path / "targets.jsonl"
     make_pairs(4).to_json(pairs)
-    with pytest.raises(SystemExit, match="`temperature` is given, but nothing is asked of a model"):
+    with pytest.raises(SystemExit, match="`--temperature` is given, but nothing is asked of a model"):
         convert(pairs, tmp_path / "out", "--to", "sft", "--temperature", 1)
 
 

@@ -219,14 +219,16 @@ def test_a_recipe_for_vllm_can_be_linted_with_transformers(options, tmp_path, ca
 
 def test_an_engine_that_nothing_is_asked_of(in_process, options, tmp_path):
     lint = ["lint", "--pairs", str(tmp_path / "pairs.jsonl"), "--model_name_or_path", options[1], "--engine", "vllm"]
-    with pytest.raises(SystemExit, match="`engine` is given, but no dose is measured: set `dose`"):
+    with pytest.raises(SystemExit, match="`--engine` is given, but no dose is measured: set `--dose`"):
         cli(lint)
-    with pytest.raises(SystemExit, match="`load_in_4bit` is not available with `engine` vllm"):
+    with pytest.raises(SystemExit, match="`--load_in_4bit` is not available with `--engine` vllm"):
         cli([*lint, "--dose", "--load_in_4bit", "--use_peft"])
     pairs = ["pairs", "--dataset_name", str(tmp_path / "pairs.jsonl"), "--output_dir", str(tmp_path / "out")]
-    with pytest.raises(SystemExit, match="`engine` is given, but nothing is asked of a model: set `keep_vulnerable`"):
+    with pytest.raises(
+        SystemExit, match="`--engine` is given, but nothing is asked of a model: set `--keep_vulnerable`"
+    ):
         cli([*pairs, "--engine", "vllm"])
-    with pytest.raises(SystemExit, match="`engine` must be 'transformers', 'vllm', or the address"):
+    with pytest.raises(SystemExit, match="`--engine` must be 'transformers', 'vllm', or the address"):
         cli([*pairs, "--keep_vulnerable", "--model_name_or_path", options[1], "--engine", "vlm"])
 
 
@@ -284,5 +286,5 @@ def test_engine_and_use_vllm_agree():
 
 
 def test_flags_disagree(recipe, tmp_path):
-    with pytest.raises(SystemExit, match="`engine` is vllm, and `use_vllm` is false: they disagree"):
+    with pytest.raises(SystemExit, match="`--engine` is vllm, and `--use_vllm` is false: they disagree"):
         targets(recipe, tmp_path, "x", "--engine", "vllm", "--use_vllm", "false")

@@ -305,8 +305,8 @@ def test_adapter_without_its_model(good_pairs, tokenizer, tmp_path, config, mess
         (["--pairs", "{broken}"], "line 1"),
         (["--pairs", "{questions}"], "no column `clean_prompt`"),
         (["--pairs", "{pairs}", "--model_name_or_path", "nowhere"], "tokenizer of nowhere"),
-        (["--pairs", "{pairs}", "--html", "no/such/folder.html"], "`html`"),
-        (["--pairs", "{pairs}", "--chat_template_kwargs", "x"], "`chat_template_kwargs`"),
+        (["--pairs", "{pairs}", "--html", "no/such/folder.html"], "`--html`"),
+        (["--pairs", "{pairs}", "--chat_template_kwargs", "x"], "`--chat_template_kwargs`"),
         ([], "No data"),
     ],
 )
@@ -367,4 +367,4 @@ def test_dose_of_an_adapter(good_pairs, model_dir, tokenizer, tmp_path, capsys):
 def test_dose_of_anchors(tmp_path, model_dir):
     path = tmp_path / "anchors.jsonl"
     path.write_text(json.dumps({"clean_prompt": "Hm?", "perturbed_prompt": "Hm?"}))
-    assert "`dose`" in str(run("--pairs", path, "--model_name_or_path", model_dir, "--dose"))
+    assert "`--dose`" in str(run("--pairs", path, "--model_name_or_path", model_dir, "--dose"))

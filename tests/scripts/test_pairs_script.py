@@ -223,17 +223,17 @@ def test_training_takes_the_folder(questions, tmp_path, recipe):
 FAULTS = {
     "no file": (["--dataset_name", "none.csv"], "There is no file none.csv"),
     "perturbation": (["--perturbations", "typo"], "Unknown perturbation `typo`. Did you mean `typos`"),
-    "column": (["--answer_column", "anser"], "`answer_column`: there is no column `anser`. Did you mean `answer`"),
-    "own file": (["--perturbations_file", "none.py"], "`perturbations_file`: there is no file none.py"),
-    "folder": (["--output_dir", "/dev/null/x"], "`output_dir` `/dev/null/x` cannot be written"),
-    "number": (["--max_sources", "-1"], "`max_sources` must be at least 1, got -1"),
+    "column": (["--answer_column", "anser"], "`--answer_column`: there is no column `anser`. Did you mean `answer`"),
+    "own file": (["--perturbations_file", "none.py"], "`--perturbations_file`: there is no file none.py"),
+    "folder": (["--output_dir", "/dev/null/x"], "`--output_dir` `/dev/null/x` cannot be written"),
+    "number": (["--max_sources", "-1"], "`--max_sources` must be at least 1, got -1"),
     "no wrong answer": (
         ["--perturbations", "typos", "--wrong_answer", "longest"],
-        "`wrong_answer` is given, but no perturbation suggests a wrong answer",
+        "`--wrong_answer` is given, but no perturbation suggests a wrong answer",
     ),
     "no position": (
         ["--perturbations", "typos", "--positions", "end"],
-        "`positions` is given, but no perturbation has positions",
+        "`--positions` is given, but no perturbation has positions",
     ),
 }
 
@@ -302,7 +302,7 @@ def test_failed_push_says_where_the_pairs_are(questions, tmp_path, hub, status, 
     ("name", "message"),
     [
         ("not a name", "`not a name` is not a name on the Hub: write `user/name`"),
-        ("me/pairs", "`push_to_hub`: me/pairs cannot be created: HF_HUB_OFFLINE is set"),
+        ("me/pairs", "`--push_to_hub`: me/pairs cannot be created: HF_HUB_OFFLINE is set"),
     ],
 )
 def test_push_without_the_hub_fails_before_the_work(questions, tmp_path, name, message):
@@ -454,10 +454,10 @@ def test_killed_filter_goes_on(questions, tmp_path, model_dir, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--keep_vulnerable", "true"], "`model_name_or_path`"),
-        (["--model_name_or_path", "x"], "`keep_vulnerable`"),
+        (["--keep_vulnerable", "true"], "`--model_name_or_path`"),
+        (["--model_name_or_path", "x"], "`--keep_vulnerable`"),
         (["--keep_vulnerable", "true", "--model_name_or_path", "nowhere"], "nowhere cannot be loaded"),
-        (["--keep_vulnerable", "true", "--model_name_or_path", "x", "--batch_size", "0"], "`batch_size`"),
+        (["--keep_vulnerable", "true", "--model_name_or_path", "x", "--batch_size", "0"], "`--batch_size`"),
     ],
 )
 def test_options_of_the_filter(questions, tmp_path, options, message):

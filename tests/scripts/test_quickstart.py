@@ -215,7 +215,7 @@ def test_missing_extra(monkeypatch):
 
 
 def test_output_dir_not_writable():
-    with pytest.raises(SystemExit, match="`output_dir` `/dev/null/quickstart` cannot be written"):
+    with pytest.raises(SystemExit, match="`--output_dir` `/dev/null/quickstart` cannot be written"):
         cli(["quickstart", "--output_dir", "/dev/null/quickstart"])
 
 
@@ -230,9 +230,9 @@ def test_questions_file(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli(["quickstart", "--questions_file", str(tmp_path / "others.jsonl"), "--seeds", "3"])
     assert "--seeds is for trainings, and --questions_file trains nothing" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match=r"`questions_file` .*questions\.jsonl exists"):
+    with pytest.raises(SystemExit, match=r"`--questions_file` .*questions\.jsonl exists"):
         cli(["quickstart", "--questions_file", str(tmp_path / "questions.jsonl")])
-    with pytest.raises(SystemExit, match=r"`questions_file` `no/such/folder\.jsonl` cannot be written"):
+    with pytest.raises(SystemExit, match=r"`--questions_file` `no/such/folder\.jsonl` cannot be written"):
         cli(["quickstart", "--questions_file", "no/such/folder.jsonl"])
 
 

@@ -78,7 +78,7 @@ def test_values_that_json_does_not_have(tmp_path, recipe):
 
 
 def test_file_that_cannot_be_written(recipe):
-    with pytest.raises(SystemExit, match=r"`targets_file` `/dev/null/x\.jsonl` cannot be written"):
+    with pytest.raises(SystemExit, match=r"`--targets_file` `/dev/null/x\.jsonl` cannot be written"):
         cli(["targets", "--config", str(recipe), "--output_dir", "/tmp", "--targets_file", "/dev/null/x.jsonl"])
 
 
@@ -91,7 +91,7 @@ def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path, recipe, monk
     file = tmp_path / "targets.jsonl"
     file.write_text("earlier")
     with pytest.raises(
-        SystemExit, match=r"`targets_file` .* \(No space left on device\). What was there before is kept"
+        SystemExit, match=r"`--targets_file` .* \(No space left on device\). What was there before is kept"
     ):
         cli(["targets", "--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--targets_file", str(file)])
     assert file.read_text() == "earlier"

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import MISSING
 from functools import partial
 from types import NoneType, UnionType
@@ -97,6 +98,15 @@ def command_options(command: str) -> dict[str, Option]:
                 hint = option.hint if option.hint == options[name].hint else Any
                 options[name] = options[name]._replace(hint=hint, choices=None)
     return options
+
+
+def named_as_flags(command: str, args: Iterable[str]) -> set[str]:
+    """Returns the options that messages name as flags: those in `args`, and without a recipe all of the command."""
+    typed = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args if arg.startswith("--")}
+    if command in COMMANDS and "config" not in typed:
+        with suppress(*SOURCE_ERRORS):
+            typed |= command_options(command).keys()
+    return typed
 
 
 def source_check(command: str, prog: str) -> OptionCheck:

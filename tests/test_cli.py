@@ -1,0 +1,53 @@
+"""What the console adds to every command: options in messages as they are typed, and less noise of other libraries."""
+
+import warnings
+
+import pytest
+
+from tests.helpers.models import make_pairs
+from trl_consistency.cli import main as cli
+from trl_consistency.errors import ConsistencyError, InvalidPairsError, ends_with_message, naming_flags
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ("--pairs pairs.jsonl", "No model: give `--model_name_or_path`."),
+        ("--pairs pairs.jsonl --model_name_or_path x --samples -3", "`--samples` must be"),
+        ("--config recipe.yaml", "`samples` must be"),
+        ("--config recipe.yaml --samples=-4", "`--samples` must be"),
+    ],
+)
+def test_options_are_named_as_they_are_typed(tmp_path, monkeypatch, args, said):
+    monkeypatch.chdir(tmp_path)
+    make_pairs(2).to_json("pairs.jsonl")
+    (tmp_path / "recipe.yaml").write_text("pairs: pairs.jsonl\nmodel_name_or_path: x\nsamples: -3\n")
+    with pytest.raises(SystemExit) as end:
+        cli(["lint", *args.split()])
+    assert said in end.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConsistencyError("`tools` is given.\n  `tools`: was 1"), "`--tools` is given.\n  `tools`: was 1"),
+        (ConsistencyError("pairs.jsonl, row 3: `tools` is no list."), "pairs.jsonl, row 3: `tools` is no list."),
+        (InvalidPairsError("`tools` is no list."), "`tools` is no list."),
+        (ConsistencyError("`tool` and `tools: x y`"), "`tool` and `tools: x y`"),
+        (ConsistencyError("set `tools: true`"), "set `--tools true`"),
+    ],
+)
+def test_columns_and_keys_keep_their_names(error, said):
+    with pytest.raises(SystemExit) as end, naming_flags({"tools"}), ends_with_message():
+        raise error
+    assert end.value.code == f"error: {said}"
+
+
+def test_a_warning_of_other_libraries_about_each_other_is_not_shown():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(SystemExit):
+            cli(["doctor", "--json"])
+        for name in ("is_gradient_checkpointing", "something_else"):
+            warnings.warn(f"`{name}` is deprecated and will be removed.", FutureWarning, stacklevel=1)
+    assert [str(of.message).split("`")[1] for of in caught if of.category is FutureWarning] == ["something_else"]
