@@ -79,7 +79,7 @@ def test_targets_that_may_have_been_cut_are_told(tokenizer):
     pairs[1]["completion_ids"] = [5, 6, 7]
     (warning,) = convert_pairs(pairs, "sft").warnings
     assert warning.startswith(
-        "1 of 3 `completion_ids` do not end in the token of the others, row 1 first: they may have"
+        "1 of 3 `completion_ids` do not end in the token that most end in, row 1 first: they may"
     )
 
 

@@ -22,8 +22,8 @@ ALL = [case for cases in SECTIONS.values() for case in cases]
 
 
 def without_dashes(message: str) -> str:
-    """Returns the message with options as Python names them. tests/test_cli.py tests their dashes."""
-    return message.replace("`--", "`")
+    """Returns a message of Python and that of the command line alike. tests/test_cli.py tests how they differ."""
+    return re.sub(r"`(\w+): ([\w.-]+)`", r"`\1 \2`", message.replace("`--", "`"))
 
 
 def expected(message: str) -> str:

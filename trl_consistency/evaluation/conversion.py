@@ -181,7 +181,7 @@ def _rejected_warnings(rejected: Sequence[_Reply]) -> list[str]:
     """Returns warnings of rejected answers that end otherwise than a reply does."""
     counts = {
         "are empty, or a thought without an answer": sum(not reply.said.strip() for reply in rejected),
-        "reached `max_completion_length` before their end, which TRL marks as one": sum(of.is_cut for of in rejected),
+        "were cut at `max_completion_length`, and TRL ends them all the same": sum(of.is_cut for of in rejected),
     }
     return [f"{count} of {len(rejected)} rejected answer(s) {what}." for what, count in counts.items() if count]
 
@@ -250,8 +250,9 @@ def _other_ends(of_set: PairSet) -> list[str]:
     if not others:
         return []
     return [
-        f"{len(others)} of {len(last)} `completion_ids` do not end in the token of the others, row {others[0]} first: they may "
-        "have been cut at `max_completion_length`, and TRL marks the cut as their end. Make them longer, or leave them out."
+        f"{len(others)} of {len(last)} `completion_ids` do not end in the token that most end in, row {others[0]} first: they "
+        "may have been cut at `max_completion_length`. TRL ends them all the same. Make these targets anew with a larger "
+        "`max_completion_length`, or remove their rows."
     ]
 
 
