@@ -159,6 +159,15 @@ def test_the_training_pairs_are_evaluated_by_as_many_rollouts(tmp_path):
     assert metrics["eval_loss"] == pytest.approx(expected.item(), abs=2e-6)
 
 
+def test_evaluation_and_training_log_rollouts_under_the_same_names(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=1, eval_dataset=make_pairs(4), eval_strategy="steps", eval_steps=1)
+    replay(trainer).train()
+    names = {name for entry in trainer.state.log_history for name in entry}
+    of_evaluation = {name.removeprefix("eval_") for name in names if name.startswith("eval_completions/")}
+    assert of_evaluation == {name for name in names if name.startswith("completions/")}
+    assert "completions/mean_terminated_length" in of_evaluation
+
+
 def test_evaluation_does_not_change_the_training(tmp_path):
     runs = []
     for options in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": uneven_pairs(3)}):

@@ -470,12 +470,13 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return of_rows.sums.sum() / of_rows.counts.sum().clamp(min=1), None, None
 
     def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
+        lengths = length_metrics(rows)
         means = means_of(rows)
         if "loss" not in means:
             raise ConsistencyError(
                 f"No token of any rollout was compared in the evaluation, so that there is no loss. {NOTHING_COMPARED}"
             )
-        return means | length_metrics(rows)
+        return means | lengths
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
