@@ -807,8 +807,9 @@ def test_answer_preference(options, model_dir, tmp_path, capsys):
     rows = [pair(number, answer="Paris", biased_answer="Lima", aliases=["Lutetia"]) for number in range(3)]
     rows.append(pair(3, answer="Paris", biased_answer=None, aliases=None))
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
+    options[options.index("--adapters") + 1] = str(folder)
     options = [*options, "--free_answers", "logprob", "--answer_prefix", "It is"]
-    run([*options, "--adapters", str(folder), "--save_to_adapters"])
+    run([*options, "--save_to_adapters"])
     out, err = capsys.readouterr()
     assert "1 question(s) of facts have no wrong suggestion, offer letters, or have an answer" in err
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -956,7 +957,8 @@ def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
     elif changed[0] == "--adapters":
         options[options.index("--adapters") + 1] = changed[1]
     elif changed[0] == "--save_to_adapters":
-        options = [*options, "--adapters", "me/remote", *changed]
+        options[options.index("--adapters") + 1] = "me/remote"
+        options = [*options, *changed]
     else:
         options = [*options, *changed]
     with pytest.raises(SystemExit) as end:
@@ -971,9 +973,9 @@ def test_a_model_that_is_named_twice(options, adapters, model_dir, tmp_path, mon
     (tmp_path / "link").symlink_to(adapters[0])
     again = str(tmp_path / "link") if spelling == "link" else spelling.format(adapters[0], name=Path(adapters[0]).name)
     with pytest.raises(SystemExit, match=r"`adapters` names .* twice"):
-        run([*options, "--adapters", adapters[0], again])
+        run([*options[: options.index("--pairs")], again, *options[options.index("--pairs") :]])
     with pytest.raises(SystemExit, match="`adapters` names the base model itself"):
-        run([*options, "--adapters", f"{model_dir}/"])
+        run([f"{model_dir}/" if option == adapters[0] else option for option in options])
 
 
 @pytest.mark.parametrize(
