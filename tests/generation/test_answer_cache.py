@@ -86,6 +86,7 @@ def test_one_cache_answers_for_one_model(model, tmp_path):
     with pytest.raises(ConsistencyError, match=r"The cache of targets in .* is used for another model"):
         generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
     cache = answer_cache(tmp_path, "tiny", other)
+    generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
     with other.disable_adapter(), pytest.raises(ConsistencyError, match="or for other adapters, than before"):
         generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
     generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)

@@ -68,6 +68,7 @@ def test_options(hub, adapter_dir):
     assert set(repo.branches["v2"]) == {*PAGE, "completions/a.parquet"}
 
 
+@pytest.mark.filterwarnings("ignore:The Hub has no")
 def test_a_public_page_is_not_taken_for_a_private_one(hub, adapter_dir):
     cli(["push", str(adapter_dir), "me/bct"])
     before = hub.files("me/bct")
@@ -76,6 +77,7 @@ def test_a_public_page_is_not_taken_for_a_private_one(hub, adapter_dir):
     assert hub.files("me/bct") == before
 
 
+@pytest.mark.filterwarnings("ignore:The Hub has no", "ignore:It seems that you are about to commit a data file")
 def test_patterns_given_one_by_one(hub, adapter_dir):
     (adapter_dir / "notes.txt").write_text("Notes.")
     cli(["push", str(adapter_dir), "me/bct", "--include", "notes.txt", "--include", "completions/*"])

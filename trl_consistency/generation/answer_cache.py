@@ -53,8 +53,8 @@ class TargetCache:
 
     def check_model(self, model: Any) -> None:
         """
-        Notes the model, with its adapters as they are switched now, whose answers are kept. Raises [`ConsistencyError`] for
-        another one than before: it would get the answers of the first.
+        Notes the model that is asked first, with its adapters as they are switched then. Raises [`ConsistencyError`] for
+        another one: it would get the answers of the first.
         """
         layers = (of for of in model.modules() if isinstance(of, BaseTunerLayer))
         adapters = next(((tuple(of.active_adapters), of.disable_adapters) for of in layers), None)

@@ -94,9 +94,7 @@ def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None
         identity["base"] = "as loaded"
     if counts_padding(model):
         identity["padding"] = "none"  # with which earlier answers were wrong
-    cache = AnswerCache(Path(folder) / identity_digest(identity), identity)
-    cache.check_model(model)
-    return cache
+    return AnswerCache(Path(folder) / identity_digest(identity), identity)
 
 
 def files_identity(folder: str | Path) -> dict[str, str]:

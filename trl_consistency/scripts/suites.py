@@ -100,7 +100,6 @@ def make_results(
     return {
         "models": {name: {"path": shown_name(paths[name]), **of_model} for name, of_model in found.items()},
         "settings": {
-            "suites": args.suites,
             "model_revision": args.model_revision,
             "chat_template_kwargs": as_template_kwargs(args.chat_template_kwargs),
             "judge": shown_judge(args.judge),

@@ -732,9 +732,10 @@ def test_command(tmp_path, model_dir, adapter_dir, monkeypatch, capsys):
     (tmp_path / "local.yaml").write_text(MULTIPLE_CHOICE.format(name="mc", file=data))
     monkeypatch.chdir(tmp_path)
     words = ["--model_name_or_path", str(model_dir), "--adapters", adapter_dir, "--output_dir", "out", "--json"]
-    cli(["suites", "--suites", "lm_eval:local.yaml", *words])
+    cli(["suites", "--suites", "lm_eval:local.yaml", *words, "--chat_template_kwargs", '{"no_think": true}'])
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(Path("out/suites.json").read_text())
+    assert printed["settings"]["chat_template_kwargs"] == {"no_think": True}
     [found] = printed["models"]["base"]["suites"]
     assert {key: found[key] for key in ("suite", "task", "metric", "version", "total")} == {
         "suite": "local",
