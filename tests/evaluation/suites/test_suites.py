@@ -32,6 +32,7 @@ from trl_consistency.evaluation.suites import runs as suite_runs
 from trl_consistency.evaluation.suites.registry import find_suites, wrap_held_out
 from trl_consistency.evaluation.suites.scores import suite_interval
 from trl_consistency.perturbations import PERTURBATIONS
+from trl_consistency.scripts.suites import SuitesArguments, make_results
 
 
 needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm_eval (`pip install .[suites]`)")
@@ -725,6 +726,13 @@ def test_are_you_sure_itself_on_local_questions(tmp_path, monkeypatch):
     assert scores["original_answer"].version == suite.version
 
 
+def test_results_say_how_they_were_measured():
+    options = {"model_revision": "v2", "chat_template_kwargs": '{"no_think": true}'}
+    args = SuitesArguments(model_name_or_path="m", suites=["gsm8k"], output_dir="out", **options)
+    settings = make_results(args, {}, {})["settings"]
+    assert (settings["model_revision"], settings["chat_template_kwargs"]) == ("v2", {"no_think": True})
+
+
 @needs_inspect
 @needs_lm_eval
 def test_command(tmp_path, model_dir, adapter_dir, monkeypatch, capsys):
@@ -732,10 +740,9 @@ def test_command(tmp_path, model_dir, adapter_dir, monkeypatch, capsys):
     (tmp_path / "local.yaml").write_text(MULTIPLE_CHOICE.format(name="mc", file=data))
     monkeypatch.chdir(tmp_path)
     words = ["--model_name_or_path", str(model_dir), "--adapters", adapter_dir, "--output_dir", "out", "--json"]
-    cli(["suites", "--suites", "lm_eval:local.yaml", *words, "--chat_template_kwargs", '{"no_think": true}'])
+    cli(["suites", "--suites", "lm_eval:local.yaml", *words])
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads(Path("out/suites.json").read_text())
-    assert printed["settings"]["chat_template_kwargs"] == {"no_think": True}
     [found] = printed["models"]["base"]["suites"]
     assert {key: found[key] for key in ("suite", "task", "metric", "version", "total")} == {
         "suite": "local",
