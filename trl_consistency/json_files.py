@@ -1,9 +1,29 @@
-"""Finds the fault in a file that should hold a JSON object, for library errors that do not name it."""
+"""JSON in files: values that it cannot hold, and faults in files that should hold an object."""
 
 import json
+import math
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
-from .errors import one_line
+from .errors import ConsistencyError, one_line
+
+
+def as_json(value: Any) -> Any:
+    """
+    Returns a value of a row as JSON can hold it: times as text, and null for numbers that are not finite. Raises
+    [`ConsistencyError`] for bytes.
+    """
+    if isinstance(value, dict):
+        return {key: as_json(of_key) for key, of_key in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(as_json, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, bytes):
+        raise ConsistencyError("A column holds bytes, which JSON cannot hold: leave it out, or write it as text.")
+    return str(value) if isinstance(value, date | time | timedelta | Decimal) else value
 
 
 def fault_in(*files: Path) -> str | None:

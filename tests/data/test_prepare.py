@@ -53,7 +53,7 @@ def test_rows_that_an_earlier_version_rendered_are_rendered_anew(tokenizer, tmp_
     monkeypatch.setattr(prepare, "render_prompt", lambda *args: [7, *render_prompt(*args)])
     monkeypatch.setattr(prepare, "shared_content_span", lambda *args: (0, 0, 1))
     assert render() == now, "kept"
-    monkeypatch.setattr(prepare, "made_by", lambda: "another version")
+    monkeypatch.setattr(prepare, "code_digest", lambda libraries: "another version")
     assert render()["clean_ids"] == [7, *now["clean_ids"]]
     assert render()["content_span"] == [0, 0, 1] != now["content_span"]
 

@@ -5,11 +5,13 @@ import time
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig
 
 from tests.helpers.models import make_model
 from trl_consistency import ConsistencyError, files
 from trl_consistency.generation.answer_cache import AnswerCache, TargetCache, fingerprint
+from trl_consistency.generation.model_identity import answer_cache
 from trl_consistency.generation.targets import generate_targets
 
 
@@ -73,6 +75,21 @@ def test_cache_of_another_model(tmp_path):
         ConsistencyError, match=r"another model's \(name 'tiny', now 'other'; .*\)|\(name 'tiny', now 'other'\)"
     ):
         TargetCache(tmp_path, {**MODEL, "name": "other"})
+
+
+def test_one_cache_answers_for_one_model(model, tmp_path):
+    """The second model, or another adapter of the first, got the answers of what was asked before."""
+    cache = TargetCache(tmp_path, MODEL)
+    generate_targets(model, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
+    generate_targets(model, PROMPTS[2:4], CONFIG, 2, 0, progress=False, cache=cache)
+    other = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"])).eval()
+    with pytest.raises(ConsistencyError, match=r"The cache of targets in .* is used for another model"):
+        generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
+    cache = answer_cache(tmp_path, "tiny", other)
+    generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
+    with other.disable_adapter(), pytest.raises(ConsistencyError, match="or for other adapters, than before"):
+        generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
+    generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "row missing", "value changed", "not a target file"])

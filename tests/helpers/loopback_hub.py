@@ -203,7 +203,15 @@ class _Handler(BaseHTTPRequestHandler):
     def info(self, body: bytes, kind: str, repo_id: str, branch: str | None = None) -> None:
         if repo := self.repo(kind, repo_id):
             names = sorted(repo.branches.get(branch or "main", repo.branches["main"]))
-            self.send(200, {"id": repo_id, "sha": _sha(repo), "siblings": [{"rfilename": name} for name in names]})
+            self.send(
+                200,
+                {
+                    "id": repo_id,
+                    "private": repo.private,
+                    "sha": _sha(repo),
+                    "siblings": [{"rfilename": name} for name in names],
+                },
+            )
 
     def tree(self, body: bytes, kind: str, repo_id: str, branch: str) -> None:
         if repo := self.repo(kind, repo_id):
@@ -216,8 +224,8 @@ class _Handler(BaseHTTPRequestHandler):
                 ],
             )
 
-    def resolve(self, body: bytes, repo_id: str, branch: str, name: str) -> None:
-        if repo := self.repo("models", repo_id):
+    def resolve(self, body: bytes, kind: str | None, repo_id: str, branch: str, name: str) -> None:
+        if repo := self.repo(kind or "models", repo_id):
             files = repo.branches.get(branch, repo.branches["main"])
             if name not in files:
                 return self.send(404, {}, {"X-Error-Code": "EntryNotFound"})
@@ -252,5 +260,5 @@ _ROUTES = [
     (rf"GET {_REPO}/tree/([^/]+)", _Handler.tree),
     (rf"GET {_REPO}", _Handler.info),
     (rf"GET {_REPO}/revision/(.+)", _Handler.info),
-    (r"(?:GET|HEAD) /([^/]+/[^/]+)/resolve/([^/]+)/(.+)", _Handler.resolve),
+    (r"(?:GET|HEAD) /(?:(datasets)/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", _Handler.resolve),
 ]

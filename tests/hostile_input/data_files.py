@@ -1,5 +1,6 @@
 """Hostile input: data files."""
 
+import gzip
 import json
 
 from tests.helpers.models import make_pairs
@@ -99,6 +100,16 @@ CASES: list[Case] = [
         "…pairs.csv, line 3: not as many fields (3) as the header has (2). Put text that holds a comma in double quotes, …",
         lambda room: room.train(
             dataset_name=str(room.file("pairs.csv", "clean_prompt,perturbed_prompt\na,b\na,b,c\n"))
+        ),
+    ),
+    Case(
+        "ragged compressed CSV",
+        "A compressed CSV file with a field too many in all rows",
+        "…pairs.csv.gz, line 2: not as many fields (3) as the header has (2). Put text that holds a comma in double quotes, …",
+        lambda room: room.train(
+            dataset_name=str(
+                room.file("data/pairs.csv.gz", gzip.compress(b"clean_prompt,perturbed_prompt\na,b,c\n")).parent
+            )
         ),
     ),
     Case(

@@ -443,4 +443,79 @@ CASES: list[Case] = [
         "choose another place, and start again.",
         lambda room: (disk_fills(room), room.pairs()),
     ),
+    Case(
+        "lint over the pairs",
+        "`lint`: the pairs as the page",
+        "`html` …pairs.jsonl is a file that would be overwritten, and its name does not end in .html. Name another one.",
+        lambda room: (room.file("pairs.jsonl", [CHAT]), room.lint("--html", str(room.path / "pairs.jsonl"))),
+    ),
+    Case(
+        "targets over the pairs",
+        "`targets`: the pairs as the file to write",
+        "`targets_file` …pairs.jsonl is of the data …pairs.jsonl that it is made from: its rows would be replaced, or doubled. "
+        "Name a file elsewhere.",
+        lambda room: room.train("", "--targets_file", str(room.path / "pairs.jsonl"), command="targets"),
+    ),
+    Case(
+        "targets into the data",
+        "`targets`: a file in the folder of the pairs",
+        "`targets_file` …data/targets.jsonl is of the data …data that it is made from: its rows would be replaced, or doubled. "
+        "Name a file elsewhere.",
+        lambda room: room.train(
+            f"datasets:\n  - path: {room.file('data/train.jsonl', [CHAT]).parent}\n",
+            "--targets_file",
+            str(room.path / "data" / "targets.jsonl"),
+            command="targets",
+            dataset_name="",
+        ),
+    ),
+    Case(
+        "evaluate over files",
+        "`evaluate`: a folder with a file of one's own that has the name of one of its files",
+        "`output_dir` …out has a capability.jsonl that `trl-consistency evaluate` did not write, and would replace. Choose "
+        "another folder.",
+        lambda room: (room.file("out/capability.jsonl", [{"text": "x"}]), room.evaluate([CHAT])),
+    ),
+    Case(
+        "evaluate over the pairs",
+        "`evaluate`: pairs that have the name of one of its files",
+        "`output_dir` …out has the pairs …out/answers.jsonl, which would be replaced. Choose another folder.",
+        lambda room: room.evaluate([], "--pairs", str(room.file("out/answers.jsonl", [CHAT]))),
+    ),
+    Case(
+        "evaluate into capability data",
+        "`evaluate`: the folder of `capability_data` as `output_dir`",
+        "`output_dir` …out is in the folder of `capability_data`, whose files it would replace or add to. Choose another "
+        "folder.",
+        lambda room: (
+            room.file("out/texts.jsonl", [{"text": "x"}]),
+            room.evaluate([CHAT], "--capability_data", str(room.path / "out")),
+        ),
+    ),
+    Case(
+        "list twice",
+        "A list given twice on the command line, of which the second would replace the first",
+        "`--adapters` is given twice, and the second list would replace the first: give all values at once.",
+        lambda room: room.evaluate([CHAT], "--adapters", "a", "--adapters=b"),
+    ),
+    Case(
+        "estimate beyond the context",
+        "`estimate`: rows longer than the model's context",
+        "`max_length` is 1000, more than the model's context of 512 tokens, which training refuses. Lower it.",
+        lambda room: cli(["estimate", str(room.model_dir), "--max_length", "1000"]),
+    ),
+    Case(
+        "pairs of bytes",
+        "`pairs`: a column of bytes to keep",
+        "A column holds bytes, which JSON cannot hold: leave it out, or write it as text.",
+        lambda room: (
+            Dataset.from_list([{"question": "What is it?", "picture": b"x"}]).to_parquet(room.path / "q.parquet"),
+            cli(
+                [
+                    *("pairs", "--dataset_name", str(room.path / "q.parquet"), "--output_dir", str(room.path / "out")),
+                    *("--perturbations", "typos", "--test_share", "0", "--keep_columns", "picture"),
+                ]
+            ),
+        ),
+    ),
 ]

@@ -99,7 +99,8 @@ class Room:
 
     def evaluate(self, rows: list, *flags: str) -> None:
         """The command that measures, which would run but for what the case changes."""
-        options = ["--pairs", str(self.file("pairs.jsonl", rows)), "--output_dir", str(self.path / "out")]
+        pairs = ["--pairs", str(self.file("pairs.jsonl", rows))]
+        options = ["--output_dir", str(self.path / "out"), *([] if "--pairs" in flags else pairs)]
         cli(["evaluate", "--model_name_or_path", str(self.model_dir), *options, *flags])
 
     def pairs(self, rows: list | None = None, *flags: str) -> None:

@@ -68,6 +68,22 @@ def test_options(hub, adapter_dir):
     assert set(repo.branches["v2"]) == {*PAGE, "completions/a.parquet"}
 
 
+@pytest.mark.filterwarnings("ignore:The Hub has no")
+def test_a_public_page_is_not_taken_for_a_private_one(hub, adapter_dir):
+    cli(["push", str(adapter_dir), "me/bct"])
+    before = hub.files("me/bct")
+    with pytest.raises(SystemExit, match="me/bct is public already, and only a new repository is made private"):
+        cli(["push", str(adapter_dir), "me/bct", "--private"])
+    assert hub.files("me/bct") == before
+
+
+@pytest.mark.filterwarnings("ignore:The Hub has no", "ignore:It seems that you are about to commit a data file")
+def test_patterns_given_one_by_one(hub, adapter_dir):
+    (adapter_dir / "notes.txt").write_text("Notes.")
+    cli(["push", str(adapter_dir), "me/bct", "--include", "notes.txt", "--include", "completions/*"])
+    assert {"notes.txt", "completions/a.parquet"} < set(hub.files("me/bct"))
+
+
 def test_dry_run_sends_and_writes_nothing(hub, adapter_dir, capsys):
     before = of_page(adapter_dir)
     cli(["push", str(adapter_dir), "me/bct", "--dry_run"])

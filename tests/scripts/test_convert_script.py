@@ -1,6 +1,7 @@
 """`trl-consistency convert`: the folder, its card, and what a second or a killed run leaves."""
 
 import json
+from datetime import date
 
 import pytest
 from datasets import Dataset, load_dataset
@@ -9,6 +10,7 @@ from tests.helpers.models import make_pairs
 from trl_consistency.cli import main as cli
 from trl_consistency.evaluation import conversion
 from trl_consistency.evaluation.answers import generate as answering
+from trl_consistency.perturbations.reading import read_rows
 
 
 TRAIN = "data/train-00000-of-00001.jsonl"
@@ -113,6 +115,17 @@ def test_targets_become_sft_data_without_a_model(tmp_path, answers):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "- `to: sft`" in card
     assert "temperature" not in card
+
+
+def test_columns_of_the_users_own_are_kept(pairs_file, tmp_path, model_dir, answers):
+    """Also those with names that rendering gives its own columns, and values that JSON does not have."""
+    own = {"length": "long", "unknown": "x", "render_fault": "none"}
+    rows = [row | own | {"day": date(2024, 1, 2), "share": float("nan")} for row in rows_of(pairs_file)]
+    Dataset.from_list(rows).to_parquet(tmp_path / "pairs.parquet")
+    convert(tmp_path / "pairs.parquet", tmp_path / "out", "--model_name_or_path", model_dir)
+    for row in read_rows(str(tmp_path / "out" / "data" / "train-00000-of-00001.jsonl")):
+        assert own.items() < row.items()
+        assert (row["day"], row["share"]) == ("2024-01-02", None)
 
 
 def test_warnings_are_in_the_card(tmp_path, capsys):

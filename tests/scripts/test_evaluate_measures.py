@@ -242,8 +242,9 @@ def test_answer_preference(options, model_dir, tmp_path, capsys):
     rows = [pair(number, answer="Paris", biased_answer="Lima", aliases=["Lutetia"]) for number in range(3)]
     rows.append(pair(3, answer="Paris", biased_answer=None, aliases=None))
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
+    options[options.index("--adapters") + 1] = str(folder)
     options = [*options, "--free_answers", "logprob", "--answer_prefix", "It is"]
-    run([*options, "--adapters", str(folder), "--save_to_adapters"])
+    run([*options, "--save_to_adapters"])
     out, err = capsys.readouterr()
     assert "1 question(s) of facts have no wrong suggestion, offer letters, or have an answer" in err
     results = json.loads((tmp_path / "out" / "results.json").read_text())

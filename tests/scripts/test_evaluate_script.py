@@ -299,7 +299,8 @@ def test_faulty_options(options, changed, message, monkeypatch, tmp_path):
     elif changed[0] == "--adapters":
         options[options.index("--adapters") + 1] = changed[1]
     elif changed[0] == "--save_to_adapters":
-        options = [*options, "--adapters", "me/remote", *changed]
+        options[options.index("--adapters") + 1] = "me/remote"
+        options = [*options, *changed]
     else:
         options = [*options, *changed]
     with pytest.raises(SystemExit) as end:
@@ -314,9 +315,9 @@ def test_a_model_that_is_named_twice(options, adapters, model_dir, tmp_path, mon
     (tmp_path / "link").symlink_to(adapters[0])
     again = str(tmp_path / "link") if spelling == "link" else spelling.format(adapters[0], name=Path(adapters[0]).name)
     with pytest.raises(SystemExit, match=r"`adapters` names .* twice"):
-        run([*options, "--adapters", adapters[0], again])
+        run([*options[: options.index("--pairs")], again, *options[options.index("--pairs") :]])
     with pytest.raises(SystemExit, match="`adapters` names the base model itself"):
-        run([*options, "--adapters", f"{model_dir}/"])
+        run([f"{model_dir}/" if option == adapters[0] else option for option in options])
 
 
 @pytest.mark.parametrize(

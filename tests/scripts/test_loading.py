@@ -1,8 +1,11 @@
 """What `datasets` keeps of a local file is not used for another content."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
+import re
 from datetime import datetime
 
 import pytest
@@ -11,6 +14,7 @@ from trl import DatasetMixtureConfig
 from trl.scripts.utils import DatasetConfig
 
 from trl_consistency import ConsistencyError
+from trl_consistency.data import local_data
 from trl_consistency.data.local_data import load_as_written
 from trl_consistency.data.pairs import parse_json_column
 from trl_consistency.data.rendering import without_none
@@ -182,6 +186,27 @@ def test_nan_is_refused_in_a_list_and_beside_a_column_of_two_types(tmp_path, nam
         load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path / name)), DatasetMixtureConfig())
 
 
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
+def test_variables_of_the_template_are_as_written(tmp_path, name):
+    """Arrow writes 1 as 1.0 beside another row's 1.5, and inner keys in the first row's order."""
+    variables = [{"budget": 1, "of": {"a": 1, "b": 2}}, {"budget": 1.5, "of": {"b": 1, "a": 2}}]
+    rows = [row | {"chat_template_kwargs": of} for row, of in zip(rows_of("a"), variables, strict=True)]
+    (tmp_path / name).write_text(json.dumps(rows) if name == "train.json" else "\n".join(map(json.dumps, rows)))
+    pairs = load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path / name)), DatasetMixtureConfig())["train"]
+    assert json.dumps(pairs["chat_template_kwargs"][:]) == json.dumps(variables)
+
+
+def test_rows_that_an_earlier_version_read_are_not_taken(tmp_path, monkeypatch):
+    script_args = ConsistencyScriptArguments(dataset_name=str(tmp_path / "train.jsonl"))
+    (tmp_path / "train.jsonl").write_text(json.dumps(TIMES))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(local_data, "_with_texts", lambda kind: kind)
+        earlier.setattr(local_data, "code_digest", lambda libraries: "earlier")
+        (row,) = load_pairs(script_args, DatasetMixtureConfig())["train"]
+        assert row["biased_answer"] == datetime(1969, 7, 20)
+    assert load_pairs(script_args, DatasetMixtureConfig())["train"].to_list() == [TIMES]
+
+
 def test_times_that_another_program_cached_are_not_taken(tmp_path):
     (tmp_path / "train.jsonl").write_text(json.dumps(TIMES))
     data = {"data_files": str(tmp_path / "train.jsonl"), "split": "train"}
@@ -215,6 +240,19 @@ def test_a_csv_row_of_another_length_is_refused_wherever_it_is(tmp_path, readme,
             ConsistencyError, match=r"train\.csv, line 2: not as many fields \(3\) as the header has \(2\)"
         ):
             load_pairs(*options)
+
+
+@pytest.mark.parametrize("name", ["train.CSV", "train.csv.gz", "train.csv.bz2", "train.csv.xz"])
+@pytest.mark.parametrize("fault", ["a,b,c", "a", "a,b\n\nc"])
+def test_a_csv_row_of_another_length_is_refused_however_the_file_is_called(tmp_path, name, fault):
+    content = f"clean_prompt,perturbed_prompt\n{fault}\n".encode()
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}.get(os.path.splitext(name)[1], bytes)
+    (tmp_path / name).write_bytes(pack(content))
+    said = rf"{re.escape(name)}, line \d: not as many fields"
+    with pytest.raises(ConsistencyError, match=said):
+        load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path)), DatasetMixtureConfig())
+    with pytest.raises(ConsistencyError, match=said):
+        list(read_rows(str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["train.csv", "."])

@@ -3,20 +3,25 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from datetime import date
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 from huggingface_hub import DatasetCard
 
+from tests.helpers.loopback_hub import Repo
 from tests.helpers.models import make_config, make_model, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.data.pairs import check_pairs
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.generation import targets
+from trl_consistency.perturbations.reading import read_rows
 from trl_consistency.scripts.consistency import run
 
 
@@ -264,6 +269,35 @@ def test_push(questions, tmp_path, hub):
     pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs", "--file_type", "parquet")
     assert TRAIN not in hub.files("me/pairs", "datasets")
     assert TRAIN.replace("jsonl", "parquet") in hub.files("me/pairs", "datasets")
+
+
+@pytest.mark.parametrize("name", ["README.md", TRAIN])
+def test_a_data_set_of_somebody_else_is_not_replaced(questions, tmp_path, hub, name):
+    files = {name: b"mine", "notes.txt": b"made with `trl-consistency pairs`"}
+    hub.repos["datasets/me/pairs"] = Repo(False, {"main": dict(files)})
+    with pytest.raises(
+        SystemExit, match=rf"`push_to_hub`: me/pairs has a {name} that `trl-consistency pairs` did not"
+    ):
+        pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs")
+    assert hub.files("me/pairs", "datasets") == files
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_public_data_set_is_not_taken_for_a_private_one(questions, tmp_path, hub):
+    hub.repos["datasets/me/pairs"] = Repo(False)
+    with pytest.raises(SystemExit, match="me/pairs is public already, and only a new repository is made private"):
+        pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs", "--hub_private", "true")
+    assert not hub.files("me/pairs", "datasets")
+
+
+def test_values_that_json_does_not_have(tmp_path):
+    """A column of a Parquet file: the command ended with a traceback, or wrote `NaN`, which nothing could read again."""
+    columns = {"day": [date(2024, 1, 2)], "price": [Decimal("1.50")], "share": [float("nan")]}
+    pq.write_table(pa.table({"question": ["What is it?"], **columns}), tmp_path / "questions.parquet")
+    options = ("--perturbations", "typos", "--test_share", "0", "--keep_columns", *columns)
+    pairs(tmp_path / "questions.parquet", tmp_path / "out", *options)
+    (row,) = read_rows(str(tmp_path / "out" / TRAIN))
+    assert [row[column] for column in columns] == ["2024-01-02", "1.50", None]
 
 
 @pytest.mark.parametrize("file_type", ["jsonl", "parquet"])

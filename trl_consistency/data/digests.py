@@ -6,6 +6,8 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,15 @@ def file_digest(path: str | Path) -> str:
             with suppress(ConsistencyError):  # otherwise the file is read again next time
                 write_text(memory, json.dumps(known | {str(path): [*state, digest]}))
     return digest
+
+
+@cache
+def code_digest(libraries: tuple[str, ...]) -> str:
+    """Returns a digest of the code that reads and renders rows: this folder's, and the versions of `libraries`."""
+    digest = hashlib.blake2b(repr([(name, version(name)) for name in libraries]).encode(), digest_size=10)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _read(path: Path) -> str:

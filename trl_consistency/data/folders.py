@@ -7,11 +7,12 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
+from fsspec.implementations.local import LocalFileSystem
 
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
 
 
 FILE_TYPES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -184,12 +185,12 @@ def check_csv(file: str) -> None:
     """
     Raises [`ConsistencyError`] if two columns of a CSV file have the same name, of which pandas would rename one, or a row
     has not as many fields as the header. pandas would leave out the first field of every row, or fill in missing ones.
-    Does nothing if the name of the file does not end in `.csv`.
+    Does nothing if the name of the file, which may be compressed, does not end in `.csv`.
     """
-    if not file.endswith(".csv"):
+    if data_type(Path(file)) != "csv":
         return
     csv.field_size_limit(sys.maxsize)
-    with open(file, newline="", encoding="utf-8-sig", errors="replace") as content:
+    with _open_text(file) as content:
         reader = csv.reader(content)
         try:
             columns = next(reader, [])
@@ -201,8 +202,19 @@ def check_csv(file: str) -> None:
                         f"{file}, line {reader.line_num}: not as many fields ({len(row)}) as the header has ({len(columns)}). "
                         "Put text that holds a comma in double quotes, close every quote, and leave no field out."
                     )
-        except csv.Error:
+        except (csv.Error, EOFError, OSError):
             return  # pandas reports the fault
+
+
+def _open_text(file: str) -> IO[str]:
+    """Opens a file of text, which may be compressed."""
+    options: dict[str, Any] = {"newline": "", "encoding": "utf-8-sig", "errors": "replace"}
+    if Path(file).suffix not in _COMPRESSIONS:
+        return open(file, **options)
+    try:
+        return LocalFileSystem().open(os.path.abspath(file), "rt", compression="infer", **options)
+    except ValueError as error:  # a library for it is missing
+        raise ConsistencyError(f"{file} cannot be read: {one_line(error)} Decompress it.") from None
 
 
 def check_json(path: str) -> None:

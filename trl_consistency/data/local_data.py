@@ -21,7 +21,7 @@ from datasets.packaged_modules.json.json import Json
 from datasets.utils.file_utils import xpandas_read_csv
 
 from ..errors import ConsistencyError, one_line
-from .digests import file_digest
+from .digests import code_digest, file_digest
 from .folders import check_csv, data_type
 
 
@@ -29,8 +29,12 @@ _load_dataset = datasets.load_dataset
 _mixed_paths = json_builder.find_mixed_struct_types_field_paths
 _ujson_loads = datasets.utils.json.ujson_loads
 
+# Libraries that read files
+READERS = ("datasets", "pyarrow", "pandas")
+
 # Columns that chat templates are given
-RENDERED = ("clean_prompt", "perturbed_prompt", "prompt", "completion", "chosen", "rejected", "chat_template_kwargs")
+VARIABLES = "chat_template_kwargs"
+RENDERED = ("clean_prompt", "perturbed_prompt", "prompt", "completion", "chosen", "rejected", VARIABLES)
 
 
 def load_as_written(path: str, split: str | None = None, streaming: bool = False, **options: Any) -> Any:
@@ -42,7 +46,7 @@ def load_as_written(path: str, split: str | None = None, streaming: bool = False
 
     Chat templates print `tools` and the arguments of tool calls with their keys in order. Arrow would give all rows the
     first row's order: `tools` of a JSON file become JSON strings, and messages of conversations with tool calls are kept
-    as JSON each.
+    as JSON each. So are `chat_template_kwargs`, of which Arrow would write 1 as 1.0 beside another row's 0.5.
     """
     builder = datasets.load_dataset_builder(path, **options)
     if isinstance(builder, Json):
@@ -111,7 +115,10 @@ def _other_readers(tools_as_text: bool) -> Iterator[None]:
 
 
 def _json_paths(examples: list[Any], but_tools: bool) -> list[list[Any]]:
-    """Returns the paths of values that are kept as JSON: those with several types, and messages beside tool calls."""
+    """
+    Returns the paths of values that are kept as JSON: those with several types, messages beside tool calls, and the
+    variables of chat templates.
+    """
     rows = [row for row in examples if isinstance(row, dict)]
     with_calls = {
         column
@@ -121,7 +128,9 @@ def _json_paths(examples: list[Any], but_tools: bool) -> list[list[Any]]:
     }
     # In other rows, the column may hold something else than messages.
     is_whole = {column: any(not isinstance(row.get(column), list | None) for row in rows) for column in with_calls}
-    mixed = [path for path in _mixed_paths(examples) if path[0] not in {*with_calls, "tools" if but_tools else None}]
+    if any(isinstance(row.get(VARIABLES), dict) for row in rows):
+        is_whole[VARIABLES] = True
+    mixed = [path for path in _mixed_paths(examples) if path[0] not in {*is_whole, "tools" if but_tools else None}]
     return mixed + [[column] if whole else [column, 0] for column, whole in is_whole.items()]
 
 
@@ -239,10 +248,11 @@ def patterns_of(files: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
 def cached_by_content(*sources: tuple[str, Any, Any]) -> Iterator[None]:
     """
     Within it, `datasets.load_dataset` caches local files by their content. By default it uses names and modification
-    times, and would return the old rows of a file that was replaced with both unchanged. Each source is the `path`,
-    `data_dir` and `data_files` of a data set to load.
+    times, and would return the old rows of a file that was replaced with both unchanged. Rows that an earlier version of
+    the code below or of a library has read are not taken either. Each source is the `path`, `data_dir` and `data_files` of
+    a data set to load.
     """
-    digest = hashlib.blake2b(digest_size=10)
+    digest = hashlib.blake2b(code_digest(READERS).encode(), digest_size=10)
     files = sorted({file for source in sources for file in _local_files(*source)})
     for file in files:
         try:

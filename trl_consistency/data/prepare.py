@@ -1,10 +1,7 @@
 """Renders a data set of pairs to token ids, and reports or leaves out rows that do not fit."""
 
-import hashlib
 from collections.abc import Callable, Mapping
-from functools import cache, partial
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +22,7 @@ from .alignment import (
 )
 from .completion_faults import completion_fault
 from .control_tokens import check_texts
+from .digests import code_digest
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
 from .rendering import (
     ProcessingClass,
@@ -117,7 +115,9 @@ def prepare_pairs(
         check = row_checker(next(iter(dataset)), has_completion="completion" in columns)
         checked = partial(_render_streamed, render=render, check=check, name=name, unknowns=[])
         return dataset.map(partial(checked, max_length=max_length, context=context), with_indices=True)
-    dataset = dataset.map(partial(_made, made_by(), render), num_proc=num_proc, desc=f"Rendering {name} pairs")
+    dataset = dataset.map(
+        partial(_made, code_digest(RENDERERS), render), num_proc=num_proc, desc=f"Rendering {name} pairs"
+    )
     report_faults([(index, fault) for index, fault in enumerate(dataset["render_fault"]) if fault], name, len(dataset))
     unknown = _array(dataset, "unknown")
     if unknown.any():
@@ -127,15 +127,6 @@ def prepare_pairs(
     if context is not None:
         dataset = _fit_context(dataset, name, context, overlong, always_generates)
     return dataset if max_length is None else _fit(dataset, name, max_length, overlong)
-
-
-@cache
-def made_by() -> str:
-    """Returns a digest of the code that renders rows: this folder's, and the versions of the libraries it calls."""
-    digest = hashlib.blake2b(repr([(name, version(name)) for name in RENDERERS]).encode(), digest_size=10)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _made(by: str, make: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
@@ -344,7 +335,9 @@ def align_pairs(
             )
         check = partial(_align_streamed, align=align, kinds=kinds, name=name)
         return dataset.map(check, with_indices=True).remove_columns(helpers), {}
-    dataset = dataset.map(partial(_made, made_by(), align), num_proc=num_proc, desc=f"Aligning {name} pairs")
+    dataset = dataset.map(
+        partial(_made, code_digest(RENDERERS), align), num_proc=num_proc, desc=f"Aligning {name} pairs"
+    )
     lengths, header_lengths = _array(dataset, "clean_ids", pc.list_value_length), _array(dataset, "header_length")
     reports = {
         kind: report_alignment(_array(dataset, kind, pc.list_flatten).reshape(-1, 3), lengths, header_lengths)

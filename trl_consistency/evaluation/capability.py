@@ -203,6 +203,8 @@ def measure_capability(
     if PartialState().num_processes > 1:
         raise ConsistencyError("Capability is measured in one process: start it without `accelerate launch`.")
     data.check_lengths(tokenizer, context_of(model.config), chat_template_kwargs)
+    if cache is not None:
+        cache.check_model(model)
     found = {}
     for name, of_set in data.sets.items():
         if of_set.kind == "questions":

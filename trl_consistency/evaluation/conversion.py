@@ -25,7 +25,7 @@ from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .answers.replies import after_thinking, warning_of_markers
 from .grading.grade import OTHER, Grade, grade_answers
-from .run import SIDES, PairSet, Rows
+from .run import SIDES, UNKNOWN, PairSet, Rows
 
 
 Format: TypeAlias = Literal["preference", "sft"]
@@ -46,7 +46,7 @@ _OF_TRL = (
     *("assistant_masks", "ref_chosen_logps", "ref_rejected_logps"),
 )
 _MADE = ("chosen_outcome", "rejected_outcome")
-_NOT_KEPT = {*PAIR_COLUMNS, *RESERVED_COLUMNS, "unknown", "render_fault", "length"}
+_NOT_KEPT = {*PAIR_COLUMNS, *RESERVED_COLUMNS, UNKNOWN}
 
 
 class Conversion(NamedTuple):
@@ -258,7 +258,7 @@ def _other_ends(of_set: PairSet) -> list[str]:
 
 def _prompt_warnings(of_set: PairSet, tokenizer: ProcessingClass) -> list[str]:
     """Returns warnings of prompts that the model reads otherwise than they are meant."""
-    unknown = [row["unknown"] for row in of_set.rows if row.get("unknown")]
+    unknown = [row[UNKNOWN] for row in of_set.rows if row.get(UNKNOWN)]
     texts = sum(skips_template(tokenizer, *(row[column] for column in PROMPT_COLUMNS)) for row in of_set.rows)
     told = [say_unknown(f"{len(unknown)} row(s)", sum(unknown))] if unknown else []
     return told + [f"{texts} row(s) {TEXT_PROMPTS}."] * bool(texts)

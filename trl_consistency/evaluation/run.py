@@ -57,6 +57,7 @@ from .row_kinds import kind_of
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
 SIDES = ("clean", "perturbed")
 TOKEN_IDS = ("clean_ids", "perturbed_ids")
+UNKNOWN = "_unknown"  # the column of rendered rows that counts words which the tokenizer does not know
 
 # Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a
 # fall of an ability, a rise of a failure.
@@ -135,7 +136,10 @@ class PairSet:
             and (self.rendering is None or _renders_alike(self.rendering[0], processing_class))
         ):
             return self
-        rows = [row | render_row(row, processing_class, False, kwargs, 0, False) for row in self.rows]
+        made = [render_row(row, processing_class, False, kwargs, 0, False) for row in self.rows]
+        # No others of the columns: a user's own may have their names.
+        ours = ({**{column: of[column] for column in TOKEN_IDS}, UNKNOWN: of["unknown"]} for of in made)
+        rows = [row | of for row, of in zip(self.rows, ours, strict=True)]
         if is_rendered and any(
             row[column] != of[column] for row, of in zip(rows, self.rows, strict=True) for column in TOKEN_IDS
         ):
@@ -143,7 +147,7 @@ class PairSet:
                 f"`{name}` is rendered already, with another tokenizer or other `chat_template_kwargs`. Give the rows as they were "
                 f"before that, without {' and '.join(f'`{column}`' for column in TOKEN_IDS)}."
             )
-        faults = [(number, row["render_fault"]) for number, row in zip(self.places, rows, strict=True)]
+        faults = [(number, of["render_fault"]) for number, of in zip(self.places, made, strict=True)]
         report_faults([(number, fault) for number, fault in faults if fault], name, len(rows))
         return replace(self, rows=rows, rendering=(processing_class, kwargs))
 
@@ -347,7 +351,7 @@ class Results:
                     f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
                     "again in the rates. Remove them, unless the weight is meant."
                 )
-            unknown = [row["unknown"] for row in of_set.pairs.rows if row.get("unknown")]
+            unknown = [row[UNKNOWN] for row in of_set.pairs.rows if row.get(UNKNOWN)]
             if unknown:
                 found.append(say_unknown(f"{len(unknown)} row(s){f' of {name}' if name else ''}", sum(unknown)))
             if of_set.text_prompts:

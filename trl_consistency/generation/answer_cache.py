@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import weakref
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import GenerationConfig
 
 from ..errors import ConsistencyError
@@ -32,6 +34,7 @@ class TargetCache:
     def __init__(self, directory: str | Path, model: dict[str, Any]):
         self.directory = Path(directory)
         self.path: Path | None = None
+        self._asked: tuple[Any, ...] | None = None
         self._model = {key: value for key, value in model.items() if key != LIBRARIES}
         described = self.directory / "model.json"
         if described.is_file():
@@ -47,6 +50,21 @@ class TargetCache:
                 )
         else:
             write_text(described, json.dumps(model))
+
+    def check_model(self, model: Any) -> None:
+        """
+        Notes the model that is asked first, with its adapters as they are switched then. Raises [`ConsistencyError`] for
+        another one: it would get the answers of the first.
+        """
+        layers = (of for of in model.modules() if isinstance(of, BaseTunerLayer))
+        adapters = next(((tuple(of.active_adapters), of.disable_adapters) for of in layers), None)
+        before, before_adapters = self._asked or (None, None)
+        if before is not None and (before() is not model or before_adapters != adapters):
+            raise ConsistencyError(
+                f"The cache of {self._content} in {self.directory} is used for another model, or for other adapters, than before. "
+                "Make one for each, with `answer_cache`."
+            )
+        self._asked = weakref.ref(model), adapters
 
     def open(self, prompts: list[list[int]], options: dict[str, Any]) -> "TargetCache":
         """Selects the sub-folder for these prompts (token ids) and generation options."""

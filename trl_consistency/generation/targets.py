@@ -56,6 +56,8 @@ def generate_targets(
     """
     state = PartialState()
     if cache:
+        if model is not None:
+            cache.check_model(model)
         options = {**generation_options(generation_config), **(engine.options if engine else {})}
         cache.open(prompts, {**options, "seed": seed, "batch_size": batch_size})
     order = sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]), index))

@@ -154,6 +154,7 @@ def send(
         if token is None and get_token() is None:
             raise ConsistencyError("there is no token: run `hf auth login` or set HF_TOKEN, with one that may write.")
         url = api.create_repo(repo_id, private=private, exist_ok=True)
+        check_private(api, repo_id, private)
         if upload.base_model is not None and _lacks(api, upload.base_model):
             warnings.warn(
                 f"The Hub has no {upload.base_model}, or your token may not see it: nobody can load the adapter without its "
@@ -179,6 +180,15 @@ def is_checkpoint(folder: Path) -> bool:
     """Whether a run can be resumed from a folder: it has the state of a trainer and those of its optimizer or chance."""
     has_states = any(any(folder.glob(pattern)) for pattern in RESUMED_FROM)
     return has_states and (folder / CHECKPOINT_STATE).exists()
+
+
+def check_private(api: HfApi, repo_id: str, private: bool | None, repo_type: str = "model") -> None:
+    """Raises [`ConsistencyError`] if a repository should be private, and was there before and is public."""
+    if private and api.repo_info(repo_id, repo_type=repo_type).private is False:
+        raise ConsistencyError(
+            f"{repo_id} is public already, and only a new repository is made private. Make it private on its page, or take "
+            "another name."
+        )
 
 
 def _lacks(api: HfApi, model: str) -> bool:

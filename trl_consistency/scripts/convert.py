@@ -33,6 +33,7 @@ from ..evaluation.run import PairSet
 from ..files import whole_files
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
+from ..json_files import as_json
 from ..local_names import last_name, public_options
 from ..models.checks import context_of
 from ..models.loading import check_loadable, load_model, load_tokenizer
@@ -179,7 +180,7 @@ def _write(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Co
 
 def _write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     with file.open("w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        lines.writelines(json.dumps(as_json(row), ensure_ascii=False) + "\n" for row in rows)
 
 
 def _lines(of_set: Conversion) -> list[str]:

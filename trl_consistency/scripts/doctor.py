@@ -68,8 +68,14 @@ def examine() -> dict[str, Any]:
         },
         "device": _device(),
         "extras": {extra: sorted({*_lacking(PACKAGE, extra), *_lacking_beside(extra)}) for extra in EXTRAS},
-        "offline": os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
+        "offline": _is_offline(),
     }
+
+
+def _is_offline() -> bool:
+    """Whether `huggingface_hub` takes nothing from the Hub. Without the first variable, the second one counts."""
+    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
 def _version(library: Requirement) -> str | None:
@@ -134,7 +140,10 @@ def describe(found: dict[str, Any]) -> str:
         state = f"no: {'; '.join(faults)} ({way_out})" if faults else "yes"
         lines.append(f"  {extra:13} {EXTRAS[extra]}: {state}")
     if found["offline"]:
-        lines += ["", "HF_HUB_OFFLINE is set: models and data of the Hub are taken from the cache alone."]
+        lines += [
+            "",
+            "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set: models and data of the Hub are taken from the cache alone.",
+        ]
     return "\n".join(lines)
 
 

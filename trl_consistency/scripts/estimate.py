@@ -22,7 +22,7 @@ from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, mea
 from ..costs.operations import count_step, uncounted
 from ..costs.setup import DTYPES, Setup, make_outline
 from ..errors import ConsistencyError, ends_with_message
-from ..models.checks import load_config
+from ..models.checks import context_of, load_config
 from ..models.embedded_models import resolve_model
 from ..upstream import old_names_allowed
 from .json_output import one_object
@@ -83,6 +83,11 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     config = _read_config(args)
     setup = _setup(args, config)
     _check(args, setup)
+    context = context_of(config)
+    if context is not None and args.max_length > context:
+        raise ConsistencyError(
+            f"`max_length` is {args.max_length}, more than the model's context of {context} tokens, which training refuses. Lower it."
+        )
     peft_config = get_peft_config(_model_config(args))
     attention = "eager" if args.method == "attct" else args.attn_implementation
     name = resolve_model(args.model_name_or_path)

@@ -82,6 +82,8 @@ from .evaluation_files import (
     ANSWERS_FILE,
     JUDGEMENT_LENGTH,
     PICTURES,
+    REPORTS,
+    is_results,
     make_summary,
     read_history,
     remove_earlier,
@@ -193,9 +195,14 @@ class EvaluateArguments(EngineArguments):
     json: bool = option(False, help="Print one JSON object instead of tables.")
 
 
+# A run replaces those of an earlier one, and removes those that it does not write.
+OWN_FILES = (*PICTURES, f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet", CAPABILITY_FILE, DEMO)
+
+
 def main(args: EvaluateArguments) -> dict[str, Any]:
     """Evaluates and writes the files; returns the object that `--json` prints."""
     template_kwargs = check_arguments(args)
+    check_own_files(args.output_dir, args.pairs, args.capability_data)
     sets = load_sets(args.pairs, args.splits, args.max_pairs, args.seed)
     if args.system_prompt is not None:
         sets = {name: of_set.with_system_prompt(args.system_prompt, name) for name, of_set in sets.items()}
@@ -345,14 +352,38 @@ def _write(
         if args.html_demo:
             write_text(unfinished / DEMO, make_demo(found, args.seed).to_html())
         written = os.listdir(unfinished)
-    answers = (f"{ANSWERS_FILE}.jsonl", f"{ANSWERS_FILE}.parquet", CAPABILITY_FILE, DEMO)
-    remove_earlier(folder, written, (*PICTURES, *answers))
+    remove_earlier(folder, written, OWN_FILES)
     if args.save_to_adapters:
         save_to_adapters(summary, found, name_models(args.adapters), capability)
     pages = [folder / name for name in (RESULTS, page.name, *([DEMO] if args.html_demo else []))]
     print(printable(f"{tables_text(tables)}\n{', '.join(map(str, pages))}"))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
+
+
+def check_own_files(output_dir: str, pairs: Sequence[str], capability_data: str | None) -> None:
+    """
+    Raises [`ConsistencyError`] for files in the output folder that a run would replace or remove, and that are its data, or
+    that no earlier run wrote.
+    """
+    folder = Path(output_dir)
+    there = [folder / name for name in (RESULTS, *OWN_FILES, *REPORTS) if (folder / name).is_file()]
+    for name in pairs:
+        if any(os.path.samefile(name, file) for file in there if os.path.isfile(name)):
+            raise ConsistencyError(
+                f"`output_dir` {output_dir} has the pairs {name}, which would be replaced. Choose another folder."
+            )
+    data = Path(os.path.realpath(capability_data)) if capability_data is not None else None
+    if data is not None and data in (place := Path(os.path.realpath(folder)), *place.parents):
+        raise ConsistencyError(
+            f"`output_dir` {output_dir} is in the folder of `capability_data`, whose files it would replace or add to. Choose "
+            "another folder."
+        )
+    if there and not (folder / ANSWERS).is_dir() and not is_results(folder / RESULTS):
+        raise ConsistencyError(
+            f"`output_dir` {output_dir} has a {there[0].name} that `trl-consistency evaluate` did not write, and would replace. "
+            "Choose another folder."
+        )
 
 
 def check_arguments(args: EvaluateArguments) -> dict[str, Any]:

@@ -34,10 +34,11 @@ from ..evaluation.report.tables import (
     rate_cells,
 )
 from ..evaluation.row_kinds import kind_of
-from ..evaluation.run import SIDES, Results
+from ..evaluation.run import SIDES, TOKEN_IDS, UNKNOWN, Results
 from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, whole_files, write_by
 from ..generation.model_identity import files_identity
+from ..json_files import as_json
 from ..local_names import last_name
 from ..models.loading import BASE
 from ..pages import terminal_table
@@ -54,6 +55,7 @@ FORMAT = 3
 
 ANSWERS_FILE = "answers"
 PICTURES = (*RESULT_PICTURES, "tradeoff.png", "training.png")
+REPORTS = ("report.html", "report.md")
 
 # Number of rows whose answers the report shows, by kind: questions, harmful and benign requests, others.
 EXAMPLES_OF_A_KIND = 3
@@ -96,6 +98,15 @@ def make_summary(
     for name, part in suite_results(scores).items():
         summary["models"][name] |= part
     return summary
+
+
+def is_results(file: Path) -> bool:
+    """Whether a file holds results that `evaluate` wrote, of any format."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and {"format", "models", "settings"} <= content.keys()
 
 
 def _warnings(found: Mapping[str, Results]) -> list[str]:
@@ -412,7 +423,7 @@ def shown_judge(judge: str | None) -> str | None:
 
 def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) -> None:
     """Writes one line per row and model, with both answers, their grades, and the judge's replies."""
-    prepared = ("clean_ids", "perturbed_ids", "length", "render_fault", "unknown")
+    prepared = (*TOKEN_IDS, UNKNOWN)
     lines = []
     for model, results in found.items():
         for name, of_set in results.sets.items():
@@ -448,4 +459,4 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
         return
     with whole_file(path) as file:
         for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+            file.write(json.dumps(as_json(line), ensure_ascii=False, default=str) + "\n")

@@ -132,6 +132,11 @@ def main(
     if not lint_args.dose:
         refuse_unused(lint_args, ["dose_pairs", "engine"], "no dose is measured: set `dose`")
     if lint_args.html is not None:
+        if os.path.isfile(lint_args.html) and not lint_args.html.endswith((".html", ".htm")):
+            raise ConsistencyError(
+                f"`html` {lint_args.html} is a file that would be overwritten, and its name does not end in .html. Name "
+                "another one."
+            )
         check_file(lint_args.html, "html")
     engine_args = EngineArguments(engine=lint_args.engine)
     check_engine(engine_args, model_args.model_name_or_path or "", model_args.load_in_4bit)

@@ -112,6 +112,7 @@ class OptionCheck:
                 self._refuse("`--config` needs a file.")
             config = self._read(args[position])
             self._check_config(args[position], config)
+        self._check_lists(args)
         for arg, following in zip(args, [*args[1:], "--"], strict=True):
             flag, has_value, value = arg.partition("=")
             if not arg.startswith("--"):
@@ -121,6 +122,16 @@ class OptionCheck:
             if has_value or not following.startswith("--"):
                 self._check_number(flag, value if has_value else following)
         return args, config
+
+    def _check_lists(self, args: Iterable[str]) -> None:
+        """Ends the program if an option that takes a list is given twice: argparse would forget the first list."""
+        names = [arg.removeprefix("--").partition("=")[0].replace("-", "_") for arg in args if arg.startswith("--")]
+        for name in names:
+            hint = self.hints.get(name)
+            if names.count(name) > 1 and any(list in (of, get_origin(of)) for of in (hint, *get_args(hint))):
+                self._refuse(
+                    f"`--{name}` is given twice, and the second list would replace the first: give all values at once."
+                )
 
     def _check_number(self, flag: str, value: str) -> None:
         """Ends the program if an option that takes one number gets something else. Other types are argparse's affair."""

@@ -34,9 +34,10 @@ from ..errors import ConsistencyError, ends_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
 from ..folder_lock import locked_folder
+from ..json_files import as_json
 from ..local_names import last_name, public_options
 from ..perturbations.build import BuildReport, build_pairs
-from ..perturbations.card import SPLITS, check_folder, configured_card, file_name, pairs_card
+from ..perturbations.card import SPLITS, check_folder, configured_card, file_name, made_with, pairs_card
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.registry import find_perturbations
@@ -286,7 +287,7 @@ def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path) -> li
         for split, row in pairs:
             if split not in files:
                 files[split] = stack.enter_context((folder / f"{split}.jsonl").open("w", encoding="utf-8"))
-            files[split].write(json.dumps(row, ensure_ascii=False) + "\n")
+            files[split].write(json.dumps(as_json(row), ensure_ascii=False) + "\n")
     return list(files)
 
 
@@ -335,11 +336,27 @@ def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> N
 
 
 def _create_repo(repo_id: str, private: bool) -> None:
-    try:
-        HfApi().create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
-    except Exception as error:  # errors of the Hub, the name and the network share no type
-        from ..publishing import explain
+    """Makes the data set, or checks that the one of this name was pushed by this command, and may be replaced."""
+    from ..publishing import explain  # imports torch
+    from ..publishing.hub import check_private
 
+    api, card = HfApi(), "README.md"
+    try:
+        api.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
+        check_private(api, repo_id, private, "dataset")
+        there = set(api.list_repo_files(repo_id, repo_type="dataset"))
+        text = (
+            Path(api.hf_hub_download(repo_id, card, repo_type="dataset")).read_text("utf-8") if card in there else ""
+        )
+        replaced = sorted(there & {card, *_FILES})
+        if replaced and made_with("pairs") not in text:
+            raise ConsistencyError(
+                f"`push_to_hub`: {repo_id} has a {replaced[0]} that `trl-consistency pairs` did not push, and would replace. Take "
+                "another name."
+            )
+    except ConsistencyError:
+        raise
+    except Exception as error:  # errors of the Hub, the name and the network share no type
         raise ConsistencyError(f"`push_to_hub`: {repo_id} cannot be created: {explain(error, repo_id)}") from None
 
 

@@ -27,7 +27,9 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     )
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     parser.add_argument("--revision", metavar="BRANCH", help="branch, created if missing (main)")
-    parser.add_argument("--include", nargs="+", default=[], metavar="PATTERN", help="further files to send")
+    parser.add_argument(
+        "--include", nargs="+", action="extend", default=[], metavar="PATTERN", help="further files to send"
+    )
     parser.add_argument("--dry_run", action="store_true", help="only print what would be sent")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
     options = vars(parser.parse_args(args))

@@ -100,6 +100,8 @@ def make_results(
     return {
         "models": {name: {"path": shown_name(paths[name]), **of_model} for name, of_model in found.items()},
         "settings": {
+            "model_revision": args.model_revision,
+            "chat_template_kwargs": as_template_kwargs(args.chat_template_kwargs),
             "judge": shown_judge(args.judge),
             "limit": args.limit,
             "max_completion_length": args.max_completion_length,

@@ -8,13 +8,11 @@ accelerate launch -m trl_consistency.scripts.targets --config recipes/quickstart
 """
 
 import json
-import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, time, timedelta
-from decimal import Decimal
-from typing import Any
+from pathlib import Path
 
 from trl import DatasetMixtureConfig, ModelConfig
 
@@ -24,6 +22,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file
 from ..generation.answer_engine import VLLM, check_url, is_url
 from ..generation.vllm_engine import check_vllm
+from ..json_files import as_json
 from ..trainer.consistency_trainer import ConsistencyTrainer
 from ..upstream import end_run
 from .consistency import COMMAND
@@ -78,15 +77,15 @@ def check_served(trainer: ConsistencyTrainer, args: ConsistencyConfig) -> None:
         args.use_vllm = use_vllm
 
 
-def _as_json(value: Any) -> Any:
-    """Returns a value of a row as JSON can hold it: times as text, and null for numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: _as_json(of_key) for key, of_key in value.items()}
-    if isinstance(value, list):
-        return list(map(_as_json, value))
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, date | time | timedelta | Decimal) else value
+def _check_not_data(file: str, data: Sequence[str | None]) -> None:
+    """Raises [`ConsistencyError`] if the targets would replace the pairs, or become a further file of their folder."""
+    for name in data:
+        place = Path(os.path.realpath(name)) if name and os.path.exists(name) else None
+        if place is not None and place in (of := Path(os.path.realpath(file)), *of.parents):
+            raise ConsistencyError(
+                f"`targets_file` {file} is of the data {name} that it is made from: its rows would be replaced, or doubled. "
+                "Name a file elsewhere."
+            )
 
 
 @ends_with_message()
@@ -108,6 +107,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     file = targets_args.targets_file
     if not file.endswith(".jsonl"):
         raise ConsistencyError(f"`targets_file` {file} must end in .jsonl: it is written as JSON Lines.")
+    _check_not_data(file, [script_args.dataset_name, *(entry.path for entry in other_args[1].datasets)])
     check_file(file, "targets_file")
     given = parser.config_keys + [flag.split("=")[0].strip("-").replace("-", "_") for flag in args or sys.argv]
     server = choose_engine(targets_args.engine, training_args, "use_vllm" in given)
@@ -121,7 +121,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             with whole_file(file, option="targets_file") as lines:
                 # `datasets` needs disk space, too, to put the pairs together.
                 for row in trainer.dataset_with_targets():
-                    lines.write(json.dumps(_as_json(row), ensure_ascii=False) + "\n")
+                    lines.write(json.dumps(as_json(row), ensure_ascii=False) + "\n")
             printed |= {"targets_file": file, "pairs": len(trainer.train_dataset)}
             print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
         end_run(trainer)

@@ -32,6 +32,7 @@ from trl_consistency.evaluation.suites import runs as suite_runs
 from trl_consistency.evaluation.suites.registry import find_suites, wrap_held_out
 from trl_consistency.evaluation.suites.scores import suite_interval
 from trl_consistency.perturbations import PERTURBATIONS
+from trl_consistency.scripts.suites import SuitesArguments, make_results
 
 
 needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm_eval (`pip install .[suites]`)")
@@ -723,6 +724,13 @@ def test_are_you_sure_itself_on_local_questions(tmp_path, monkeypatch):
     assert scores["apologize_rate"].value == pytest.approx(1.0)  # of the right answers
     assert scores["apologize_rate"].interval is None  # a ratio: its samples do not say
     assert scores["original_answer"].version == suite.version
+
+
+def test_results_say_how_they_were_measured():
+    options = {"model_revision": "v2", "chat_template_kwargs": '{"no_think": true}'}
+    args = SuitesArguments(model_name_or_path="m", suites=["gsm8k"], output_dir="out", **options)
+    settings = make_results(args, {}, {})["settings"]
+    assert (settings["model_revision"], settings["chat_template_kwargs"]) == ("v2", {"no_think": True})
 
 
 @needs_inspect

@@ -11,6 +11,7 @@ from transformers.trainer_utils import HubStrategy
 from ...errors import ConsistencyError
 from ...log import get_logger
 from ...publishing import explain, hub_base, publish
+from ...publishing.hub import check_private
 from ...upstream import get_config_model_id
 
 
@@ -49,7 +50,9 @@ class PushMixin:
         token = token if token is not None else self.args.hub_token
         private = private if private is not None else self.args.hub_private_repo
         try:
-            self.hub_model_id = HfApi(token=token).create_repo(name, private=private, exist_ok=True).repo_id
+            api = HfApi(token=token)
+            self.hub_model_id = api.create_repo(name, private=private, exist_ok=True).repo_id
+            check_private(api, self.hub_model_id, private)
         except Exception as error:  # Errors of the Hub, the name and the network have no common type.
             raise ConsistencyError(f"`push_to_hub`: {name} cannot be made: {explain(error, name)}") from None
 
