@@ -351,7 +351,7 @@ def test_folder_in_use(room, name):
     with locked_folder(folder):
         assert room.run(scenario).code == 1
         assert os.listdir(folder) == [LOCK]
-    said = f"error: `output_dir` {folder.name} is in use: process {os.getpid()} on "
+    said = f"error: `--output_dir` {folder.name} is in use: process {os.getpid()} on "
     assert log.read_text().splitlines()[-1].startswith(said)
     assert not folder.exists()
 

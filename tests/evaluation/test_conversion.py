@@ -142,7 +142,7 @@ def test_what_is_rejected_is_warned_about(model, tokenizer, says):
     assert [warning[:63] for warning in warnings] == [
         "1 of 6 answer(s) hold a thought between [THINK] and [/THINK], w",
         "1 of 3 rejected answer(s) are empty, or a thought without an an",
-        "1 of 3 rejected answer(s) reached `max_completion_length` befor",
+        "1 of 3 rejected answer(s) were cut at `max_completion_length`, ",
     ]
     options = AnswerOptions(40, progress=False, thinking_markers=("[THINK]", "[/THINK]"))
     assert len(convert_pairs(pairs, "preference", model, tokenizer, options).warnings) == 2

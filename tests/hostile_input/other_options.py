@@ -22,7 +22,8 @@ def pairs(*flags: str) -> Callable[[Room], None]:
 def suites(*flags: str) -> Callable[[Room], None]:
     return lambda room: cli(
         [
-            *("suites", "--model_name_or_path", str(room.model_dir), "--suites", "ifeval"),
+            *("suites", "--model_name_or_path", str(room.model_dir)),
+            *(() if "--suites" in flags else ("--suites", "ifeval")),
             *("--output_dir", str(room.path / "out"), *flags),
         ]
     )

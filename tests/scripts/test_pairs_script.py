@@ -276,7 +276,7 @@ def test_a_data_set_of_somebody_else_is_not_replaced(questions, tmp_path, hub, n
     files = {name: b"mine", "notes.txt": b"made with `trl-consistency pairs`"}
     hub.repos["datasets/me/pairs"] = Repo(False, {"main": dict(files)})
     with pytest.raises(
-        SystemExit, match=rf"`push_to_hub`: me/pairs has a {name} that `trl-consistency pairs` did not"
+        SystemExit, match=rf"`--push_to_hub`: me/pairs has a {name} that `trl-consistency pairs` did not"
     ):
         pairs(questions, tmp_path / "out", "--push_to_hub", "me/pairs")
     assert hub.files("me/pairs", "datasets") == files
