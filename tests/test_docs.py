@@ -372,6 +372,7 @@ def test_commands(line, tmp_path, monkeypatch, organism_dir, few_rows):
     assert (tmp_path / made).is_file()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", IN_SEQUENCE, ids=lambda page: page.stem)
 def test_commands_in_sequence(page, tmp_path, monkeypatch, organism_dir, capsys):
     """

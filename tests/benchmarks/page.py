@@ -46,10 +46,10 @@ INTRODUCTION = """# Benchmarks
 
 `make benchmark` measures all of this page again. Rivals run in the same minutes: each has a process of its own, and they take turns. Times are
 of one thread. They are medians, and half of the turns lie within the range in brackets. *CPU* is the processor's time, *wall* what a clock shows.
-*Times as long* is the median of the ratio in each turn, so that whatever else the machine does harms both alike. Runs of other hours differ by
-more than the range of one run: `opct_step` was 4.6, 4.7 and 4.9 times as long on three occasions. *Peak* is memory over what the
-process held before it made its model; of a command, all of its memory; of work on rows, without the pages of files that are mapped, since the system takes
-them back when it wants to.
+*Times as long* is the median of the ratio in each turn, so that whatever else the machine does harms both alike. A run at another hour may
+lie outside that range. *Peak* is memory over what the
+process held before it made its model. Of a command, it is all of its memory. Of work on rows, it leaves out the pages of files that are mapped, which the
+system takes back when it wants to.
 
 The *floor* is what a step cannot do without: the operations that its shapes need, over the rate at which this machine multiplies matrices of these
 shapes, measured in the same minutes. Nothing that is computed twice counts as needed. So the *share of the floor* is 1 where nothing is wasted.
@@ -91,11 +91,11 @@ def _machine(results: Results) -> str:
     if loads and max(loads) > 2:
         text += f" Other processes ran at the same time (load up to {max(loads):.0f})."
         waited = max(
-            of["wall"]["median"] / of["cpu"]["median"]
+            1 - of["cpu"]["median"] / of["wall"]["median"]
             for name in GUARDED
             for of in results.get(name, {}).get("rivals", {}).values()
         )
-        text += f" Rivals waited for them up to {waited - 1:.0%} of their time: ratios can be read, seconds "
+        text += f" Rivals waited for them up to {waited:.0%} of their time: ratios can be read, seconds "
         text += "hardly." if waited > 1.05 else "include what others did to memory and caches."
     return text
 
@@ -214,7 +214,7 @@ def _growth_of_data(results: Results) -> list[str]:
         fitted = _exponent_of_rows(results.get(name, {}).get("rivals", {}))
         if fitted is not None:
             rows.append([f"`{name}`", f"{fitted:.2f}", "1"])
-    head = ["CPU seconds over those of the fewest rows, which are mostly its start", "exponent", "expected"]
+    head = ["CPU seconds over those of the fewest rows", "exponent", "expected"]
     return [f"Commands and data while the rows grow.\n\n{_table(head, rows)}"] if rows else []
 
 

@@ -41,6 +41,7 @@ def test_targets_are_the_same_with_a_cache_and_from_it(model, expected, tmp_path
     assert generate(model, tmp_path) == expected
 
 
+@pytest.mark.long
 def test_killed_at_ten_random_moments(model, expected, tmp_path):
     context = multiprocessing.get_context("fork")
     start = time.monotonic()

@@ -103,6 +103,18 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "damaged compressed CSV",
+        "A compressed CSV file whose bytes are damaged",
+        "…pairs.csv.gz cannot be decompressed (…). Copy or make it again.",
+        lambda room: room.train(
+            dataset_name=str(
+                room.file(
+                    "data/pairs.csv.gz", gzip.compress(b"clean_prompt,perturbed_prompt\n")[:10] + b"\xff" * 50
+                ).parent
+            )
+        ),
+    ),
+    Case(
         "ragged compressed CSV",
         "A compressed CSV file with a field too many in all rows",
         "…pairs.csv.gz, line 2: not as many fields (3) as the header has (2). Put text that holds a comma in double quotes, …",

@@ -493,6 +493,19 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "targets over files of the data",
+        "`targets`: a file that `data_files` names as the file to write",
+        "`targets_file` …mine.jsonl is of the data …mine.jsonl that it is made from: its rows would be replaced, or doubled. "
+        "Name a file elsewhere.",
+        lambda room: room.train(
+            f"datasets:\n  - path: json\n    data_files: {room.file('mine.jsonl', [CHAT])}\n",
+            "--targets_file",
+            str(room.path / "mine.jsonl"),
+            command="targets",
+            dataset_name="",
+        ),
+    ),
+    Case(
         "list twice",
         "A list given twice on the command line, of which the second would replace the first",
         "`--adapters` is given twice, and the second list would replace the first: give all values at once.",

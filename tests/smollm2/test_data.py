@@ -52,6 +52,7 @@ def test_right_and_wrong_answers_can_be_told_apart():
             assert not named_answers(row["question"], [answer]), row
 
 
+@pytest.mark.long
 def test_each_name_of_an_answer_is_read_as_what_it_is():
     """No name of a right answer is another answer's in the same category, and none hides a wrong answer."""
     candidates = possible_answers(

@@ -2,9 +2,12 @@
 
 import codecs
 import csv
+import lzma
 import os
 import re
 import sys
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -190,6 +193,13 @@ def check_csv(file: str) -> None:
     if data_type(Path(file)) != "csv":
         return
     csv.field_size_limit(sys.maxsize)
+    try:
+        _check_fields(file)
+    except (zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise ConsistencyError(f"{file} cannot be decompressed ({one_line(error)}). Copy or make it again.") from None
+
+
+def _check_fields(file: str) -> None:
     with _open_text(file) as content:
         reader = csv.reader(content)
         try:

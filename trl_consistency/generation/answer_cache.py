@@ -62,7 +62,7 @@ class TargetCache:
         if before is not None and (before() is not model or before_adapters != adapters):
             raise ConsistencyError(
                 f"The cache of {self._content} in {self.directory} is used for another model, or for other adapters, than before. "
-                "Make one for each, with `answer_cache`."
+                "Make a cache of its own for each."
             )
         self._asked = weakref.ref(model), adapters
 

@@ -459,4 +459,4 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
         return
     with whole_file(path) as file:
         for line in lines:
-            file.write(json.dumps(as_json(line), ensure_ascii=False, default=str) + "\n")
+            file.write(json.dumps(as_json(line, bytes_as_text=True), ensure_ascii=False, default=str) + "\n")

@@ -10,9 +10,10 @@ accelerate launch -m trl_consistency.scripts.targets --config recipes/quickstart
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trl import DatasetMixtureConfig, ModelConfig
 
@@ -77,6 +78,19 @@ def check_served(trainer: ConsistencyTrainer, args: ConsistencyConfig) -> None:
         args.use_vllm = use_vllm
 
 
+def _paths_of(mixture: Sequence[Any]) -> Iterator[str]:
+    """Yields the files and folders that a mixture is read from, as far as they are on this machine."""
+    for entry in mixture:
+        folder = os.path.join(entry.path, entry.data_dir) if entry.data_dir else entry.path
+        files = entry.data_files or []
+        if isinstance(files, dict):
+            files = [
+                file for of_split in files.values() for file in ([of_split] if isinstance(of_split, str) else of_split)
+            ]
+        names = [files] if isinstance(files, str) else list(files)
+        yield from [*names, *(os.path.join(folder, name) for name in names)] if names else [folder]
+
+
 def _check_not_data(file: str, data: Sequence[str | None]) -> None:
     """Raises [`ConsistencyError`] if the targets would replace the pairs, or become a further file of their folder."""
     for name in data:
@@ -107,7 +121,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     file = targets_args.targets_file
     if not file.endswith(".jsonl"):
         raise ConsistencyError(f"`targets_file` {file} must end in .jsonl: it is written as JSON Lines.")
-    _check_not_data(file, [script_args.dataset_name, *(entry.path for entry in other_args[1].datasets)])
+    _check_not_data(file, [script_args.dataset_name, *_paths_of(other_args[1].datasets)])
     check_file(file, "targets_file")
     given = parser.config_keys + [flag.split("=")[0].strip("-").replace("-", "_") for flag in args or sys.argv]
     server = choose_engine(targets_args.engine, training_args, "use_vllm" in given)
