@@ -96,7 +96,7 @@ def _machine(results: Results) -> str:
             for of in results.get(name, {}).get("rivals", {}).values()
         )
         text += f" Rivals waited for them up to {waited:.0%} of their time: ratios can be read, seconds "
-        text += "hardly." if waited > 1.05 else "include what others did to memory and caches."
+        text += "hardly." if waited > 0.05 else "include what others did to memory and caches."
     return text
 
 
