@@ -199,7 +199,7 @@ def _growth_of_processes(results: Results) -> list[str]:
         [words, *(f"{of:.3g}" for of in found[kind]), f"{exponent(found['counts'], found[kind]):.2f}", expected]
         for kind, words, expected in (
             ("cpu", "CPU seconds of all processes", "0"),
-            ("wall", "wall seconds on free cores", "-1"),
+            ("wall", "wall seconds", "-1 on free cores"),
         )
     ]
     return [

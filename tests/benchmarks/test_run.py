@@ -267,7 +267,7 @@ def test_the_page(tmp_path):
     assert "| `lint` | 2.00 | 1 |" in text
     assert "`lint` grows by an exponent of 2.00 with the rows" in text
     assert "| CPU seconds of all processes | 4 | 4 | 0.00 | 0 |" in text
-    assert "| wall seconds on free cores | 4 | 2 | -1.00 | -1 |" in text
+    assert "| wall seconds | 4 | 2 | -1.00 | -1 on free cores |" in text
     assert "Nobody has had a device yet." in text
     assert "busy" not in text
     assert (folder / "ratios.png").stat().st_size > 1000

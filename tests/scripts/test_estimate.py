@@ -173,6 +173,15 @@ def test_faulty_options_are_refused_in_one_line(config_dir, words, message):
     assert "\n" not in str(refusal.value)
 
 
+def test_rollouts_may_go_beyond_the_context(config_dir, capsys):
+    """As in training: OPCT only warns of them."""
+    context = AutoConfig.from_pretrained(config_dir).max_position_embeddings
+    words = ["--max_length", context + 8, "--max_completion_length", 16, "--num_generations", 2]
+    assert "GiB" in estimate(capsys, config_dir, "--method", "opct", "--per_device_train_batch_size", 2, *words)
+    with pytest.raises(SystemExit, match="more than the model's context"):
+        cli(["estimate", str(config_dir), "--method", "bct", "--max_length", str(context + 8)])
+
+
 def test_a_missing_config_is_named():
     with pytest.raises(SystemExit, match="There is no file"):
         cli(["estimate", "nothing.json", "--max_length", "1024"])

@@ -84,7 +84,8 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     setup = _setup(args, config)
     _check(args, setup)
     context = context_of(config)
-    if context is not None and args.max_length > context and args.method != "opct":  # of its prompts, not of rollouts
+    # OPCT refuses a prompt that does not fit, and only warns of rollouts that go beyond.
+    if context is not None and args.max_length > context and args.method != "opct":
         raise ConsistencyError(
             f"`max_length` is {args.max_length}, more than the model's context of {context} tokens, which training refuses. Lower it."
         )
