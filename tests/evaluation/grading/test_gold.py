@@ -18,7 +18,7 @@ from trl_consistency.smollm2.rows import read_data
 
 
 LEAST = 0.97
-PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)  # Those up to 9 have served to make the rules.
+PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # Those up to 9 have served to make the rules.
 AIMS = [(label, of) for label in ("right", "suggested") for of in ("precision", "recall")]
 NOT_MET = pytest.mark.xfail(strict=True, reason="docs/grading.md says by how much, and which replies are misread")
 MISSED = [
@@ -28,6 +28,8 @@ MISSED = [
     (10, "right", "recall"),
     (11, "right", "recall"),
     (11, "suggested", "precision"),
+    (12, "right", "recall"),
+    (12, "suggested", "precision"),
 ]
 DOCS = Path(__file__).parents[3] / "docs" / "grading.md"
 
@@ -76,6 +78,13 @@ def share(rows, name, label, of):
 )
 def test_parts(rows, part, label, of):
     assert share(rows, f"part {part}", label, of) >= LEAST
+
+
+@pytest.mark.parametrize(("label", "of"), AIMS)
+def test_one_whole_report(rows, label, of):
+    replies = next(replies for row, replies, _ in rows if row == "one whole report")
+    assert len(replies) == 4000
+    assert share(rows, "one whole report", label, of) >= LEAST
 
 
 @pytest.mark.parametrize(
