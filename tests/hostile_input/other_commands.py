@@ -520,7 +520,7 @@ CASES: list[Case] = [
     Case(
         "pairs of bytes",
         "`pairs`: a column of bytes to keep",
-        "A column holds bytes, which JSON cannot hold: leave it out, or write it as text.",
+        "`picture` holds bytes, which JSON cannot hold: leave the column out, or write it as text.",
         lambda room: (
             Dataset.from_list([{"question": "What is it?", "picture": b"x"}]).to_parquet(room.path / "q.parquet"),
             cli(
