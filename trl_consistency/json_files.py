@@ -25,7 +25,9 @@ def as_json(value: Any, bytes_as_text: bool = False, column: str | None = None) 
     if isinstance(value, bytes) and bytes_as_text:
         return str(value)
     if isinstance(value, bytes):
-        raise ConsistencyError(f"`{column}` holds bytes, which JSON cannot hold: leave the column out, or write it as text.")
+        raise ConsistencyError(
+            f"`{column}` holds bytes, which JSON cannot hold: leave the column out, or write it as text."
+        )
     return str(value) if isinstance(value, date | time | timedelta | Decimal) else value
 
 

@@ -86,7 +86,9 @@ CASES: list[Case] = [
         "A key given twice in a .json file with a list of rows",
         "…pairs.json cannot be read: a key is given twice",
         lambda room: room.train(
-            dataset_name=str(room.file("pairs.json", '[{"clean_prompt": "a", "clean_prompt": "b", "perturbed_prompt": "c"}]'))
+            dataset_name=str(
+                room.file("pairs.json", '[{"clean_prompt": "a", "clean_prompt": "b", "perturbed_prompt": "c"}]')
+            )
         ),
     ),
     Case(

@@ -483,6 +483,12 @@ CASES: list[Case] = [
         lambda room: room.evaluate([], "--pairs", str(room.file("out/answers.jsonl", [CHAT]))),
     ),
     Case(
+        "evaluate into the pairs",
+        "`evaluate`: the folder of `pairs` as `output_dir`, whose splits its files would become",
+        "`output_dir` …out is in the folder of `pairs`, whose files it would replace or add to. Choose another folder.",
+        lambda room: room.evaluate([], "--pairs", str(room.file("out/test.jsonl", [CHAT]).parent)),
+    ),
+    Case(
         "evaluate into capability data",
         "`evaluate`: the folder of `capability_data` as `output_dir`",
         "`output_dir` …out is in the folder of `capability_data`, whose files it would replace or add to. Choose another "

@@ -74,7 +74,7 @@ def test_two_columns_of_one_name_in_parquet(tmp_path):
     path = tmp_path / "questions.parquet"
     table = pyarrow.table([["x"], ["y"], ["z"]], names=["question", "answer", "answer"])
     pyarrow.parquet.write_table(table, path)
-    with pytest.raises(ConsistencyError, match="two columns are called `answer`. Rename one of them"):
+    with pytest.raises(ConsistencyError, match=r"two columns are called `answer`\. Rename one of them"):
         list(read_rows(str(path)))
 
 

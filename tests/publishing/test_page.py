@@ -338,7 +338,9 @@ def test_outcomes_without_their_file_go_and_what_users_wrote_stays(adapter_dir):
         add_results(adapter_dir)
     text = (adapter_dir / "README.md").read_text()
     assert "5 right" not in text
-    (adapter_dir / "README.md").write_text(text.replace("## Training", "## Results\n\n| | F1 |\n|---|---|\n| x | 1 |\n\n## Training"))
+    (adapter_dir / "README.md").write_text(
+        text.replace("## Training", "## Results\n\n| | F1 |\n|---|---|\n| x | 1 |\n\n## Training")
+    )
     add_results(adapter_dir)
     assert "| x | 1 |" in (adapter_dir / "README.md").read_text()
 

@@ -524,11 +524,14 @@ def test_later_numbers_of_another_size_and_missing_keys_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ids", "changed"), [([2**64 - 1, 5], 2**64 - 1), ([2**53 + 1, 0.5], 2**53 + 1), ([2**60, 5], None), ([1e300, 5], None)]
+    ("ids", "changed"),
+    [([2**64 - 1, 5], 2**64 - 1), ([2**53 + 1, 0.5], 2**53 + 1), ([2**60, 5], None), ([1e300, 5], None)],
 )
 def test_whole_numbers_are_not_rounded(tmp_path, ids, changed):
     path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(f"{json.dumps(row | {'about': [{'id': of}]})}\n" for row, of in zip(FIRST, ids, strict=True)))
+    path.write_text(
+        "".join(f"{json.dumps(row | {'about': [{'id': of}]})}\n" for row, of in zip(FIRST, ids, strict=True))
+    )
 
     def load():
         return load_pairs(ConsistencyScriptArguments(dataset_name=str(path)), DatasetMixtureConfig())["train"]
@@ -545,5 +548,5 @@ def test_a_key_given_twice_is_refused(tmp_path, name):
     """Rows with template variables, and lists of rows, are not read by pyarrow alone."""
     row = '{"clean_prompt": "a", "clean_prompt": "b", "perturbed_prompt": "c", "chat_template_kwargs": {"x": 1}}'
     (tmp_path / name).write_text(f"[{row}]" if name.endswith(".json") else f"{row}\n{row}\n")
-    with pytest.raises(ConsistencyError, match="a key is given twice|was specified twice"):
+    with pytest.raises(ConsistencyError, match=r"a key is given twice|was specified twice"):
         load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path / name)), DatasetMixtureConfig())

@@ -66,7 +66,12 @@ def test_faulty_ways_to_load_quantized_weights(given, options, message):
 
 @pytest.mark.parametrize(
     ("given", "modules"),
-    [(["q_proj"], {"q_proj"}), (["q_proj", "v_proj"], {"q_proj", "v_proj"}), (["all-linear"], "all-linear"), ([".*q_proj"], ".*q_proj")],
+    [
+        (["q_proj"], {"q_proj"}),
+        (["q_proj", "v_proj"], {"q_proj", "v_proj"}),
+        (["all-linear"], "all-linear"),
+        ([".*q_proj"], ".*q_proj"),
+    ],
 )
 def test_one_name_of_a_layer_is_no_pattern(given, modules):
     assert adapter_of(ModelConfig(use_peft=True, lora_target_modules=given)).target_modules == modules
@@ -79,7 +84,9 @@ def test_no_adapter():
 @pytest.mark.parametrize("option", ["dtype", "attn_implementation", "model_revision"])
 def test_init_kwargs_do_not_override_an_option(option):
     key, arguments = option.removeprefix("model_"), ModelConfig(**{option: "mine"})
-    with pytest.raises(ConsistencyError, match=f"`{option}` is mine, and `model_init_kwargs` sets `{key}` to other: keep one"):
+    with pytest.raises(
+        ConsistencyError, match=f"`{option}` is mine, and `model_init_kwargs` sets `{key}` to other: keep one"
+    ):
         check_init_kwargs(arguments, {key: "other"})
     check_init_kwargs(arguments, {key: "mine"})
     check_init_kwargs(ModelConfig(), {key: "other"})

@@ -35,9 +35,7 @@ _insert_path = json_builder.insert_json_field_path
 # Libraries that read files
 READERS = ("datasets", "pyarrow", "pandas")
 
-_ONE_TYPE = (
-    "a column has one type in all files and splits. Write its values in one way, or put such a row first"
-)
+_ONE_TYPE = "a column has one type in all files and splits. Write its values in one way, or put such a row first"
 
 # Columns that chat templates are given
 VARIABLES = "chat_template_kwargs"
@@ -203,7 +201,9 @@ def _json_paths(examples: list[Any], but_tools: bool) -> list[list[Any]]:
 
 def _refuse_path(paths: list[list[Any]], path: list[Any]) -> None:
     """Raises `ValueError` for values of several types after the first rows, whose column is read as of one type."""
-    raise ValueError(f"`{path[0]}` holds values of several types, and of one type in the first rows of the data: {_ONE_TYPE}")
+    raise ValueError(
+        f"`{path[0]}` holds values of several types, and of one type in the first rows of the data: {_ONE_TYPE}"
+    )
 
 
 def _encode_field(example: Any, path: list[Any]) -> Any:
@@ -321,6 +321,16 @@ def _with_texts(kind: pyarrow.DataType) -> pyarrow.DataType:
     if types.is_struct(kind):
         return pyarrow.struct([field.with_type(_with_texts(field.type)) for field in kind])
     return pyarrow.list_(_with_texts(kind.value_type)) if types.is_list(kind) else kind
+
+
+def read_as_times(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns the columns whose texts all look like times, for which `datasets.load_dataset` takes them in a JSON file."""
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    try:
+        schema = pyarrow.json.read_json(BytesIO(lines), pyarrow.json.ReadOptions(block_size=len(lines) + 1)).schema
+    except pyarrow.ArrowException:
+        return []
+    return [field.name for field in schema if _with_texts(field.type) != field.type]
 
 
 @contextmanager

@@ -200,7 +200,9 @@ def _warn_of_pictures(folder: Path) -> None:
     earlier = [(folder / name).stat().st_mtime_ns for name in (RESULTS_FILE, "README.md") if (folder / name).is_file()]
     if not (folder / RESULTS_FILE).is_file():
         return
-    if old := [name for name in PICTURES if (folder / name).is_file() and (folder / name).stat().st_mtime_ns <= max(earlier)]:
+    if old := [
+        name for name in PICTURES if (folder / name).is_file() and (folder / name).stat().st_mtime_ns <= max(earlier)
+    ]:
         warnings.warn(
             f"{folder}: {' and '.join(old)} may show the earlier results, and the card shows what is there. Draw them again, or "
             "remove them."
@@ -223,7 +225,8 @@ def model_digest(folder: str | Path) -> str | None:
     tokenizer and generation config. None without weights. An adapter's base model is left out: its name changes when
     it is published.
     """
-    return (_digests(folder) or [None])[0]
+    digests = _digests(folder)
+    return digests[0] if digests else None
 
 
 def _digests(folder: str | Path) -> list[str]:

@@ -83,7 +83,9 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 for _kind in ("int", "float"):
-    _UniqueKeyLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", getattr(_UniqueKeyLoader, f"construct_yaml_{_kind}"))
+    _UniqueKeyLoader.add_constructor(
+        f"tag:yaml.org,2002:{_kind}", getattr(_UniqueKeyLoader, f"construct_yaml_{_kind}")
+    )
 
 
 def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
