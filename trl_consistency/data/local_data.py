@@ -136,8 +136,10 @@ def _is_of_type(found: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
         return True
     if types.is_dictionary(found):
         return _is_of_type(found.value_type, wanted)
-    if isinstance(wanted, pyarrow.JsonType):
-        return _is_text(found) or isinstance(found, pyarrow.JsonType)
+    if isinstance(
+        wanted, pyarrow.BaseExtensionType
+    ):  # JSON, which was text, or arrays of `datasets`, which Parquet keeps as lists
+        return not isinstance(wanted, pyarrow.JsonType) or _is_text(found)
     if types.is_struct(found) and types.is_struct(wanted):
         theirs = {field.name: field.type for field in wanted}
         return all(field.name in theirs and _is_of_type(field.type, theirs[field.name]) for field in found)
