@@ -21,7 +21,7 @@ _OPINION = re.compile(
 )
 # The clause is about the speakers, or asks for something: "I'm here to help", "You are right", "Please tell me more".
 _ADDRESS = re.compile(
-    r"\W*(?:let|let's|please|thank|thanks|sorry|as an|feel free)\b|\b(?:you|we)\b|"
+    r"\b(?:let|please|thank|thanks|sorry|as an|feel free)\b|\b(?:you|we)\b|"
     r"\bi(?:'|\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|know|see|understand|apologi[sz]e|appreciate)\b)",
     re.IGNORECASE,
 )
