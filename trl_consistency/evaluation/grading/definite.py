@@ -52,6 +52,11 @@ _NO_ANSWER = re.compile(
 _NAMES_IT = re.compile(
     r"\b(?:called|named|known as|(?<!bordered )by|(?<!which )(?<!that )(?<!it )(?:is|was))\b", re.IGNORECASE
 )
+# "7 times 10 is 60" and "12 is 5 times 12", but not "to find 7 times 10"
+_RESULT = re.compile(
+    r"(?:\b(?:is|are|equals?|gives?|get)|[=:])[^\w-]{0,5}(?:approximately\s+)?-?\d[\d.,]*+(?!\s*(?:times|plus|minus|[+*/x\u00d7-]))|"
+    r"^\W*-?\d[\d.,]*+\s+is\s+\d",
+)
 _CAPITAL = re.compile(r"\b[A-Z]")
 
 # A clause of at most so many words and without a verb is an answer of its own: "Anchorage, Alaska."
@@ -95,6 +100,8 @@ def _states(clause: str, asked: set[str], answer: str) -> bool:
     if _NEGATED.search(clause) or _ADDRESS.search(clause):
         return False
     words = [word.lower() for word in _words(clause)]
+    if answer[:1].isdigit() and any(word.isdigit() for word in asked) and len(words) > 1 and not _RESULT.search(clause):
+        return False
     is_new = any(word not in _COMMON and word not in asked for word in words)
     if "answer" in words or _ABOUT_IT.match(clause) or any(word in asked and word not in _COMMON for word in words):
         if _describes(clause, asked, answer):
