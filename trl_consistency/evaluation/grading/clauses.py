@@ -216,7 +216,9 @@ class Clauses:
         """Returns whether the text begins to list several of the kind that is asked for: "The states with this capital are"."""
         plural = _PLURAL.match(self.text)
         words = _WORD.findall(plural[1]) if plural else []
-        return any(word.endswith("s") and not self.kinds.isdisjoint(_stems(word)) for word in words if len(word) > _STEM)
+        return any(
+            word.endswith("s") and not self.kinds.isdisjoint(_stems(word)) for word in words if len(word) > _STEM
+        )
 
     def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
         """

@@ -42,7 +42,7 @@ _ABOUT_IT = re.compile(
 # "A baby pig is a type of pig". `noun` ends with the kind of thing that the subject is.
 _DESCRIPTION = re.compile(
     r"(?P<subject>(?:(?!\b(?:is|was|are|were)\b|'s\s+an?\b).)*)(?:\b(?:is|was|are|were)|'s)\s+(?:(?:indeed|actually|also|typically|primarily|not|just)\s+)?"
-    r"(?:an?|one\s+of)\s+(?P<noun>(?:(?!\b(?:of|that|who|which|in|for|on|from|by|with|called|named)\b)[\w'-]+\s*)+)(?P<rest>.*)",
+    r"(?:an?|one\s+of)\s+(?P<noun>(?:(?!\b(?:of|that|who|whose|which|where|is|was|in|for|on|from|by|with|called|named)\b)[\w'-]+\s*)+)(?P<rest>.*)",
     re.DOTALL | re.IGNORECASE,
 )
 _NO_ANSWER = re.compile(
@@ -100,7 +100,12 @@ def _states(clause: str, asked: set[str], answer: str) -> bool:
     if _NEGATED.search(clause) or _ADDRESS.search(clause):
         return False
     words = [word.lower() for word in _words(clause)]
-    if answer[:1].isdigit() and any(word.isdigit() for word in asked) and len(words) > 1 and not _RESULT.search(clause):
+    if (
+        answer[:1].isdigit()
+        and any(word.isdigit() for word in asked)
+        and len(words) > 1
+        and not _RESULT.search(clause)
+    ):
         return False
     is_new = any(word not in _COMMON and word not in asked for word in words)
     if "answer" in words or _ABOUT_IT.match(clause) or any(word in asked and word not in _COMMON for word in words):
