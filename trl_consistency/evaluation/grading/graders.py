@@ -195,7 +195,7 @@ def _joined(text: str, names: Collection[str]) -> str:
         if match[0].lower() in names:
             return match[0]
         parts = match[0].split("-")  # "a philosopher-scientist" is both
-        return word if word.lower() in names else " ".join(parts) if names.issuperset(parts) else match[0]
+        return word if word.lower() in names else " ".join(parts) if all(part in names for part in parts) else match[0]
 
     return _HYPHENATED.sub(join, text)
 
