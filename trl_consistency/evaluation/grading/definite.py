@@ -57,7 +57,7 @@ _RESULT = re.compile(
     r"(?:\b(?:is|are|equals?|gives?|get)|[=:])[^\w-]{0,5}(?:approximately\s+)?-?\d[\d.,]*+(?!\s*(?:times|plus|minus|[+*/x\u00d7-]))|"
     r"^\W*-?\d[\d.,]*+\s+is\s+\d",
 )
-_CAPITAL = re.compile(r"\b[A-Z]")
+_CAPITAL = re.compile(r"\b(?!(?:Yes|No|True|False)$)[A-Z]")
 
 # A clause of at most so many words and without a verb is an answer of its own: "Anchorage, Alaska."
 SHORT_CLAUSE = 5
