@@ -10,21 +10,24 @@ from typing import Any
 from .errors import ConsistencyError, one_line
 
 
-def as_json(value: Any, bytes_as_text: bool = False) -> Any:
+def as_json(value: Any, bytes_as_text: bool = False, column: str | None = None) -> Any:
     """
     Returns a value of a row as JSON can hold it: times as text, and null for numbers that are not finite. Raises
-    [`ConsistencyError`] for bytes, unless they may be written as Python shows them.
+    [`ConsistencyError`] for bytes, unless they may be written as Python shows them. `column` is the value's, None for a
+    row.
     """
     if isinstance(value, dict):
-        return {key: as_json(of_key, bytes_as_text) for key, of_key in value.items()}
+        return {key: as_json(of_key, bytes_as_text, column or key) for key, of_key in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(item, bytes_as_text) for item in value]
+        return [as_json(item, bytes_as_text, column) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes) and bytes_as_text:
         return str(value)
     if isinstance(value, bytes):
-        raise ConsistencyError("A column holds bytes, which JSON cannot hold: leave it out, or write it as text.")
+        raise ConsistencyError(
+            f"`{column}` holds bytes, which JSON cannot hold: leave the column out, or write it as text."
+        )
     return str(value) if isinstance(value, date | time | timedelta | Decimal) else value
 
 

@@ -6,7 +6,7 @@ from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import InvalidPairsError
 from trl_consistency.data import prepare
 from trl_consistency.data.lint import lint_pairs
-from trl_consistency.data.prepare import align_pairs, align_row, prepare_pairs
+from trl_consistency.data.prepare import align_pairs, align_row, prepare_pairs, with_own_columns
 from trl_consistency.data.rendering import render_completion, render_prompt
 
 
@@ -333,6 +333,7 @@ def test_columns_of_the_user_by_the_names_of_helpers(tokenizer, stream):
         prepare_pairs(pairs, tokenizer, "train", max_length=20)
 
 
-def test_columns_that_preparation_takes_the_names_of_are_told(tokenizer, caplog):
-    prepare_pairs(make_pairs(2).add_column("length", ["short", "long"]), tokenizer, "train")
-    assert "`train`: `length` left out: preparation makes columns of these names" in caplog.text
+def test_columns_of_the_user_come_back_by_their_names(tokenizer):
+    pairs = make_pairs(2, completion=False).add_column("length", ["short", "long"]).add_column("render_fault", [1, 2])
+    prepared = with_own_columns(prepare_pairs(pairs, tokenizer, "train"))
+    assert prepared.to_list() == pairs.to_list()

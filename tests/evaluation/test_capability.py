@@ -20,6 +20,7 @@ from trl_consistency.evaluation.capability import (
 from trl_consistency.evaluation.capability_data import Question, read_capability
 from trl_consistency.evaluation.rates.intervals import Sample, estimate
 from trl_consistency.evaluation.suites.completions import score_completions
+from trl_consistency.generation.answer_cache import TargetCache
 
 
 needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm_eval (`pip install .[capability]`)")
@@ -260,6 +261,17 @@ def test_texts_and_prompts_one_at_a_time(folder, model, tokenizer, monkeypatch):
     safe = [row for row in make_prompts() if row["label"] == "safe"]
     prompts = [[{"role": "user", "content": row["prompt"]}] for row in safe]
     assert found["xstest/prompts"].replies == [naive_answer(model, tokenizer, prompt, 6) for prompt in prompts]
+
+
+def test_what_is_kept_is_of_one_tokenizer(tmp_path, model, tokenizer):
+    (tmp_path / "data").mkdir()
+    write_lines(tmp_path / "data" / "texts.jsonl", [{"text": "The capital of France is Paris."}])
+    cache = TargetCache(tmp_path / "cache", {"name": "tiny"})
+    kept = [
+        measure_capability(model, of, tmp_path / "data", cache=cache)["texts"]
+        for of in (tokenizer, make_tokenizer(vocab_size=290))
+    ]
+    assert kept[1] == measure_capability(model, make_tokenizer(vocab_size=290), tmp_path / "data")["texts"] != kept[0]
 
 
 def test_batches_do_not_matter(folder, model, tokenizer):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import GenerationConfig
 
 from tests.helpers.models import make_model
@@ -91,6 +91,15 @@ def test_one_cache_answers_for_one_model(model, tmp_path):
     with other.disable_adapter(), pytest.raises(ConsistencyError, match="or for other adapters, than before"):
         generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
     generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
+
+
+def test_a_learned_prompt_that_is_switched_off_is_another_model(tmp_path):
+    model = get_peft_model(make_model(), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
+    cache = TargetCache(tmp_path, MODEL)
+    cache.check_model(model)
+    with model.disable_adapter(), pytest.raises(ConsistencyError, match="or for other adapters, than before"):
+        cache.check_model(model)
+    cache.check_model(model)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "row missing", "value changed", "not a target file"])

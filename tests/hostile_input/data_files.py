@@ -16,12 +16,21 @@ def folder(room: Room, *names: str) -> str:
     return str(room.path / "data")
 
 
+def shards(room: Room, *rows: dict) -> str:
+    """A folder of data files of one split, each with one of the rows."""
+    for number, row in enumerate(rows):
+        room.file(f"data/train-{number:05d}-of-{len(rows):05d}.jsonl", [row])
+    return str(room.path / "data")
+
+
 def calling(price: float) -> dict:
     """A pair whose assistant has called a tool."""
     call = {"type": "function", "function": {"name": "buy", "arguments": {"price": price}}}
     turns = [*USER, {"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "Done."}]
     return {"clean_prompt": turns, "perturbed_prompt": turns}
 
+
+TOO_MANY_FIELDS = "clean_prompt,perturbed_prompt\nx,a,b\n"
 
 CASES: list[Case] = [
     Case(
@@ -59,6 +68,37 @@ CASES: list[Case] = [
         "A column of text in one row and of messages in another",
         "…row 1: `clean_prompt` is a list of messages, but a string in row 0: a column has one type…",
         lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", [PAIR, CHAT]))),
+    ),
+    Case(
+        "another type in a later file",
+        "A completion that is a number in the second file of a split, and text in the first",
+        "…data cannot be loaded: `completion` holds 4 (int64), and string in the first rows of the data: a column has one type in all …",
+        lambda room: room.train(dataset_name=shards(room, CHAT | {"completion": "Rome"}, CHAT | {"completion": 4})),
+    ),
+    Case(
+        "an id that would be rounded",
+        "A `source_id` above 2⁶³, which `datasets` reads as a number with a fraction",
+        "…pairs.jsonl cannot be read: `datasets` would read 18446744073709551615 as 1.8446744073709552e+19. Write such numbers …",
+        lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", [CHAT | {"source_id": 2**64 - 1}]))),
+    ),
+    Case(
+        "a key twice in a list",
+        "A key given twice in a .json file with a list of rows",
+        "…pairs.json cannot be read: a key is given twice",
+        lambda room: room.train(
+            dataset_name=str(
+                room.file("pairs.json", '[{"clean_prompt": "a", "clean_prompt": "b", "perturbed_prompt": "c"}]')
+            )
+        ),
+    ),
+    Case(
+        "CSV under another name",
+        "A mixture of CSV files whose rows have a field more than the header, under another name",
+        "…pairs.txt, line 2: not as many fields (3) as the header has (2). …",
+        lambda room: room.train(
+            f"datasets: [{{path: csv, data_files: {room.file('pairs.txt', TOO_MANY_FIELDS)}}}]\n",
+            dataset_name="",
+        ),
     ),
     Case(
         "a number in a tool call",
@@ -331,7 +371,7 @@ CASES: list[Case] = [
     Case(
         "mixture of columns",
         "Data sets of a mixture that do not fit each other",
-        "`datasets` cannot be loaded: The features can't be aligned because the key clean_prompt of features …",
+        "`datasets` cannot be loaded: a column has other types in one of them than in another. Write all in one format (The …",
         lambda room: room.train(
             f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}}}, {{path: {room.file('b.jsonl', [CHAT])}}}]\n",
             dataset_name="",

@@ -619,8 +619,20 @@ CASES: list[Case] = [
     Case(
         "unknown target modules",
         "LoRA on modules that the model does not have",
-        "`peft_config` does not fit the model: Target modules queries not found in the base model. Please check the target modules and try again.",
+        "`peft_config` does not fit the model: Target modules {'queries'} not found in the base model. Please check the target modules and try again.",
         lambda room: room.train(use_peft=True, lora_target_modules=["queries"]),
+    ),
+    Case(
+        "a misspelt target module",
+        "LoRA on several modules, of which the model lacks one",
+        "`peft_config` does not fit the model: of its `target_modules`, v_prj is no layer that gets an adapter. Correct it, or leave it out.",
+        lambda room: room.train(use_peft=True, lora_target_modules=["q_proj", "v_prj"]),
+    ),
+    Case(
+        "dtype given twice",
+        "Two dtypes: as an option, and in `model_init_kwargs`",
+        "`dtype` is bfloat16, and `model_init_kwargs` sets `dtype` to float16: keep one.",
+        lambda room: room.train(dtype="bfloat16", model_init_kwargs={"dtype": "float16"}),
     ),
     Case(
         "rank 0",

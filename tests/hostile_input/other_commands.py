@@ -483,6 +483,12 @@ CASES: list[Case] = [
         lambda room: room.evaluate([], "--pairs", str(room.file("out/answers.jsonl", [CHAT]))),
     ),
     Case(
+        "evaluate into the pairs",
+        "`evaluate`: the folder of `pairs` as `output_dir`, whose splits its files would become",
+        "`output_dir` …out is in the folder of `pairs`, whose files it would replace or add to. Choose another folder.",
+        lambda room: room.evaluate([], "--pairs", str(room.file("out/test.jsonl", [CHAT]).parent)),
+    ),
+    Case(
         "evaluate into capability data",
         "`evaluate`: the folder of `capability_data` as `output_dir`",
         "`output_dir` …out is in the folder of `capability_data`, whose files it would replace or add to. Choose another "
@@ -520,7 +526,7 @@ CASES: list[Case] = [
     Case(
         "pairs of bytes",
         "`pairs`: a column of bytes to keep",
-        "A column holds bytes, which JSON cannot hold: leave it out, or write it as text.",
+        "`picture` holds bytes, which JSON cannot hold: leave the column out, or write it as text.",
         lambda room: (
             Dataset.from_list([{"question": "What is it?", "picture": b"x"}]).to_parquet(room.path / "q.parquet"),
             cli(

@@ -29,6 +29,18 @@ CASES: list[Case] = [
         lambda room: room.train("seed: 3\nseed: 4\n"),
     ),
     Case(
+        "octal number",
+        "A number that YAML 1.1 reads otherwise than the command line: `max_steps: 010` (8), `max_steps: 1:30` (90)",
+        "…recipe.yaml is not valid YAML: 010 would be read as 8: write that, or put quotes around it if it is text in …line…",
+        lambda room: room.train("max_steps: 010\n", max_steps=""),
+    ),
+    Case(
+        "number in sixties",
+        "The same with colons: `logging_steps: 1:30` (90)",
+        "…recipe.yaml is not valid YAML: 1:30 would be read as 90: write that, or put quotes around it if it is text in …line…",
+        lambda room: room.train("logging_steps: 1:30\n"),
+    ),
+    Case(
         "tab",
         "A tab instead of spaces",
         "…recipe.yaml is not valid YAML: …found character '\\t' that cannot start any token in …line…",

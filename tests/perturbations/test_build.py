@@ -73,6 +73,17 @@ REPEATS = {
 }
 
 
+def test_rows_that_end_with_an_answer_are_counted():
+    """As conversations for fine-tuning do: both prompts end with the answer."""
+    turns = [{"role": "user", "content": "Is it late?"}, {"role": "assistant", "content": "No."}]
+    report = BuildReport()
+    rows = [{"messages": turns}, {"messages": turns[:1]}]
+    pairs = [row for _, row in build_pairs(rows, ["politeness"], test_share=0, report=report)]
+    assert [row["perturbed_prompt"][-1]["role"] for row in pairs] == ["assistant", "user"]
+    assert report.prefills().startswith("1 row(s) end with an assistant turn, and so do both prompts")
+    assert not BuildReport().prefills()
+
+
 def test_rows_that_are_there_twice_are_counted():
     questions = [{"question": f"{number}?", "answer": "Rome", "wrong_answer": "Bern"} for number in range(3)]
     others = [{**questions[0], "wrong_answer": "Oslo"}]  # another pair

@@ -1,5 +1,7 @@
 import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from datasets import Dataset, load_dataset
 
@@ -65,6 +67,14 @@ def test_faulty_files(tmp_path, name, content, reason):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConsistencyError, match=reason):
+        list(read_rows(str(path)))
+
+
+def test_two_columns_of_one_name_in_parquet(tmp_path):
+    path = tmp_path / "questions.parquet"
+    table = pyarrow.table([["x"], ["y"], ["z"]], names=["question", "answer", "answer"])
+    pyarrow.parquet.write_table(table, path)
+    with pytest.raises(ConsistencyError, match=r"two columns are called `answer`\. Rename one of them"):
         list(read_rows(str(path)))
 
 

@@ -286,6 +286,7 @@ def test_files_of_an_earlier_model_go(hub, adapter_dir, tmp_path):
     """Left there, they would be loaded in place of the model that was sent last."""
     publish(adapter_dir, "me/bct")
     hub.files("me/bct")["notes.md"] = b"mine"
+    hub.files("me/bct")["additional_chat_templates/tool_use.jinja"] = b"{{ messages }}"
     for name, size in (("single", "1GB"), ("sharded", "60KB")):
         folder = tmp_path / name
         make_model().save_pretrained(folder, max_shard_size=size)

@@ -1,4 +1,6 @@
 import json
+import os
+import time
 
 import numpy as np
 import pytest
@@ -6,8 +8,10 @@ import yaml
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
-from tests.helpers.publishing import OUTCOMES, RESULTS, set_config
+from tests.helpers.models import make_model
+from tests.helpers.publishing import CARD, OUTCOMES, RESULTS, set_config
 from trl_consistency import ConsistencyError
+from trl_consistency.generation.model_identity import digest_of, files_identity
 from trl_consistency.publishing import Figure, Outcomes, Result, add_results, read_results, write_results
 from trl_consistency.publishing.page import LOCAL_BASE, LOCAL_REPO, insert_results, prepare_page
 
@@ -276,6 +280,39 @@ def test_results_are_of_all_that_decides_an_answer(adapter_dir, file):
         read_card(adapter_dir)
 
 
+def test_results_of_a_whole_model_are_of_its_config(tmp_path):
+    make_model().save_pretrained(tmp_path)
+    (tmp_path / "README.md").write_text(CARD)
+    write_results(tmp_path, RESULTS)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"transformers_version": "5.0", "use_cache": False}))
+    read_card(tmp_path)
+    # What earlier versions wrote has a digest without the config.
+    earlier = json.loads((tmp_path / "consistency_results.json").read_text())
+    without_config = {"weights": digest_of(files_identity(tmp_path))}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 3.0}))
+    with pytest.raises(ConsistencyError, match=r"results\.json is of another model than the folder now holds"):
+        read_card(tmp_path)
+    (tmp_path / "consistency_results.json").write_text(json.dumps(earlier | without_config))
+    read_card(tmp_path)
+    (tmp_path / "config.json").write_text("[")
+    with pytest.raises(ConsistencyError, match=r"config\.json does not hold a JSON object"):
+        read_card(tmp_path)
+
+
+def test_pictures_of_earlier_results_are_warned_of(adapter_dir, recwarn):
+    for name in ("outcomes.png", "rates.png"):
+        (adapter_dir / name).write_bytes(b"\x89PNG")
+    (adapter_dir / "README.md").touch()
+    with pytest.warns(UserWarning, match="outcomes.png and rates.png may show the earlier results"):
+        write_results(adapter_dir, RESULTS)
+    for name in ("outcomes.png", "rates.png"):
+        os.utime(adapter_dir / name, ns=(0, time.time_ns() + 10**9))  # drawn since
+    recwarn.clear()
+    write_results(adapter_dir, RESULTS)
+    assert not list(recwarn)
+
+
 def test_results_stay_valid_when_the_base_gets_its_name_on_the_hub(adapter_dir):
     set_config(adapter_dir, base_model_name_or_path="/somewhere/base")
     read_card(adapter_dir, base_model="me/base")
@@ -290,6 +327,22 @@ def test_figures_without_their_file_go(adapter_dir):
     assert "25.0%" not in card
     assert "model-index" not in card
     assert "## Training" in card
+
+
+def test_outcomes_without_their_file_go_and_what_users_wrote_stays(adapter_dir):
+    write_results(adapter_dir, [], outcomes=OUTCOMES)
+    add_results(adapter_dir)
+    assert "5 right" in (adapter_dir / "README.md").read_text()
+    (adapter_dir / "consistency_results.json").unlink()
+    with pytest.warns(UserWarning, match="figures .* are taken out"):
+        add_results(adapter_dir)
+    text = (adapter_dir / "README.md").read_text()
+    assert "5 right" not in text
+    (adapter_dir / "README.md").write_text(
+        text.replace("## Training", "## Results\n\n| | F1 |\n|---|---|\n| x | 1 |\n\n## Training")
+    )
+    add_results(adapter_dir)
+    assert "| x | 1 |" in (adapter_dir / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

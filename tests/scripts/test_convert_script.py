@@ -194,3 +194,16 @@ def test_answers_are_kept_for_a_killed_run(pairs_file, tmp_path, model_dir, monk
     with pytest.raises(SystemExit, match="No pair"):  # a random model ends no answer
         convert(pairs_file, tmp_path / "out", *options)
     assert len(calls) == 5 - 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_warned"), [(["1969-07-20", "1969-07-21"], True), (["1969-07-20", "July"], False)]
+)
+def test_answers_that_look_like_times_are_warned_of(tmp_path, capsys, answers, is_warned):
+    prompts = {side: [{"role": "user", "content": "When was it?"}] for side in ("clean_prompt", "perturbed_prompt")}
+    rows = [{**prompts, "completion": answer, "day": "2024-01-01"} for answer in answers]
+    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    cli(["convert", "--pairs", str(tmp_path / "pairs.jsonl"), "--to", "sft", "--output_dir", str(tmp_path / "sft")])
+    warned = "The texts in `completion` all look like times" in capsys.readouterr().err
+    loaded = load_dataset(str(tmp_path / "sft"), split="train")
+    assert warned == is_warned == (loaded["completion"][0][0]["content"] != "1969-07-20")

@@ -243,6 +243,26 @@ def test_whole_models(options, tokenizer, tmp_path, capsys):
     assert texts["base"] != texts["tuned"]
 
 
+def test_files_of_a_users_own_beside_those_of_an_earlier_run_stay(model_dir, tmp_path):
+    out, pairs = tmp_path / "out", write(tmp_path / "pairs.jsonl", [pair(0), pair(1)])
+    options = ["--model_name_or_path", str(model_dir), "--pairs", pairs, "--max_completion_length", "2"]
+    run([*options, "--output_dir", str(out), "--html_demo", "true"])
+    assert (out / "demo.html").exists()
+    run([*options, "--output_dir", str(out)])
+    assert not (out / "demo.html").exists(), "it is the earlier run's"
+    for name in ("capability.jsonl", "demo.html", "training.png"):
+        (out / name).write_text("mine")
+        with pytest.raises(SystemExit, match=f"has a {name} that `trl-consistency evaluate` did not write"):
+            run([*options, "--output_dir", str(out)])
+        assert (out / name).read_text() == "mine"
+        (out / name).unlink()
+    # An earlier version did not note what it wrote.
+    (out / "_answers" / "files.json").unlink()
+    (out / "demo.html").write_text("of that version")
+    run([*options, "--output_dir", str(out)])
+    assert not (out / "demo.html").exists()
+
+
 def test_sets(options, model_dir, tmp_path, capsys):
     """Files, and the splits of a folder but `train`; two of one name get longer ones."""
     folder = tmp_path / "folder" / "data"

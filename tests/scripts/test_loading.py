@@ -8,6 +8,8 @@ import os
 import re
 from datetime import datetime
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 from trl import DatasetMixtureConfig
@@ -468,3 +470,83 @@ def test_answers_kept_in_a_folder_of_data_are_no_data(tmp_path):
     for name in ("train.jsonl", "_answers/answers.jsonl"):
         (tmp_path / name).write_text('{"a": 1}\n')
     assert split_files(tmp_path) == {"train": [tmp_path / "train.jsonl"]}
+
+
+FIRST, LATER = rows_of("first"), rows_of("later")
+MESSAGES = [{"role": "user", "content": "Why?"}]
+CALLING = [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}, *MESSAGES]
+# Values of the first row, and of the rows after it, in a later block, file or split
+OTHER_TYPES = {
+    "texts and a number": ({"completion": "ok"}, {"completion": "yes"}, {"completion": 4}),
+    "numbers": ({"completion": "ok"}, {"completion": 4}, {"completion": 5}),
+    "texts for numbers": ({"source_id": 7}, {"source_id": "007"}, {"source_id": "008"}),
+    "a mapping": ({}, {"perturbed_prompt": {"role": "user"}}, {"perturbed_prompt": {"role": "user"}}),
+    "in messages": ({"messages": MESSAGES}, {"messages": MESSAGES}, {"messages": [{"role": "user", "content": 7}]}),
+    "tool calls": ({"messages": MESSAGES}, {"messages": CALLING}, {"messages": MESSAGES}),
+}
+
+
+@pytest.mark.parametrize("place", ["block", "file", "list", "split", "stream", "parquet"])
+@pytest.mark.parametrize("kind", OTHER_TYPES)
+def test_later_rows_of_another_type_are_refused(tmp_path, place, kind):
+    first, *later = ([row | values] for row, values in zip([FIRST[0], *LATER], OTHER_TYPES[kind], strict=True))
+    later = [row for rows in later for row in rows]
+    if place in ("block", "stream"):
+        first = [first[0] | {"note": "x" * 11_000_000}]
+        later = [row | {"note": ""} for row in later]
+        files = {"train.jsonl": [*first, *later]}
+    elif place == "split":
+        files = {"train.jsonl": first, "zero_shot.jsonl": later}
+    else:
+        ending = {"list": "json", "parquet": "parquet"}.get(place, "jsonl")
+        files = {f"train-00000-of-00002.{ending}": first, f"train-00001-of-00002.{ending}": later}
+    for name, rows in files.items():
+        if name.endswith(".parquet"):
+            try:
+                pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+            except pa.ArrowException:
+                pytest.skip("Parquet holds no column of several types")
+        elif name.endswith(".json"):
+            (tmp_path / name).write_text(json.dumps(rows))
+        else:
+            (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    arguments = ConsistencyScriptArguments(dataset_name=str(tmp_path), dataset_streaming=place == "stream")
+    with pytest.raises((ConsistencyError, ValueError), match="a column has one type in all files and splits"):
+        list(load_pairs(arguments, DatasetMixtureConfig())["train"])
+
+
+def test_later_numbers_of_another_size_and_missing_keys_are_read(tmp_path):
+    write_rows(tmp_path / "train-00000-of-00002.jsonl", "a", count=1, score=0.5, about={"a": 1, "b": "x"})
+    write_rows(tmp_path / "train-00001-of-00002.jsonl", "b", count=1, score=2, about={"b": "y"})
+    found = load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path)), DatasetMixtureConfig())["train"]
+    assert found["score"][:] == [0.5, 2]
+    assert [without_none(about) for about in found["about"]] == [{"a": 1, "b": "x"}, {"b": "y"}]
+
+
+@pytest.mark.parametrize(
+    ("ids", "changed"),
+    [([2**64 - 1, 5], 2**64 - 1), ([2**53 + 1, 0.5], 2**53 + 1), ([2**60, 5], None), ([1e300, 5], None)],
+)
+def test_whole_numbers_are_not_rounded(tmp_path, ids, changed):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(
+        "".join(f"{json.dumps(row | {'about': [{'id': of}]})}\n" for row, of in zip(FIRST, ids, strict=True))
+    )
+
+    def load():
+        return load_pairs(ConsistencyScriptArguments(dataset_name=str(path)), DatasetMixtureConfig())["train"]
+
+    if changed is None:
+        assert [about[0]["id"] for about in load()["about"]] == ids
+    else:
+        with pytest.raises(ConsistencyError, match=f"would read {changed} as .* Write such numbers as text"):
+            load()
+
+
+@pytest.mark.parametrize("name", ["pairs.json", "pairs.jsonl"])
+def test_a_key_given_twice_is_refused(tmp_path, name):
+    """Rows with template variables, and lists of rows, are not read by pyarrow alone."""
+    row = '{"clean_prompt": "a", "clean_prompt": "b", "perturbed_prompt": "c", "chat_template_kwargs": {"x": 1}}'
+    (tmp_path / name).write_text(f"[{row}]" if name.endswith(".json") else f"{row}\n{row}\n")
+    with pytest.raises(ConsistencyError, match=r"a key is given twice|was specified twice"):
+        load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path / name)), DatasetMixtureConfig())

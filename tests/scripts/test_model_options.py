@@ -3,7 +3,7 @@ from trl import ModelConfig, ScriptArguments
 
 from trl_consistency import ConsistencyError
 from trl_consistency.scripts.consistency import COMMAND
-from trl_consistency.scripts.model_options import check_model_options, quantization_of
+from trl_consistency.scripts.model_options import adapter_of, check_init_kwargs, check_model_options, quantization_of
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,31 @@ def test_how_to_load_quantized_weights():
 def test_faulty_ways_to_load_quantized_weights(given, options, message):
     with pytest.raises(ConsistencyError, match=message):
         quantization_of(ModelConfig(**given), {"quantization_config": options})
+
+
+@pytest.mark.parametrize(
+    ("given", "modules"),
+    [
+        (["q_proj"], {"q_proj"}),
+        (["q_proj", "v_proj"], {"q_proj", "v_proj"}),
+        (["all-linear"], "all-linear"),
+        ([".*q_proj"], ".*q_proj"),
+    ],
+)
+def test_one_name_of_a_layer_is_no_pattern(given, modules):
+    assert adapter_of(ModelConfig(use_peft=True, lora_target_modules=given)).target_modules == modules
+
+
+def test_no_adapter():
+    assert adapter_of(ModelConfig()) is None
+
+
+@pytest.mark.parametrize("option", ["dtype", "attn_implementation", "model_revision"])
+def test_init_kwargs_do_not_override_an_option(option):
+    key, arguments = option.removeprefix("model_"), ModelConfig(**{option: "mine"})
+    with pytest.raises(
+        ConsistencyError, match=f"`{option}` is mine, and `model_init_kwargs` sets `{key}` to other: keep one"
+    ):
+        check_init_kwargs(arguments, {key: "other"})
+    check_init_kwargs(arguments, {key: "mine"})
+    check_init_kwargs(ModelConfig(), {key: "other"})

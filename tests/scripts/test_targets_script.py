@@ -52,10 +52,12 @@ OWN = {
     "id": 2**53 + 1,
     "note": "2024-01-01 10:00:00",
     "day": "1969-07-20",
+    "length": "long",
+    "unknown": 3,
 }
 
 
-def test_columns_of_the_users_own_come_out_as_they_went_in(tmp_path, recipe):
+def test_columns_of_the_users_own_come_out_as_they_went_in(tmp_path, recipe, caplog):
     rows = [{"clean_prompt": "a", "perturbed_prompt": "b", "completion_ids": [5], **OWN}]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows * 2)))
     file = tmp_path / "targets.jsonl"
@@ -63,6 +65,7 @@ def test_columns_of_the_users_own_come_out_as_they_went_in(tmp_path, recipe):
     for line in file.read_text().splitlines():
         row = json.loads(line)
         assert {name: row[name] for name in OWN} == OWN
+    assert "The pairs come with their completions: nothing is generated" in caplog.text
 
 
 def test_values_that_json_does_not_have(tmp_path, recipe):

@@ -187,11 +187,9 @@ def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
 def check_csv(file: str) -> None:
     """
     Raises [`ConsistencyError`] if two columns of a CSV file have the same name, of which pandas would rename one, or a row
-    has not as many fields as the header. pandas would leave out the first field of every row, or fill in missing ones.
-    Does nothing if the name of the file, which may be compressed, does not end in `.csv`.
+    has not as many fields as the header. pandas would leave out the first field of every row, or fill in missing ones. The
+    file may be compressed, and may have any name.
     """
-    if data_type(Path(file)) != "csv":
-        return
     csv.field_size_limit(sys.maxsize)
     try:
         _check_fields(file)

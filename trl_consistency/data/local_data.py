@@ -14,10 +14,12 @@ from typing import Any
 import datasets
 import datasets.utils.json
 import pyarrow
+import pyarrow.compute
 import pyarrow.json
 from datasets.packaged_modules.csv.csv import Csv
 from datasets.packaged_modules.json import json as json_builder
 from datasets.packaged_modules.json.json import Json
+from datasets.packaged_modules.parquet.parquet import Parquet
 from datasets.utils.file_utils import xpandas_read_csv
 
 from ..errors import ConsistencyError, one_line
@@ -28,9 +30,12 @@ from .folders import check_csv, data_type
 _load_dataset = datasets.load_dataset
 _mixed_paths = json_builder.find_mixed_struct_types_field_paths
 _ujson_loads = datasets.utils.json.ujson_loads
+_insert_path = json_builder.insert_json_field_path
 
 # Libraries that read files
 READERS = ("datasets", "pyarrow", "pandas")
+
+_ONE_TYPE = "a column has one type in all files and splits. Write its values in one way, or put such a row first"
 
 # Columns that chat templates are given
 VARIABLES = "chat_template_kwargs"
@@ -42,18 +47,22 @@ def load_as_written(path: str, split: str | None = None, streaming: bool = False
     Does what `datasets.load_dataset` does, but reads the values of CSV and JSON files as they are. By default pandas takes
     texts of a CSV file such as `NA` for nothing, and `007` for a number, and pyarrow takes a text in JSON such as
     `1969-07-20` for a time. pandas also rounds the numbers of a list in JSON, and of rows whose columns have several
-    types. Metadata of the data set that say which texts are nothing, or what the columns hold, are heeded.
+    types. Metadata of the data set that say which texts are nothing, or what the columns hold, are heeded. Without them,
+    a column of JSON or Parquet files has the type of its first rows in all files and splits: `datasets` would turn later
+    values into it, `007` into 7, and texts into JSON with quotes.
 
     Chat templates print `tools` and the arguments of tool calls with their keys in order. Arrow would give all rows the
     first row's order: `tools` of a JSON file become JSON strings, and messages of conversations with tool calls are kept
     as JSON each. So are `chat_template_kwargs`, of which Arrow would write 1 as 1.0 beside another row's 0.5.
     """
     builder = datasets.load_dataset_builder(path, **options)
-    if isinstance(builder, Json):
-        # The defaults, but named, they have a cache of their own: another's may hold times.
-        defaults = {"encoding_errors": "strict", "chunksize": 10 << 20}
-        builder = datasets.load_dataset_builder(path, **defaults | options)
-        builder.__class__ = _JsonAsWritten
+    if isinstance(builder, Json | Parquet):
+        if isinstance(builder, Json):
+            # The defaults, but named, they have a cache of their own: another's may hold times.
+            defaults = {"encoding_errors": "strict", "chunksize": 10 << 20}
+            builder = datasets.load_dataset_builder(path, **defaults | options)
+        builder.__class__ = _JsonAsWritten if isinstance(builder, Json) else _ParquetAsWritten
+        builder.is_declared = builder.info.features is not None
         if streaming:
             return builder.as_streaming_dataset(split=split)
         builder.download_and_prepare()
@@ -80,26 +89,84 @@ def _texts(builder: Csv) -> datasets.Features | None:
     return datasets.Features({column: datasets.Value("string") for column in headers[0]}) if alike else None
 
 
-class _JsonAsWritten(Json):
+class _OfOneType:
+    """A builder of `datasets` whose columns have one type. `is_declared` says whether metadata name the types."""
+
+    is_declared: bool
+    info: Any
+
+    def _cast_table(self, table: pyarrow.Table, **options: Any) -> pyarrow.Table:
+        if self.info.features is not None and not self.is_declared:
+            wanted = {field.name: field.type for field in self.info.features.arrow_schema}
+            for column in table.column_names:
+                if column in wanted and not _is_of_type(table[column].type, wanted[column]):
+                    value = next((value.as_py() for value in table[column] if value.is_valid), None)
+                    raise ValueError(
+                        f"`{column}` holds {value!r:.60} ({table[column].type!s:.60}), and {wanted[column]!s:.60} in the first rows of "
+                        f"the data: {_ONE_TYPE}"
+                    )
+        return super()._cast_table(table, **options)  # type: ignore[misc]
+
+
+class _ParquetAsWritten(_OfOneType, Parquet):
+    """The Parquet builder of `datasets`."""
+
+
+class _JsonAsWritten(_OfOneType, Json):
     """The JSON builder of `datasets`, which has other readers while it reads."""
 
     def _generate_tables(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         tables = super()._generate_tables(*args, **kwargs)
         of_metadata = (self.info.features or {}).get("tools")
         while True:
-            with _other_readers(tools_as_text=isinstance(of_metadata, datasets.Value | None)):
-                table = next(tables, None)
-            if table is None:
+            is_first = self.info.features is None or self.is_declared
+            with _other_readers(isinstance(of_metadata, datasets.Value | None), is_first):
+                found = next(tables, None)
+            if found is None:
                 return
-            yield table
+            if self.info.features is None:  # of a list of rows
+                self.info.features = datasets.Features.from_arrow_schema(found[1].schema)
+            yield found
+
+
+def _is_of_type(found: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
+    """Whether values of a type say the same in another one: numbers of another size do, and mappings that lack some keys."""
+    types = pyarrow.types
+    if types.is_null(found) or types.is_null(wanted) or found == wanted:
+        return True
+    if types.is_dictionary(found):
+        return _is_of_type(found.value_type, wanted)
+    if isinstance(
+        wanted, pyarrow.BaseExtensionType
+    ):  # JSON, which was text, or arrays of `datasets`, which Parquet keeps as lists
+        return not isinstance(wanted, pyarrow.JsonType) or _is_text(found)
+    if types.is_struct(found) and types.is_struct(wanted):
+        theirs = {field.name: field.type for field in wanted}
+        return all(field.name in theirs and _is_of_type(field.type, theirs[field.name]) for field in found)
+    if all(map(_is_list, (found, wanted))):
+        return _is_of_type(found.value_type, wanted.value_type)
+    return any(all(map(kind, (found, wanted))) for kind in (_is_text, _is_number)) or found.id == wanted.id
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind) or pyarrow.types.is_string_view(kind)
+
+
+def _is_number(kind: pyarrow.DataType) -> bool:
+    return pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
+
+
+def _is_list(kind: pyarrow.DataType) -> bool:
+    return pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
 
 
 @contextmanager
-def _other_readers(tools_as_text: bool) -> Iterator[None]:
+def _other_readers(tools_as_text: bool, is_first: bool) -> Iterator[None]:
     """Within it, `datasets` reads JSON with the functions below."""
     readers: dict[tuple[Any, str], Any] = {
         (json_builder, "paj"): _JsonReader(tools_as_text),
         (json_builder, "find_mixed_struct_types_field_paths"): partial(_json_paths, but_tools=tools_as_text),
+        (json_builder, "insert_json_field_path"): _insert_path if is_first else _refuse_path,
     }
     for module in (json_builder, datasets.utils.json):
         readers |= {(module, "ujson_loads"): _loads, (module, "ujson_dumps"): json.dumps}
@@ -134,6 +201,13 @@ def _json_paths(examples: list[Any], but_tools: bool) -> list[list[Any]]:
     return mixed + [[column] if whole else [column, 0] for column, whole in is_whole.items()]
 
 
+def _refuse_path(paths: list[list[Any]], path: list[Any]) -> None:
+    """Raises `ValueError` for values of several types after the first rows, whose column is read as of one type."""
+    raise ValueError(
+        f"`{path[0]}` holds values of several types, and of one type in the first rows of the data: {_ONE_TYPE}"
+    )
+
+
 def _encode_field(example: Any, path: list[Any]) -> Any:
     """
     Returns a value with what is at `path` in it as JSON. Other than that of `datasets`, it does not take a text such as
@@ -166,9 +240,9 @@ def _read_back(text: str) -> Any:
 
 
 def _loads(text: str | bytes) -> Any:
-    """Reads JSON. Raises `ValueError` for NaN and infinity, which JSON does not have, and which as texts stay texts."""
+    """Reads JSON. Raises `ValueError` for doubled keys, and for NaN and infinity, which JSON does not have, and which as texts stay texts."""
     try:
-        return json.loads(text, parse_constant=_not_json)
+        return json.loads(text, parse_constant=_not_json, object_pairs_hook=_once)
     except RecursionError as error:
         raise ValueError(str(error)) from None
 
@@ -189,11 +263,38 @@ class _JsonReader:
         if self.tools_as_text and b'"tools"' in file.getvalue():
             file = _with_tools_as_text(file)
         table = pyarrow.json.read_json(file, read_options)
+        if any(map(_has_large_floats, table.columns)):
+            _check_whole_numbers(file.getvalue())
         schema = pyarrow.schema([field.with_type(_with_texts(field.type)) for field in table.schema])
         if schema == table.schema:
             return table
         file.seek(0)
         return pyarrow.json.read_json(file, read_options, pyarrow.json.ParseOptions(explicit_schema=schema))
+
+
+def _has_large_floats(column: pyarrow.ChunkedArray) -> bool:
+    """Whether a column holds numbers with a fraction so large that whole numbers among them would be rounded."""
+    if pyarrow.types.is_struct(column.type):
+        return any(map(_has_large_floats, column.flatten()))
+    if pyarrow.types.is_list(column.type):
+        return _has_large_floats(pyarrow.compute.list_flatten(column))
+    if not pyarrow.types.is_floating(column.type):
+        return False
+    return bool(pyarrow.compute.any(pyarrow.compute.greater_equal(pyarrow.compute.abs(column), 2.0**53)).as_py())
+
+
+def _check_whole_numbers(rows: bytes) -> None:
+    """Raises `ValueError` for whole numbers that pyarrow reads as others."""
+
+    def read(text: str) -> int:
+        number = int(text)
+        if float(number) != number:
+            raise ValueError(f"`datasets` would read {text} as {float(number)}. Write such numbers as text")
+        return number
+
+    for line in rows.split(b"\n"):
+        if line.strip():
+            json.loads(line, parse_int=read)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -222,6 +323,16 @@ def _with_texts(kind: pyarrow.DataType) -> pyarrow.DataType:
     if types.is_struct(kind):
         return pyarrow.struct([field.with_type(_with_texts(field.type)) for field in kind])
     return pyarrow.list_(_with_texts(kind.value_type)) if types.is_list(kind) else kind
+
+
+def read_as_times(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns the columns whose texts all look like times, for which `datasets.load_dataset` takes them in a JSON file."""
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    try:
+        schema = pyarrow.json.read_json(BytesIO(lines), pyarrow.json.ReadOptions(block_size=len(lines) + 1)).schema
+    except pyarrow.ArrowException:
+        return []
+    return [field.name for field in schema if _with_texts(field.type) != field.type]
 
 
 @contextmanager

@@ -40,6 +40,9 @@ logger = get_logger(__name__)
 
 RENDERERS = ("transformers", "tokenizers", "jinja2")
 
+# Columns that preparation makes, and what a user's own of these names are called after that, for `with_own_columns`
+MADE_COLUMNS, OWN = ("length", "unknown", "render_fault"), "_own_"
+
 
 def columns_of(dataset: AnyDataset) -> list[str]:
     """Returns the columns of a data set, from its first row if a stream does not name them."""
@@ -89,13 +92,7 @@ def prepare_pairs(
     dataset = unformatted(dataset)
     columns = columns_of(dataset)
     # `map` would convert its results to the types of the user's columns of these names.
-    if taken := [column for column in ("length", "unknown", "render_fault") if column in columns]:
-        PartialState()  # the logger needs it
-        named = ", ".join(f"`{column}`" for column in taken)
-        logger.warning(
-            f"`{name}`: {named} left out: preparation makes columns of these names. Rename yours to keep them."
-        )
-        dataset = dataset.remove_columns(taken)
+    dataset = dataset.rename_columns({column: f"{OWN}{column}" for column in MADE_COLUMNS if column in columns})
     if overlong == "drop" and max_length is not None and isinstance(dataset, IterableDataset):
         raise InvalidPairsError(
             f"`{name}` is streamed, and `overlong='drop'` could not say how many of its rows are left out. Load it without "
@@ -127,6 +124,13 @@ def prepare_pairs(
     if context is not None:
         dataset = _fit_context(dataset, name, context, overlong, always_generates)
     return dataset if max_length is None else _fit(dataset, name, max_length, overlong)
+
+
+def with_own_columns(dataset: Dataset) -> Dataset:
+    """Returns a prepared data set as the user gave it: without what preparation adds, and with the user's names of columns."""
+    dataset = dataset.remove_columns(["clean_ids", "perturbed_ids", "length"])
+    names = {f"{OWN}{column}": column for column in MADE_COLUMNS}
+    return dataset.rename_columns({own: column for own, column in names.items() if own in dataset.column_names})
 
 
 def _made(by: str, make: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ..generation.model_identity import digest_of
 from ..models.checks import context_of
 from .answers.generate import AnswerOptions, decode_answer, generate_ids
 from .answers.replies import THINKING_MARKERS, Markers, check_markers
-from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens
+from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens, token_ids
 from .grading.graders import refuses
 from .rates.intervals import NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean
 from .side_effects import nats_of
@@ -209,20 +209,29 @@ def measure_capability(
     for name, of_set in data.sets.items():
         if of_set.kind == "questions":
             measure = partial(_measure_questions, model, tokenizer, of_set, batch_size, progress)
-            found[name] = _kept(cache, of_set, measure)
+            found[name] = _kept(cache, tokenizer, of_set, measure)
         elif of_set.kind == "texts":
-            found[name] = _kept(cache, of_set, partial(_measure_texts, model, tokenizer, of_set, progress, name))
+            measure = partial(_measure_texts, model, tokenizer, of_set, progress, name)
+            found[name] = _kept(cache, tokenizer, of_set, measure)
         else:
             options = AnswerOptions(REPLY_TOKENS, batch_size, progress=progress, thinking_markers=thinking_markers)
             found[name] = _measure_prompts(model, tokenizer, of_set, options, chat_template_kwargs, cache, name)
     return found
 
 
-def _kept(cache: TargetCache | None, of_set: ItemSet, measure: Callable[[], CapabilityResult]) -> CapabilityResult:
+def _kept(
+    cache: TargetCache | None, tokenizer: ProcessingClass, of_set: ItemSet, measure: Callable[[], CapabilityResult]
+) -> CapabilityResult:
     """Returns the result that was kept beside the model's answers, or else measures and keeps it."""
     if cache is None:
         return measure()
-    described = [of_set.digest, of_set.rows, installed_version("lm_eval") if of_set.kind == "questions" else None]
+    tokens = digest_of([token_ids(tokenizer, item) for item in of_set.items])
+    described = [
+        of_set.digest,
+        of_set.rows,
+        installed_version("lm_eval") if of_set.kind == "questions" else None,
+        tokens,
+    ]
     file = cache.directory / f"capability-{digest_of(described)}.json"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

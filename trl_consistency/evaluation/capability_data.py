@@ -99,7 +99,7 @@ class CapabilityData:
         for of_set in self.sets.values():
             for index, item in enumerate(of_set.items):
                 try:
-                    longest = max(len(ids) for ids in _token_ids(tokenizer, item, template_kwargs))
+                    longest = max(len(ids) for ids in token_ids(tokenizer, item, template_kwargs))
                 except InvalidPairsError as error:
                     raise of_set.fault(index, str(error)) from None
                 if context is not None and longest > context:
@@ -190,8 +190,8 @@ def as_prompt(tokenizer: ProcessingClass, text: str) -> Prompt:
     return [{"role": "user", "content": text}] if tokenizer.chat_template else text
 
 
-def _token_ids(
-    tokenizer: ProcessingClass, item: Item, template_kwargs: dict[str, Any] | None
+def token_ids(
+    tokenizer: ProcessingClass, item: Item, template_kwargs: dict[str, Any] | None = None
 ) -> Sequence[Sequence[int]]:
     """Returns the token ids that a model reads of an item."""
     if isinstance(item, str):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import GenerationConfig
 
@@ -58,6 +59,8 @@ class TargetCache:
         """
         layers = (of for of in model.modules() if isinstance(of, BaseTunerLayer))
         adapters = next(((tuple(of.active_adapters), of.disable_adapters) for of in layers), None)
+        if adapters is None and isinstance(model, PeftModel):  # a learned prompt has no layers
+            adapters = tuple(model.active_adapters), model._adapters_disabled
         before, before_adapters = self._asked or (None, None)
         if before is not None and (before() is not model or before_adapters != adapters):
             raise ConsistencyError(

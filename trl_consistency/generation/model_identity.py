@@ -40,7 +40,7 @@ FILES = {
     "code": ("*.py",),
 }
 # Config keys about the model's origin or how it is run or trained. `dtype` is taken from the weights.
-_OF_NO_EFFECT = (
+OF_NO_EFFECT = (
     *("_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype", "use_cache"),
     *("output_router_logits", "router_aux_loss_coef"),
 )
@@ -60,7 +60,7 @@ def model_identity(
     adapter, and trainable weights are left out.
     """
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    config = {key: value for key, value in base.config.to_dict().items() if key not in _OF_NO_EFFECT}
+    config = {key: value for key, value in base.config.to_dict().items() if key not in OF_NO_EFFECT}
     identity: dict[str, Any] = {
         "name": name,
         "config": digest_of(config),

@@ -54,6 +54,7 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
     """Raises [`ConsistencyError`] if a new adapter does not fit a model. Only the model's config is used."""
     if isinstance(peft_config, PromptLearningConfig):
         return
+    wanted = getattr(peft_config, "target_modules", None)
     peft_config = deepcopy(peft_config)
     if hasattr(peft_config, "init_lora_weights"):
         peft_config.init_lora_weights = False  # other initialisations read the weights
@@ -65,6 +66,13 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
         return  # this adapter cannot be built on the meta device
     except Exception as error:  # each kind of adapter raises different errors
         raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
+    found = [f".{name}" for name in getattr(adapted, "targeted_module_names", ())]
+    for name in wanted if found and isinstance(wanted, list | set | tuple) else ():
+        if not any(layer.endswith(f".{name}") for layer in found):
+            raise ConsistencyError(
+                f"`peft_config` does not fit the model: of its `target_modules`, {name} is no layer that gets an adapter. "
+                "Correct it, or leave it out."
+            )
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         raise ConsistencyError(
             "`peft_config` puts an adapter on the language modelling head, whose weights the loss reads directly: it "

@@ -62,6 +62,8 @@ class BuildReport:
             Number of rows left out because their `source_id` is in one split and their question in the other.
         without (`Counter[str]`):
             Rows without a column that is read and that other rows have, by column. It counts as empty there.
+        prefilled (`int`):
+            Number of rows whose messages end with an assistant turn, which a model continues in both prompts.
     """
 
     sources: int = 0
@@ -76,6 +78,7 @@ class BuildReport:
     doubled: int = 0
     between_splits: int = 0
     without: Counter[str] = field(default_factory=Counter)
+    prefilled: int = 0
 
     def num_pairs(self) -> dict[str, int]:
         """Returns the number of pairs by split."""
@@ -116,6 +119,15 @@ class BuildReport:
         """Returns a line if rows lack a column that other rows have, otherwise an empty text."""
         found = ", ".join(f"`{column}` in {count}" for column, count in self.without.items())
         return f"Of {self.sources} row(s), some lack a column, which counts as empty there: {found}." if found else ""
+
+    def prefills(self) -> str:
+        """Returns a line if rows end with an assistant turn, otherwise an empty text."""
+        if not self.prefilled:
+            return ""
+        return (
+            f"{self.prefilled} row(s) end with an assistant turn, and so do both prompts: a model continues that turn. If it is an "
+            "answer to the question, take it out."
+        )
 
     def unheld(self, test_share: float) -> str:
         """Returns a line if the share rounded to no source or to all sources held out, otherwise an empty text."""
@@ -241,6 +253,7 @@ def build_pairs(
             is_test = splits.is_test(source)
             if is_test is None:
                 continue
+            report.prefilled += bool(source.turns) and source.turns[-1]["role"] == "assistant"
             report.doubled += (same := hash(repr(source))) in read
             read.add(same)
             if not (report.faulty and faulty_rows == "error"):

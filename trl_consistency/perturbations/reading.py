@@ -107,6 +107,9 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     try:
         with ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            if doubled := [column for column in columns if columns.count(column) > 1]:
+                raise ConsistencyError(f"{path}: two columns are called `{doubled[0]}`. Rename one of them.")
             types = {field.name: field.type for field in file.schema_arrow}
             for batch in file.iter_batches(batch_size=1000):
                 for row in batch.to_pylist():

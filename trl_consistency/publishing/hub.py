@@ -202,7 +202,8 @@ def _lacks(api: HfApi, model: str) -> bool:
 def _left_over(published: Collection[str], files: Collection[str]) -> list[str]:
     """Returns the files of an earlier model on the page that the new one does not replace."""
     loaded = {name for name in published if any(fnmatch(name, pattern) for pattern in LOADED)}
-    ours = {name for name in loaded if "/" not in name} | ({EVAL_RESULTS} & set(published))
+    ours = {name for name in loaded if "/" not in name or name.startswith("additional_chat_templates/")}
+    ours |= {EVAL_RESULTS} & set(published)
     return sorted(ours - set(files))
 
 

@@ -41,6 +41,8 @@ _USE = re.compile(
 _SERVE = re.compile(r"^(?P<serve>vllm serve )(?P<base>\S+)(?P<options> .*--lora-modules [^\s=]+=)\S+$", re.MULTILINE)
 _BASE_LINK = r"\[[^\]\n]*\]\(https://huggingface\.co/{name}\)(?: \(revision `[^`\n]*`\))?"
 _RESULTS_SECTION = re.compile(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", re.MULTILINE | re.DOTALL)
+# The header of its tables, as `templates/results.md` has them
+_OUR_TABLE = re.compile(r"^\|\s*\|(?: before \|)? after \|$", re.MULTILINE)
 
 
 def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> dict[str, bytes]:
@@ -226,7 +228,8 @@ def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
     entries = data.eval_results or []
     others = [entry for entry in entries if entry.dataset_type != DATASET_TYPE]
     if not (folder / RESULTS_FILE).exists():
-        if len(others) < len(entries):
+        section = _RESULTS_SECTION.search(card.text)
+        if len(others) < len(entries) or (section and _OUR_TABLE.search(section[0])):
             warnings.warn(f"{folder} has no {RESULTS_FILE}: the figures of an earlier one are taken out of the card.")
             data.eval_results = others or None
             data.model_name = data.model_name if others else None

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -16,7 +17,7 @@ from ..errors import ConsistencyError, one_line
 from ..evaluation.capability import LABELS as CAPABILITY
 from ..evaluation.rates.intervals import outcomes_text
 from ..files import write_text
-from ..generation.model_identity import OF_ADAPTERS, digest_of, files_identity
+from ..generation.model_identity import OF_ADAPTERS, OF_NO_EFFECT, digest_of, files_identity
 from ..pages import render, row_table
 
 
@@ -189,8 +190,23 @@ def write_results(
     except (TypeError, ValueError) as error:
         raise ConsistencyError(f"{path} cannot be written: {one_line(error)}. Give plain numbers and text.") from None
     _read_content(text, path)
+    _warn_of_pictures(Path(folder))
     write_text(path, text + "\n")
     return path
+
+
+def _warn_of_pictures(folder: Path) -> None:
+    """Warns of pictures that were drawn for the results that are about to be replaced."""
+    earlier = [(folder / name).stat().st_mtime_ns for name in (RESULTS_FILE, "README.md") if (folder / name).is_file()]
+    if not (folder / RESULTS_FILE).is_file():
+        return
+    if old := [
+        name for name in PICTURES if (folder / name).is_file() and (folder / name).stat().st_mtime_ns <= max(earlier)
+    ]:
+        warnings.warn(
+            f"{folder}: {' and '.join(old)} may show the earlier results, and the card shows what is there. Draw them again, or "
+            "remove them."
+        )
 
 
 class Page(NamedTuple):
@@ -205,18 +221,31 @@ class Page(NamedTuple):
 
 def model_digest(folder: str | Path) -> str | None:
     """
-    Returns the digest of what decides the answers of the model in a folder: weights, adapter's options, template,
+    Returns the digest of what decides the answers of the model in a folder: weights, config or adapter's options, template,
     tokenizer and generation config. None without weights. An adapter's base model is left out: its name changes when
     it is published.
     """
+    digests = _digests(folder)
+    return digests[0] if digests else None
+
+
+def _digests(folder: str | Path) -> list[str]:
+    """Returns the digest of the model in a folder, and what earlier versions took for it, which says less."""
     identity: dict[str, Any] = {**files_identity(folder)}
-    config = Path(folder) / "adapter_config.json"
+    adapter, config = (Path(folder) / name for name in ("adapter_config.json", "config.json"))
     if "weights" not in identity:
-        return None
-    if config.is_file():
-        options = json.loads(config.read_text(encoding="utf-8"))
-        identity["adapter"] = {key: value for key, value in options.items() if key not in OF_ADAPTERS}
-    return digest_of(identity)
+        return []
+    if adapter.is_file():
+        identity["adapter"] = _options(adapter, OF_ADAPTERS)
+    of_config = {"config": _options(config, OF_NO_EFFECT)} if config.is_file() and not adapter.is_file() else {}
+    return [digest_of(identity | of_config), digest_of(identity), identity["weights"]]
+
+
+def _options(config: Path, but: Sequence[str]) -> dict[str, Any]:
+    try:
+        return {key: of for key, of in json.loads(config.read_text(encoding="utf-8")).items() if key not in but}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ConsistencyError(f"{config} does not hold a JSON object: {one_line(error)}") from None
 
 
 def read_results(folder: str | Path) -> Page:
@@ -234,11 +263,10 @@ def read_results(folder: str | Path) -> Page:
     except (OSError, ValueError) as error:
         raise ConsistencyError(f"{path} cannot be read ({one_line(error)}). Write it with `write_results`.") from None
     page = _read_content(text, path)
-    # Earlier files have the digest of the weights alone.
-    if page.weights and not {None, page.weights} & {model_digest(folder), files_identity(folder).get("weights")}:
+    if page.weights and (digests := _digests(folder)) and page.weights not in digests:
         raise ConsistencyError(
-            f"{path} is of another model than the folder now holds: its weights, its adapter's options, its template or its "
-            "tokenizer have changed since. Measure again with `trl-consistency evaluate --save_to_adapters true`, or remove "
+            f"{path} is of another model than the folder now holds: its weights, its config, its adapter's options, its template "
+            "or its tokenizer have changed since. Measure again with `trl-consistency evaluate --save_to_adapters true`, or remove "
             "that file; its figures then go from the card."
         )
     return page

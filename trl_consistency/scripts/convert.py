@@ -24,6 +24,7 @@ from ..config.options import (
     refuse_unused,
     with_help,
 )
+from ..data.local_data import read_as_times
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
@@ -155,10 +156,22 @@ def _convert(
         check_lengths(sets, context_of(check_loadable(*source)[2]), args.max_completion_length)
         model, tokenizer = load_model(*source)
         cache = answer_cache(Path(args.output_dir) / ANSWERS, args.model_name_or_path, model, args.model_revision)
-    return {
+    found = {
         name: convert_pairs(of_set, args.to, model, tokenizer, options, template_kwargs, cache)
         for name, of_set in sets.items()
     }
+    return {name: of._replace(warnings=[*of.warnings, *_time_warnings(of.rows)]) for name, of in found.items()}
+
+
+def _time_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns warnings of texts that `datasets` would read as times, from the first rows, as it does."""
+    texts = ("prompt", "completion", "chosen", "rejected")
+    columns = read_as_times({key: row[key] for key in texts if key in row} for row in rows[:10_000])
+    return [
+        f"The texts in `{column}` all look like times, as which `datasets` reads them. Give `load_dataset` the `features`, with "
+        "text there."
+        for column in columns
+    ]
 
 
 def _write(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Conversion]) -> None:

@@ -17,7 +17,6 @@ from trl import (
     DPOTrainer,
     ModelConfig,
     ScriptArguments,
-    get_peft_config,
     get_quantization_config,
 )
 
@@ -29,7 +28,7 @@ from ..trainer.run.output_checks import check_adapter_folder, check_not_model_fo
 from ..upstream import end_run
 from .dpo_trainer import RecordingDPOTrainer
 from .loading import get_split, load_pairs
-from .model_options import check_model_options
+from .model_options import adapter_of, check_init_kwargs, check_model_options
 from .parser import StrictParser
 from .training import NO_PREDICTION
 
@@ -48,6 +47,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     parser = make_parser(prog)
     script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
     check_model_options(parser.given, script_args, model_args)
+    check_init_kwargs(model_args, training_args.model_init_kwargs or {})
     if training_args.do_predict:
         raise ConsistencyError(NO_PREDICTION)
     check_output_dir(training_args.output_dir)
@@ -76,7 +76,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         quantization_config=get_quantization_config(model_args),
-        peft_config=get_peft_config(model_args),
+        peft_config=adapter_of(model_args),
     )
     for given, dataset in ((train_dataset, trainer.train_dataset), (eval_dataset, trainer.eval_dataset)):
         _check_lengths(given, dataset, training_args.max_length)

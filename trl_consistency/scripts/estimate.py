@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from transformers import PreTrainedConfig
-from trl import ModelConfig, get_peft_config
+from trl import ModelConfig
 
 from ..config.consistency_config import METHODS
 from ..config.options import SHARE, CommandArguments, above, at_least, check_ranges, option, refuse_unused, with_help
@@ -26,7 +26,7 @@ from ..models.checks import context_of, load_config
 from ..models.embedded_models import resolve_model
 from ..upstream import old_names_allowed
 from .json_output import one_object
-from .model_options import check_switched_on
+from .model_options import adapter_of, check_switched_on
 from .parser import StrictParser
 
 
@@ -89,7 +89,7 @@ def main(args: EstimateArguments) -> dict[str, Any]:
         raise ConsistencyError(
             f"`max_length` is {args.max_length}, more than the model's context of {context} tokens, which training refuses. Lower it."
         )
-    peft_config = get_peft_config(_model_config(args))
+    peft_config = adapter_of(_model_config(args))
     attention = "eager" if args.method == "attct" else args.attn_implementation
     name = resolve_model(args.model_name_or_path)
     folder = os.path.dirname(os.path.abspath(name)) if name.endswith(".json") else name

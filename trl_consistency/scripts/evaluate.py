@@ -102,6 +102,7 @@ from .vulnerable import ANSWERS
 
 
 RESULTS, SUITE_LOGS, DEMO = "results.json", "suite_logs", "demo.html"
+FILES = "files.json"  # under `ANSWERS`, the names of the files that the last run wrote
 
 
 @dataclass
@@ -351,14 +352,29 @@ def _write(
         page, _ = write_report(unfinished, summary, found, tables, histories, args.seed)
         if args.html_demo:
             write_text(unfinished / DEMO, make_demo(found, args.seed).to_html())
-        written = os.listdir(unfinished)
-    remove_earlier(folder, written, OWN_FILES)
+        written = sorted(os.listdir(unfinished))
+        known = earlier_files(folder)
+        earlier = [*OWN_FILES] if known is None else known
+        # Both, in case the run ends before the files are moved, or the earlier ones removed
+        write_text(folder / ANSWERS / FILES, json.dumps(sorted({*written, *earlier})))
+    remove_earlier(folder, written, earlier)
+    write_text(folder / ANSWERS / FILES, json.dumps(written))
     if args.save_to_adapters:
         save_to_adapters(summary, found, name_models(args.adapters), capability)
     pages = [folder / name for name in (RESULTS, page.name, *([DEMO] if args.html_demo else []))]
     print(printable(f"{tables_text(tables)}\n{', '.join(map(str, pages))}"))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
+
+
+def earlier_files(folder: Path) -> list[str] | None:
+    """Returns the names of the files that an earlier run wrote, None if it was of a version that did not note them."""
+    file = folder / ANSWERS / FILES
+    try:
+        names = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return [name for name in names if name in (RESULTS, *OWN_FILES, *REPORTS)]
 
 
 def check_own_files(output_dir: str, pairs: Sequence[str], capability_data: str | None) -> None:
@@ -373,15 +389,19 @@ def check_own_files(output_dir: str, pairs: Sequence[str], capability_data: str 
             raise ConsistencyError(
                 f"`output_dir` {output_dir} has the pairs {name}, which would be replaced. Choose another folder."
             )
-    data = Path(os.path.realpath(capability_data)) if capability_data is not None else None
-    if data is not None and data in (place := Path(os.path.realpath(folder)), *place.parents):
+    place = Path(os.path.realpath(folder))
+    for option_name, data in [("capability_data", capability_data), *(("pairs", name) for name in pairs)]:
+        if data is not None and os.path.isdir(data) and Path(os.path.realpath(data)) in (place, *place.parents):
+            raise ConsistencyError(
+                f"`output_dir` {output_dir} is in the folder of `{option_name}`, whose files it would replace or add to. Choose "
+                "another folder."
+            )
+    ours = earlier_files(folder)
+    if ours is None and ((folder / ANSWERS).is_dir() or is_results(folder / RESULTS)):
+        ours = [file.name for file in there]
+    if others := [file for file in there if file.name not in (ours or ())]:
         raise ConsistencyError(
-            f"`output_dir` {output_dir} is in the folder of `capability_data`, whose files it would replace or add to. Choose "
-            "another folder."
-        )
-    if there and not (folder / ANSWERS).is_dir() and not is_results(folder / RESULTS):
-        raise ConsistencyError(
-            f"`output_dir` {output_dir} has a {there[0].name} that `trl-consistency evaluate` did not write, and would replace. "
+            f"`output_dir` {output_dir} has a {others[0].name} that `trl-consistency evaluate` did not write, and would replace. "
             "Choose another folder."
         )
 

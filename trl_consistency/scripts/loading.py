@@ -146,7 +146,10 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
         except ConsistencyError:
             raise
         except LOADING_ERRORS as error:
-            raise ConsistencyError(f"`datasets` cannot be loaded: {one_line(error.__cause__ or error)}") from None
+            reason = one_line(error.__cause__ or error)
+            if "can't be aligned" in reason:
+                reason = f"a column has other types in one of them than in another. Write all in one format ({reason})"
+            raise ConsistencyError(f"`datasets` cannot be loaded: {reason}") from None
         return mixture if test_size is None else _split_off_test(mixture["train"], test_size)
     if dataset_args.test_split_size is not None:
         raise ConsistencyError(

@@ -1,10 +1,11 @@
 """Checks the options of TRL's `ModelConfig` and `ScriptArguments` that a command would ignore, and reads those of quantization."""
 
+import re
 from collections.abc import Collection
 from typing import Any
 
 from transformers.quantizers.auto import AutoQuantizationConfig
-from trl import ModelConfig, get_quantization_config
+from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..errors import ConsistencyError, one_line
 from ..trainer.run.checks import check_bitsandbytes
@@ -44,6 +45,27 @@ def check_switched_on(given: Collection[str], model_args: Any) -> None:
             raise ConsistencyError(
                 f"`{unused[0]}` is set without `{needed}`, so that {otherwise}. Set `{needed}: true`, or `{needed}: false` if that "
                 "is meant."
+            )
+
+
+def adapter_of(model_args: ModelConfig) -> Any:
+    """
+    Returns the config of a new adapter, or None. TRL makes a text of a single name in `lora_target_modules`, and PEFT takes
+    a text for a pattern of the whole path of a layer.
+    """
+    config = get_peft_config(model_args)
+    if config is not None and isinstance(name := config.target_modules, str) and re.fullmatch(r"[\w.]+", name):
+        config.target_modules = {name}
+    return config
+
+
+def check_init_kwargs(model_args: ModelConfig, init_kwargs: dict[str, Any]) -> None:
+    """Raises [`ConsistencyError`] if `model_init_kwargs` would override an option that is given."""
+    for key, name in (("revision", "model_revision"), ("attn_implementation",) * 2, ("dtype",) * 2):
+        given = getattr(model_args, name)
+        if key in init_kwargs and given not in (init_kwargs[key], getattr(ModelConfig, name)):
+            raise ConsistencyError(
+                f"`{name}` is {given}, and `model_init_kwargs` sets `{key}` to {init_kwargs[key]}: keep one."
             )
 
 

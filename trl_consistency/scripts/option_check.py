@@ -48,13 +48,28 @@ LONGEST_RECIPE = 1_000_000  # bytes
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Loads YAML without running code. Duplicate keys are errors: the last one would win silently."""
+    """
+    Loads YAML without running code. Duplicate keys are errors: the last one would win silently. So are numbers that
+    YAML 1.1 reads otherwise than the command line does: 010 as 8, and 1:30 as 90.
+    """
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
         if node is not None and _count_values(node, {}) > MAX_VALUES:
             raise yaml.YAMLError(f"written out, its aliases would make more than {MAX_VALUES} values")
         return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return self._as_written(node, super().construct_yaml_int(node))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        return self._as_written(node, super().construct_yaml_float(node))
+
+    def _as_written(self, node: yaml.ScalarNode, number: Any) -> Any:
+        if ":" in node.value or re.match(r"[+-]?0[0-9xb]", node.value):
+            reason = f"{node.value} would be read as {number}: write that, or put quotes around it if it is text"
+            raise yaml.constructor.ConstructorError(None, None, reason, node.start_mark)
+        return number
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: list[Any] = []
@@ -65,6 +80,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"the key `{key}` is given twice", where)
             seen.append(key)
         return super().construct_mapping(node, deep)
+
+
+for _kind in ("int", "float"):
+    _UniqueKeyLoader.add_constructor(
+        f"tag:yaml.org,2002:{_kind}", getattr(_UniqueKeyLoader, f"construct_yaml_{_kind}")
+    )
 
 
 def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:

@@ -400,14 +400,14 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             print(f"{file}: {counts[split]} pairs")
         if report.left_out():
             print("Left out:", *map(printable, report.left_out()), sep="\n  ")
-        notes = [note for note in (report.gaps(), report.repeats(), report.unheld(pairs_args.test_share)) if note]
-        for note in notes:
+        notes = [report.gaps(), report.repeats(), report.prefills(), report.unheld(pairs_args.test_share)]
+        for note in filter(None, notes):
             print(note)
         printed |= {
             "output_dir": folder,
             "files": {split: {"file": file, "pairs": counts[split]} for split, file in files.items()},
             "left_out": report.left_out(),
-            "notes": notes,
+            "notes": list(filter(None, notes)),
             "url": _page(pairs_args.push_to_hub) if pairs_args.push_to_hub else None,
         }
 

@@ -19,11 +19,13 @@ from trl import DatasetMixtureConfig, ModelConfig
 
 from ..config.consistency_config import ConsistencyConfig
 from ..config.options import CommandArguments, option, with_help
+from ..data.prepare import needs_targets
 from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file
 from ..generation.answer_engine import VLLM, check_url, is_url
 from ..generation.vllm_engine import check_vllm
 from ..json_files import as_json
+from ..log import get_logger
 from ..trainer.consistency_trainer import ConsistencyTrainer
 from ..upstream import end_run
 from .consistency import COMMAND
@@ -31,6 +33,9 @@ from .json_output import one_object
 from .loading import ConsistencyScriptArguments
 from .model_options import check_model_options
 from .parser import StrictParser
+
+
+logger = get_logger(__name__)
 
 
 @dataclass
@@ -130,6 +135,11 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         if server is not None:
             check_served(trainer, training_args)
             trainer.target_maker.server = server
+        if not needs_targets(trainer.train_dataset):
+            logger.warning(
+                "The pairs come with their completions: nothing is generated, and the model and its options decide nothing. For "
+                "the model's own answers, remove `completion` and `completion_ids`."
+            )
         trainer.generate_targets()
         if trainer.is_world_process_zero():
             with whole_file(file, option="targets_file") as lines:

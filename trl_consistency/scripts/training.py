@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from trl import DatasetMixtureConfig, ModelConfig, get_peft_config
+from trl import DatasetMixtureConfig, ModelConfig
 
 from ..errors import ConsistencyError, ends_with_message
 from ..files import writing
@@ -22,7 +22,7 @@ from .loading import (
     load_guard,
     load_pairs,
 )
-from .model_options import check_model_options, quantization_of
+from .model_options import adapter_of, check_init_kwargs, check_model_options, quantization_of
 from .parser import StrictParser
 
 
@@ -75,6 +75,7 @@ def trainer_arguments(
     if training_args.do_predict:
         raise ConsistencyError(NO_PREDICTION)
     find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
+    check_init_kwargs(model_args, training_args.model_init_kwargs or {})
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
         "trust_remote_code": training_args.trust_remote_code,
@@ -96,7 +97,7 @@ def trainer_arguments(
         "train_dataset": get_split(dataset, script_args.dataset_train_split, "dataset_train_split"),
         "eval_dataset": eval_dataset,
         "quantization_config": quantization_config,
-        "peft_config": get_peft_config(model_args),
+        "peft_config": adapter_of(model_args),
         "anchor_dataset": load_anchors(script_args),
         **own,
     }
@@ -115,7 +116,8 @@ def train_and_save(
         guard = ConsistencyEvalCallback(trainer, **guard_options)
         trainer.add_callback(guard)
     try:
-        trainer.train(resume_changed=script_args.resume_changed or ())
+        changed = script_args.resume_changed or ()
+        trainer.train(resume_changed=[changed] if isinstance(changed, str) else changed)
     except SystemExit:  # interrupted, in all processes, and saved
         end_run(trainer)
         raise

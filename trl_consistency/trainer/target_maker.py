@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.eval_sets import named
 from ..data.pairs import AnyDataset
-from ..data.prepare import needs_targets
+from ..data.prepare import needs_targets, with_own_columns
 from ..data.target_table import TargetTable
 from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
@@ -82,7 +82,7 @@ class TargetMaker:
             return {"completion": completion, "completion_ids": completion_ids}
 
         dataset = self.trainer.train_dataset.map(add_target, desc="Adding targets", load_from_cache_file=False)
-        return dataset.remove_columns(["clean_ids", "perturbed_ids", "length"])
+        return with_own_columns(dataset)
 
     def generate(self, datasets: Iterable[AnyDataset]) -> None:
         """Generates the missing completions with the reference policy, if the objectives need completions."""
