@@ -623,12 +623,6 @@ CASES: list[Case] = [
         lambda room: room.train(use_peft=True, lora_target_modules=["queries"]),
     ),
     Case(
-        "a misspelt target module",
-        "LoRA on several modules, of which the model lacks one",
-        "`peft_config` does not fit the model: of its `target_modules`, v_prj is no layer that gets an adapter. Correct it, or leave it out.",
-        lambda room: room.train(use_peft=True, lora_target_modules=["q_proj", "v_prj"]),
-    ),
-    Case(
         "dtype given twice",
         "Two dtypes: as an option, and in `model_init_kwargs`",
         "`dtype` is bfloat16, and `model_init_kwargs` sets `dtype` to float16: keep one.",

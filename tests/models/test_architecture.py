@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from huggingface_hub import constants
+from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
@@ -22,7 +23,7 @@ from transformers import (
 )
 
 from trl_consistency import ConsistencyError
-from trl_consistency.models.architecture import check_architecture
+from trl_consistency.models.architecture import check_adapter_fits, check_architecture
 from trl_consistency.models.folder_checks import check_model_folder
 
 
@@ -140,3 +141,16 @@ def test_an_adapter_in_the_cache_of_the_hub_is_no_model(tmp_path, monkeypatch):
 
     with pytest.raises(ConsistencyError, match="nobody/tiny is an adapter, not a whole model"):
         check_model_folder(name)
+
+
+def test_target_modules_that_no_layer_is_called_are_named(recwarn):
+    config = CONFIGS["qwen2, tied"]
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    check_adapter_fits(model, LoraConfig(target_modules=["q_proj", "mlp.up_proj"]))
+    assert not recwarn
+    check_adapter_fits(model, LoraConfig(target_modules=["q_proj", "v_prj", "query_key_value"]))
+    (warning,) = recwarn
+    assert str(warning.message).startswith(
+        "No layer of Qwen2ForCausalLM is called query_key_value or v_prj, as `target_modules`"
+    )

@@ -1,6 +1,7 @@
 """Builds a model on the meta device from its config, and checks whether its stored weights and an adapter fit."""
 
 import os
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -67,12 +68,17 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
     except Exception as error:  # each kind of adapter raises different errors
         raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
     found = [f".{name}" for name in getattr(adapted, "targeted_module_names", ())]
-    for name in wanted if found and isinstance(wanted, list | set | tuple) else ():
-        if not any(layer.endswith(f".{name}") for layer in found):
-            raise ConsistencyError(
-                f"`peft_config` does not fit the model: of its `target_modules`, {name} is no layer that gets an adapter. "
-                "Correct it, or leave it out."
-            )
+    missing = [
+        name
+        for name in (sorted(wanted) if found and isinstance(wanted, list | set | tuple) else ())
+        if not any(layer.endswith(f".{name}") for layer in found)
+    ]
+    if missing:  # no error, as lists for models of several kinds are common
+        warnings.warn(
+            f"No layer of {type(model).__name__} is called {' or '.join(missing)}, as `target_modules` of the adapter says. "
+            "The other names get an adapter.",
+            stacklevel=2,
+        )
     if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
         raise ConsistencyError(
             "`peft_config` puts an adapter on the language modelling head, whose weights the loss reads directly: it "
