@@ -148,9 +148,7 @@ def test_target_modules_that_no_layer_is_called_are_named(recwarn):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     check_adapter_fits(model, LoraConfig(target_modules=["q_proj", "mlp.up_proj"]))
-    assert not recwarn
+    assert not [warning for warning in recwarn if "target_modules" in str(warning.message)]
     check_adapter_fits(model, LoraConfig(target_modules=["q_proj", "v_prj", "query_key_value"]))
-    (warning,) = recwarn
-    assert str(warning.message).startswith(
-        "No layer of Qwen2ForCausalLM is called query_key_value or v_prj, as `target_modules`"
-    )
+    (said,) = [text for warning in recwarn if "target_modules" in (text := str(warning.message))]
+    assert said.startswith("No layer of Qwen2ForCausalLM is called query_key_value or v_prj, as `target_modules`")
