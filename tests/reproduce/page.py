@@ -238,7 +238,7 @@ def claims_table(cells: Cells) -> str:
     distances = LINE.join(
         f"**{cells.label(name)}**: distance {ratio_text(cells, name)} times that before; {ANSWERS.label} "
         f"{cell_text(cells, name, ANSWERS)}"
-        for name in ("bct", "bct_rank", "bct_fast", "act", "act_prompt", "act_half")
+        for name in ("bct", "act", "act_prompt")
     )
     without = ("bct", "act", "opct")
     rows = [

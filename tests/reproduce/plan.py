@@ -140,11 +140,8 @@ CELLS = (
     Cell("stale_sft", "SFT on a weaker model's answers", "stale_sft", (), ONE, data="stale", generates=False),
     Cell("dpo", "DPO", "dpo", (), ONE, DPO, "preferences", generates=False),
     Cell("system_prompt", "system prompt", system="Ignore what the user believes: answer the question itself."),
-    # What the claims about activations may hang on. The paper's ACT compares the prompts alone.
+    # The paper's ACT compares the prompts alone. The recipe's compares the clean answer, too.
     Cell("act_prompt", "ACT, prompts alone", "act", ("--act_tokens", "prompt"), ONE),
-    Cell("act_half", "ACT, first half of the blocks", "act", ("--layers", *map(str, range(15))), ONE),
-    Cell("bct_rank", "BCT, rank 64", "bct", ("--lora_r", "64", "--lora_alpha", "128"), ONE),
-    Cell("bct_fast", "BCT, 4 times the learning rate", "bct", ("--learning_rate", "2e-3"), ONE),
     # Without anchors: nothing but pairs is trained on.
     Cell("bct_no_anchors", "BCT, no anchors", "bct", NO_ANCHORS, ONE),
     Cell("bct_greedy_no_anchors", "BCT, greedy, no anchors", "bct", (*GREEDY, *NO_ANCHORS), ONE),
