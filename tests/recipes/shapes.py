@@ -11,6 +11,7 @@ from transformers import (
     GptOssConfig,
     LlamaConfig,
     PreTrainedConfig,
+    Qwen3_5Config,
     Qwen3Config,
 )
 
@@ -27,6 +28,37 @@ def _qwen3(hidden: int, intermediate: int, tied: bool) -> Qwen3Config:
         head_dim=128,
         tie_word_embeddings=tied,
         max_position_embeddings=40960,
+    )
+
+
+def _qwen3_5_4b() -> Qwen3_5Config:
+    text = {
+        "vocab_size": 248320,
+        "hidden_size": 2560,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "full_attention_interval": 4,
+        "max_position_embeddings": 262144,
+        "tie_word_embeddings": True,
+    }
+    vision = {
+        "depth": 24,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_heads": 16,
+        "out_hidden_size": 2560,
+        "num_position_embeddings": 2304,
+    }
+    return Qwen3_5Config(
+        architectures=["Qwen3_5ForConditionalGeneration"],
+        text_config=text,
+        vision_config=vision,
+        tie_word_embeddings=True,
     )
 
 
