@@ -1,6 +1,6 @@
 """
 The shapes of the models in the table, as in the config.json of each, for `trl-consistency estimate`. Each makes a model of exactly
-the number of parameters that its publishers state.
+the number of parameters beside it.
 """
 
 from collections.abc import Callable
@@ -145,12 +145,14 @@ def _gemma_2_2b() -> Gemma2Config:
     )
 
 
-# By the name on the Hub, with the number of parameters there. Qwen3.5-4B's shape is not known for certain.
+# By the name on the Hub, with the number of parameters there. Qwen3.5-4B's shape is that of copies of its config.json in public
+# code. Its number is what this shape makes without the head for multi-token prediction, which transformers does not load.
 SHAPES: dict[str, tuple[Callable[[], PreTrainedConfig], int]] = {
     "Qwen/Qwen3-4B-Instruct-2507": (lambda: _qwen3(2560, 9728, True), 4_022_468_096),
     "Qwen/Qwen3-8B": (lambda: _qwen3(4096, 12288, False), 8_190_735_360),
     "meta-llama/Llama-3.1-8B-Instruct": (_llama_3_1_8b, 8_030_261_248),
     "google/gemma-3-4b-it": (_gemma_3_4b, 4_300_079_472),
+    "Qwen/Qwen3.5-4B": (_qwen3_5_4b, 4_539_265_536),
     "openai/gpt-oss-20b": (_gpt_oss_20b, 20_914_757_184),
     "HuggingFaceTB/SmolLM2-135M-Instruct": (_smollm2_135m, 134_515_008),
     "google/gemma-2-2b-it": (_gemma_2_2b, 2_614_341_888),

@@ -34,6 +34,7 @@ class Model:
     data_options: Options = field(default_factory=dict)
     of_method: dict[str, Options] = field(default_factory=dict)  # what differs in one method
     small_batches: tuple[str, ...] = ()  # the methods
+    rollouts: dict[str, int] = field(default_factory=dict)  # of a micro-batch of OPCT, by threat, where even half is too many
     note: str = ""
     notes: dict[str, str] = field(default_factory=dict)  # in one method
 
@@ -132,7 +133,8 @@ MODELS = [
             "opct": {"model_init_kwargs": {"router_aux_loss_coef": 0.0}},  # no option of its own there
         },
         small_batches=_BIG,
-        note="a mixture of experts. The checkpoint is in MXFP4, which cannot be trained: the weights are loaded in bfloat16. "
+        rollouts={"sycophancy": 2, "jailbreak": 3},
+        note="a mixture of experts. Its attention is eager, which holds attention maps. The checkpoint is in MXFP4, which cannot be trained: the weights are loaded in bfloat16. "
         "The adapter is on the attention; experts and routers stay as they are, so the loss of the routers is left out. "
         "The targets and rollouts hold short thoughts (`reasoning_effort: low`).",
     ),
@@ -279,6 +281,9 @@ class Recipe:
             micro = 16 if self.threat == "sycophancy" else 12
             halve = halve or self.weights == "qlora"
             total = self.prompts * self.rollouts
+            if self.threat in self.model.rollouts:
+                micro = self.model.rollouts[self.threat]
+                return micro, total // micro
         else:
             micro, total = 4, 16 if self.method == "act" else 64
         micro = micro // 2 if halve else micro
