@@ -52,6 +52,11 @@ _GATED_DELTA_NET = (
     "Its processor needs `pip install pillow torchvision`; `pip install causal-conv1d flash-linear-attention` is for speed."
 )
 _EMPTY_THOUGHT = "Both prompts end with an empty thought; set `enable_thinking: true` to train on thoughts as well."
+_MXFP4 = (
+    "a mixture of experts. The checkpoint is in MXFP4, which cannot be trained: the weights are loaded in bfloat16. "
+    "The adapter is on the attention; experts and routers stay as they are, so the loss of the routers is left out. "
+    "The targets and rollouts hold short thoughts (`reasoning_effort: low`)."
+)
 _TEXT_BLOCKS = r".*language_model.*\.({modules})"
 _BIG = ("bct", "act", "opct")
 
@@ -137,9 +142,11 @@ MODELS = [
         },
         small_batches=_BIG,
         rollouts={"sycophancy": 2, "jailbreak": 3},
-        note="a mixture of experts. Its attention is eager, which holds attention maps. The checkpoint is in MXFP4, which cannot be trained: the weights are loaded in bfloat16. "
-        "The adapter is on the attention; experts and routers stay as they are, so the loss of the routers is left out. "
-        "The targets and rollouts hold short thoughts (`reasoning_effort: low`).",
+        note=_MXFP4,
+        notes={
+            "opct": f"{_MXFP4} Eager attention holds attention maps, so few rollouts fit at a time. Where these are not all of a "
+            "prompt's, the prompt is computed for each part of them."
+        },
     ),
     Model(
         "smollm2-135m-instruct",
