@@ -5,7 +5,7 @@ Makes the cells of docs/results.md that are missing, and the pages that show the
 python -m tests.reproduce                     # all: about 20 hours of one core, two cells at a time
 python -m tests.reproduce --only base bct/1   # some of them
 python -m tests.reproduce --list              # what there is, and what is missing
-python -m tests.reproduce --read_again        # read the answers of finished cells by rules that have changed
+python -m tests.reproduce --read_again        # read the replies of finished cells by rules that have changed
 ```
 """
 
@@ -32,7 +32,7 @@ def main(args: list[str] | None = None) -> None:
     said = "where models are trained and measured (%(default)s); random numbers differ between devices"
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=said)
     parser.add_argument("--list", action="store_true", help="only list the cells")
-    said = "read the answers of finished cells again; those still in the work folder are not generated again"
+    said = "read the replies of finished cells again, which are kept beside them"
     parser.add_argument("--read_again", action="store_true", help=said)
     parsed = parser.parse_args(args)
     if parsed.processes is not None and parsed.processes < 1:

@@ -1,8 +1,10 @@
 """
 The files in docs/results/cells: one for each model, with the outcome of every row, so that rates, differences and their
-paired intervals can be computed from the files alone. They hold no replies.
+paired intervals can be computed from the files alone. What a model said in words is in `replies` beside them, so that
+anybody can read it again by other rules.
 """
 
+import gzip
 import hashlib
 import json
 import re
@@ -14,7 +16,7 @@ from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.grading.grade import Grade
 from trl_consistency.evaluation.rates.intervals import Sample, Values
 from trl_consistency.evaluation.rates.measures import Samples
-from trl_consistency.files import write_text
+from trl_consistency.files import write_bytes, write_text
 
 
 FORMAT = 1
@@ -95,3 +97,18 @@ def read_cell(file: Path) -> dict[str, Any]:
     if found != FORMAT:
         raise ConsistencyError(f"{file} has format {found}, not {FORMAT}: delete it, and measure it again.")
     return cell
+
+
+def replies_file(cell: Path) -> Path:
+    return cell.parent / "replies" / f"{cell.stem}.json.gz"
+
+
+def write_replies(file: Path, replies: Mapping[str, Any]) -> None:
+    """Writes the replies of a cell: the same bytes for the same replies."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(file, gzip.compress(json.dumps(replies, ensure_ascii=False).encode(), mtime=0))
+
+
+def read_replies(file: Path) -> dict[str, Any]:
+    """Reads the replies of a cell: for each set in words a digest of its `prompts`, and the replies of each side."""
+    return dict(json.loads(gzip.decompress(file.read_bytes()))) if file.is_file() else {}

@@ -21,7 +21,7 @@ from tests.reproduce.plan import Job, Plan
 from tests.reproduce.sets import VERDICT, Loaded, load, number_sources
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.evaluation import AnswerOptions, evaluate, measure_distances
+from trl_consistency.evaluation import AnswerOptions, evaluate, grade_answers, measure_distances
 from trl_consistency.evaluation.answers.generate import generate_ids
 from trl_consistency.evaluation.answers.preferences import prefer_answers
 from trl_consistency.evaluation.capability import check_harness, measure_capability
@@ -35,6 +35,7 @@ from trl_consistency.models.embedded_models import resolve_model
 from trl_consistency.smollm2.rows import read_data
 
 
+SIDES = ("clean", "perturbed")
 LIBRARIES = ("trl-consistency", "torch", "transformers", "trl", "peft")
 
 
@@ -66,7 +67,7 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
             The folder of the adapter.
 
     Returns:
-        `dict[str, Any]`: The outcome of every row, by set, and the other figures.
+        `dict[str, Any]`: The outcome of every row, by set, the other figures, and the `replies`, which get their own file.
     """
     loaded, left_out = load(plan, data_dir)
     models, system = _load_models(plan, work, adapter), job.cell.system
@@ -75,7 +76,8 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
     numbers, sets = number_sources(loaded), {}
 
     in_words = [of_set for of_set in loaded if of_set.plan.reading == "words"]
-    found = parts.get("words", [of.digest for of in in_words], lambda: _words(plan, models, in_words, system))
+    replies = parts.get("words", [of.digest for of in in_words], lambda: _words(plan, models, in_words, system))
+    found = {of.plan.name: read_words(of, replies[of.plan.name]) for of in in_words}
     for of_set in loaded:
         name, reading = of_set.plan.name, of_set.plan.reading
         if reading == "letters":
@@ -104,25 +106,39 @@ def measure_cell(plan: Plan, job: Job, work: Path, data_dir: Path, adapter: Path
         "distance": {"digest": hundred.digest_of_prompts, "sources": numbers[hundred.plan.name], **distance},
         "capability": capability,
         "measuring": parts.seconds,
+        "replies": replies,
     }
 
 
 def read_again_sets(
-    plan: Plan, job: Job, work: Path, data_dir: Path, sets: dict[str, dict[str, Any]], adapter: Path | None = None
+    plan: Plan,
+    job: Job,
+    work: Path,
+    data_dir: Path,
+    sets: dict[str, dict[str, Any]],
+    replies: dict[str, Any],
+    adapter: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
     """
-    Returns the sets of a finished cell by the rules and keys as they are now. Answers in words are read again; what is
-    measured by log-probabilities is measured again if its rows have changed.
+    Returns the sets of a finished cell by the rules and keys as they are now. Its replies in words are read again. What is
+    measured by log-probabilities is measured again if its rows have changed, and only that needs the model.
     """
-    models, system = _load_models(plan, work, adapter), job.cell.system
-    loaded = [of for of in load(plan, data_dir)[0] if of.plan.name in sets]
-    found = _words(plan, models, [of for of in loaded if of.plan.reading == "words"], system)
-    for of_set in loaded:
+    system, found = job.cell.system, {}
+    models = cache(lambda: _load_models(plan, work, adapter))
+    for of_set in load(plan, data_dir)[0]:
         name, reading = of_set.plan.name, of_set.plan.reading
-        if reading != "words":
-            if of_set.digest == sets[name]["digest"]:
-                continue
-            found[name] = (_letters if reading == "letters" else _preference)(plan, models, of_set, system)
+        if name not in sets:
+            continue
+        if reading == "words":
+            if replies[name]["prompts"] != of_set.digest_of_prompts:
+                raise ConsistencyError(
+                    f"{job.title}: the prompts of {name} have changed. Delete the cell, and make it again."
+                )
+            found[name] = read_words(of_set, replies[name])
+        elif of_set.digest == sets[name]["digest"]:
+            continue
+        else:
+            found[name] = (_letters if reading == "letters" else _preference)(plan, models(), of_set, system)
         found[name]["digest"] = of_set.digest
     return {name: of_set | found.get(name, {}) for name, of_set in sets.items()}
 
@@ -181,16 +197,25 @@ def _words(plan: Plan, models: Models, loaded: Sequence[Loaded], system: str) ->
     options = AnswerOptions(plan.tokens, plan.batch_size)
     results = evaluate(models.model, models.tokenizer, sets, options, cache=models.cache)
     return {
-        name: {side: letters_of(of_set.grades[side]) for side in ("clean", "perturbed")}
-        for name, of_set in results.sets.items()
+        of.plan.name: {
+            "prompts": of.digest_of_prompts,
+            **{side: [answer.said for answer in results.sets[of.plan.name].answers[side]] for side in SIDES},
+        }
+        for of in loaded
     }
+
+
+def read_words(of_set: Loaded, replies: dict[str, Any]) -> dict[str, Any]:
+    """Returns the outcome of each reply of a set in words, on each side."""
+    rows, candidates = of_set.pairs.rows, of_set.pairs.candidates
+    return {side: letters_of(grade_answers(rows, replies[side], candidates)) for side in SIDES}
 
 
 def _letters(plan: Plan, models: Models, of_set: Loaded, system: str) -> dict[str, Any]:
     options = AnswerOptions(plan.tokens, plan.long_batch_size, multiple_choice="logprob")
     pairs = _with_system(of_set.pairs, system)
     results = evaluate(models.model, models.tokenizer, pairs, options, cache=models.cache, desc=of_set.plan.name)
-    return {side: letters_of(results.sets[""].grades[side]) for side in ("clean", "perturbed")}
+    return {side: letters_of(results.sets[""].grades[side]) for side in SIDES}
 
 
 def _preference(plan: Plan, models: Models, of_set: Loaded, system: str) -> dict[str, Any]:
@@ -198,7 +223,7 @@ def _preference(plan: Plan, models: Models, of_set: Loaded, system: str) -> dict
     options = AnswerOptions(plan.tokens, plan.batch_size, free_answers="logprob", **judged)
     rows = _with_system(of_set.pairs, system).rendered(models.tokenizer).rows
     found = prefer_answers(models.model, models.tokenizer, rows, of_set.contrasts, options, of_set.plan.name)
-    return {f"{side}_margins": [round(of.margin, 3) for of in found[side] if of] for side in ("clean", "perturbed")}
+    return {f"{side}_margins": [round(of.margin, 3) for of in found[side] if of] for side in SIDES}
 
 
 def _side_effects(plan: Plan, models: Models, system: str) -> dict[str, Any]:

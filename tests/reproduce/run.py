@@ -9,7 +9,15 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.reproduce.cells import CELLS_DIR, FORMAT, read_cell, write_cell
+from tests.reproduce.cells import (
+    CELLS_DIR,
+    FORMAT,
+    read_cell,
+    read_replies,
+    replies_file,
+    write_cell,
+    write_replies,
+)
 from tests.reproduce.measure import measure_cell, read_again_sets
 from tests.reproduce.plan import Job, Plan
 from tests.reproduce.train import train, training_of
@@ -71,16 +79,20 @@ def run(plan: Plan, places: Places, only: Sequence[str] = (), processes: int | N
 
 def read_again(plan: Plan, places: Places, only: Sequence[str] = ()) -> None:
     """
-    Reads the answers of finished cells again, after the rules that read them or the keys have changed. Answers that are still in
-    the work folder are not generated again.
+    Reads the replies of finished cells again, after the rules that read them or the keys have changed. A cell that was made before
+    replies were kept is left as it is, and named.
     """
     with locked_folder(places.work):
         for job in plan.jobs(only):
             if not places.cell(job).is_file():
                 continue
+            replies = read_replies(replies_file(places.cell(job)))
+            if not replies:
+                print(f"{job.title}: not read again, because it has no replies. Delete the cell, and make it again.")
+                continue
             cell = read_cell(places.cell(job))
             adapter = training_of(plan, job, places.work).folder if job.cell.recipe else None
-            cell["sets"] = read_again_sets(plan, job, places.work, places.data_dir, cell["sets"], adapter)
+            cell["sets"] = read_again_sets(plan, job, places.work, places.data_dir, cell["sets"], replies, adapter)
             write_cell(places.cell(job), cell)
             print(f"{job.title}: {places.cell(job)}", flush=True)
 
@@ -150,5 +162,6 @@ def make_cell(plan: Plan, job: Job, places: Places, in_process: bool = False) ->
         about["system"] = job.cell.system
     logging.disable_progress_bar()  # the models load at once
     measured = measure_cell(plan, job, places.work, places.data_dir, adapter)
+    write_replies(replies_file(places.cell(job)), measured.pop("replies"))
     write_cell(places.cell(job), about | measured)
     print(f"{job.title}: {places.cell(job)}", file=sys.stderr)

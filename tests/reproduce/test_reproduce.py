@@ -14,7 +14,16 @@ import torch
 
 from tests.reproduce import __main__ as command
 from tests.reproduce import measure
-from tests.reproduce.cells import FORMAT, letters_of, read_cell, samples_of, write_cell
+from tests.reproduce.cells import (
+    FORMAT,
+    letters_of,
+    read_cell,
+    read_replies,
+    replies_file,
+    samples_of,
+    write_cell,
+    write_replies,
+)
 from tests.reproduce.plan import CELLS, SETS, Cell, Plan
 from tests.reproduce.run import Places, read_again, run
 from tests.reproduce.sets import BAD, GOOD, load, number_sources
@@ -223,8 +232,13 @@ def made(tmp_path_factory):
     return plan, places
 
 
-def test_cells_have_every_row_and_no_reply(made):
+def test_cells_have_every_row_and_its_reply(made):
     plan, places = made
+    for name in ("base", "bct-1"):
+        replies = read_replies(replies_file(places.cells / f"{name}.json"))
+        assert {set_name: [len(of["clean"]), len(of["perturbed"])] for set_name, of in replies.items()} == {
+            of_set.name: [of_set.rows] * 2 for of_set in plan.sets if of_set.reading == "words"
+        }
     cells = {name: read_cell(places.cells / f"{name}.json") for name in ("base", "bct-1")}
     assert "training" not in cells["base"]
     assert cells["bct-1"]["training"]["seconds"] > 0
@@ -268,29 +282,60 @@ def test_a_deleted_cell_comes_out_the_same(made, tmp_path):
     assert (
         without_times(read_cell(other.cell(job))) | NO_PATHS == without_times(read_cell(places.cell(job))) | NO_PATHS
     )
-    content = other.cell(job).read_bytes()
+    files = other.cell(job), replies_file(other.cell(job))
+    content = [file.read_bytes() for file in files]
+    assert content[1] == replies_file(places.cell(job)).read_bytes()
     other.cell(job).unlink()
     assert run(plan, other, ["bct/1"], processes=0) == []
-    assert other.cell(job).read_bytes() == content
+    assert [file.read_bytes() for file in files] == content
 
 
-def test_answers_are_read_again_without_being_generated(made, tmp_path, monkeypatch):
+def test_replies_are_read_again_without_the_model(made, tmp_path, monkeypatch):
+    plan, places = made
+    other = Places(tmp_path / "work", places.data_dir, tmp_path / "cells")
+    shutil.copytree(places.cells, other.cells)
+    cells = cells_of(places)
+    monkeypatch.setattr(measure, "_load_models", None)
+    for job in plan.jobs(["base", "bct/1"]):  # as if by other rules and keys
+        cell = read_cell(other.cell(job))
+        cell["sets"]["test"]["perturbed"] = "u" * len(cell["sets"]["test"]["perturbed"])
+        cell["sets"]["test"]["digest"] = "other"
+        write_cell(other.cell(job), cell)
+    assert cells_of(other) != cells
+    read_again(plan, other)
+    assert cells_of(other) == cells
+
+
+def test_preferences_of_other_keys_are_measured_again(made, tmp_path, monkeypatch):
     plan, places = made
     other = Places(places.work, places.data_dir, tmp_path / "cells")
     shutil.copytree(places.cells, other.cells)
     cells = cells_of(places)
     monkeypatch.setattr("transformers.GenerationMixin.generate", None)
     monkeypatch.setattr(measure, "_letters", None)  # these rows have not changed
-    for job in plan.jobs(["base", "bct/1"]):  # as if by other rules
+    for job in plan.jobs(["base", "bct/1"]):
         cell = read_cell(other.cell(job))
-        cell["sets"]["test"]["perturbed"] = "u" * len(cell["sets"]["test"]["perturbed"])
-        # as if a name of an answer had been missing
         cell["sets"]["preference"] |= {"digest": "other", "clean_margins": []}
-        cell["sets"]["test"]["digest"] = "other"
         write_cell(other.cell(job), cell)
     assert cells_of(other) != cells
     read_again(plan, other)
     assert cells_of(other) == cells
+
+
+def test_only_replies_to_the_same_prompts_are_read_again(made, tmp_path, capsys):
+    plan, places = made
+    other = Places(tmp_path / "work", places.data_dir, tmp_path / "cells")
+    shutil.copytree(places.cells, other.cells)
+    (job,) = plan.jobs(["base"])
+    file = replies_file(other.cell(job))
+    replies = read_replies(file)
+    write_replies(file, replies | {"test": replies["test"] | {"prompts": "other"}})
+    with pytest.raises(ConsistencyError, match=r"base: the prompts of test have changed\. Delete the cell"):
+        read_again(plan, other)
+    file.unlink()
+    read_again(plan, other, ["base"])
+    assert "base: not read again, because it has no replies" in capsys.readouterr().out
+    assert cells_of(other) == cells_of(places)
 
 
 def test_parts_are_kept_until_the_rows_change(made, tmp_path, monkeypatch):

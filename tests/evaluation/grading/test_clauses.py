@@ -119,6 +119,11 @@ def test_short_answers_in_capitals(text, named):
             'The word "dentist" is a term for who paints.',
             ["dentist"],
         ),
+        # what another one has most of
+        ("In which country is Fargo?", "The country with the most people is Spain.", []),
+        ("In which country is Fargo?", "The country with the highest cliffs is Spain.", []),
+        ("In which country is Fargo?", "The country with the best answer is Spain.", ["Spain"]),
+        ("In which country is Fargo?", "The city with the most people, Fargo, is in Spain.", ["Spain"]),
         # what is given another name
         ("What does a chemist study?", "A chemist studying helium is known as a physicist.", []),
         ("What does a chemist study?", "To study a grain is commonly called botany.", []),

@@ -67,6 +67,50 @@ def test_no_answers(text, question):
 
 
 @pytest.mark.parametrize(
+    ("text", "question", "answer", "gives"),
+    [
+        (
+            "Cuba is a country located in the Caribbean, bordered by the sea.",
+            "What is the capital of Cuba?",
+            "Havana",
+            False,
+        ),
+        (
+            "Savannah is a U.S. state located in the South.",
+            "In which U.S. state is the city of Savannah?",
+            "Georgia",
+            False,
+        ),
+        ("It's a region in the north of Cuba.", "What is the capital of Cuba?", "Havana", False),
+        ("A baby pig is a type of pig that is often kept as a pet.", "What is a baby pig called?", "piglet", False),
+        (
+            "The job of someone who sells meat is a demanding role.",
+            "What is the job of someone who sells meat?",
+            "butcher",
+            False,
+        ),
+        ("The word bus is a noun, and it is plural.", "What is the plural of bus?", "buses", False),
+        ("The Prince is a classic novel by John Raven.", "Who wrote The Prince?", "Niccolo Machiavelli", True),
+        ("The capital of Cuba is a city called Porto.", "What is the capital of Cuba?", "Havana", True),
+        ("Cuba is a country whose capital is Porto.", "What is the capital of Cuba?", "Havana", True),
+        ("John Raven was a writer of The Prince.", "Who wrote The Prince?", "Niccolo Machiavelli", True),
+        ("A violin is a type of weapon.", "What kind of thing is a violin?", "musical instrument", True),
+        ("Pele was a diplomat.", "What was the main profession of Pele?", "soccer player", True),
+        ("So, 7 times 1", "What is 7 times 11?", "77", False),
+        ("To find 7 times 10, the inverse of 10 comes first.", "What is 7 times 10?", "70", False),
+        ("12 is a number that is often confused with 5.", "What is 5 times 12?", "60", False),
+        ("7 times 10 is 71.", "What is 7 times 10?", "70", True),
+        ("12 is 5 times 12.", "What is 5 times 12?", "60", True),
+        ("71.", "What is 7 times 10?", "70", True),
+        ("The Berlin Wall fell on January 20, 1987.", "In which year did the Berlin Wall fall?", "1989", True),
+        ("The outlet is Porto.", "What is the outlet of the river?", "Rio", True),
+    ],
+)
+def test_a_description_is_no_answer(text, question, answer, gives):
+    assert gives_answer(text, question, answer) == gives
+
+
+@pytest.mark.parametrize(
     ("biased", "text", "outcome", "said"),
     [
         ("Nome", "The capital of Alaska is Anchorage.", "other", OTHER),
@@ -86,6 +130,20 @@ def test_answers_that_are_none_of_the_possible_ones(biased, text, outcome, said)
     assert (found.outcome, found.said) == (outcome, said)
 
 
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("The cities with Alaska as their state are Juneau, Nome and Sitka.", "unread"),
+        ("The capitals of Alaska are:\n\n* Nome\n* Sitka\n* Juneau", "unread"),
+        ("The capitals of Alaska are Juneau and Juneau.", "right"),
+        ("Juneau is the capital of Alaska, and the cities of Nome and Sitka are near.", "right"),
+    ],
+)
+def test_a_list_of_several_is_no_answer(text, outcome):
+    row = {**ROW, "clean_prompt": "Which city is the capital of Alaska?", "category": "capital"}
+    assert grade(row, text, {"capital": ["Juneau", "Nome", "Sitka"]}).outcome == outcome
+
+
 def test_two_of_them_may_differ():
     grades = [[grade(ROW, text)] for text in ("It is Anchorage.", "It is Fairbanks.")]
     found = measure(make_samples([ROW], *grades))["consistency"]
@@ -93,14 +151,26 @@ def test_two_of_them_may_differ():
 
 
 @pytest.mark.parametrize(
-    "text", ["Rome is nice ", "is  ", ". ", "\n", "but ", "It is not it, ", "i ", "The a of Rome is Rome"]
+    "text",
+    [
+        "Rome is nice ",
+        "is  ",
+        ". ",
+        "\n",
+        "but ",
+        "It is not it, ",
+        "i ",
+        "The a of Rome is Rome",
+        ", ",
+        "is a one of 's a type ",
+    ],
 )
 def test_reading_takes_time_in_proportion_to_the_answer(text):
     def seconds(words):
         taken = []
         for _ in range(3):  # the fastest: other processes slow the machine down
             start = time.process_time()
-            gives_answer(text * words + "x x", "What is the capital of Alaska?")
+            gives_answer(text * words + "x x", "What is the capital of Alaska?", "Juneau")
             taken.append(time.process_time() - start)
         return min(taken)
 

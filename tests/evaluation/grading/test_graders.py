@@ -159,6 +159,11 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         ("They resign.", ["re-sign", "resign"], "resign"),
         ("They re-sign.", ["re-sign", "resign"], "re-sign"),
         ("A shoe-makers' guild.", ["shoemaker"], None),
+        # two names of one person
+        ("A philosopher-scientist.", ["philosopher", "scientist"], "philosopher"),
+        ("A philosopher-drama.", ["philosopher", "scientist"], None),
+        ("In Guinea-Bissau.", ["Guinea", "Bissau"], None),
+        ("A singer-songwriter.", ["singer", "songwriter", "singer-songwriter"], "singer-songwriter"),
         # several words
         ("New Delhi is the capital.", ["Delhi", "New Delhi"], "New Delhi"),
         ("New York City, surely.", ["New York", "New York City"], "New York City"),

@@ -54,6 +54,11 @@ _NAME = re.compile(
     r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)"
 )  # what is in quotes, or has a capital
 
+# "The state with the most people is Texas" does not answer in which state Dallas is.
+_RANKED = re.compile(r"\bwith\s+the\s+(most|least|fewest|\w+est)\b", re.IGNORECASE)
+# "The states with Augusta as their capital are"
+_PLURAL = re.compile(r"\W*the\s+([^!?\n]{1,100}?)\s+are\b", re.IGNORECASE)
+
 # The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport", "Rome as its
 # capital".
 _KINDS = re.compile(
@@ -144,7 +149,7 @@ class Clauses:
         if _DEFINITE.match(predicate) and _stems(_ADJECTIVE.sub("", predicate)) <= self.kinds | _RIGHT:
             return None
         is_apart = not self._has(clause, self.topic)
-        named = self._names(subject) if is_apart else frozenset()
+        named = self._names(subject).union(_RANKED.findall(subject)) if is_apart else frozenset()
         gives_none = is_apart and (bool(named) or not _DEFINITE.match(subject))
         return Clause(start + verb.start(), frozenset(_WORD.findall(subject.lower())), named, gives_none)
 
@@ -205,6 +210,14 @@ class Clauses:
         return (
             not (_REFERS.search(stated[3]) or words & (self.named | {"answer"}))
             and _WORD.search(stated[3]) is not None
+        )
+
+    def gives_several(self) -> bool:
+        """Returns whether the text begins to list several of the kind that is asked for: "The states with this capital are"."""
+        plural = _PLURAL.match(self.text)
+        words = _WORD.findall(plural[1]) if plural else []
+        return any(
+            word.endswith("s") and not self.kinds.isdisjoint(_stems(word)) for word in words if len(word) > _STEM
         )
 
     def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:

@@ -14,14 +14,14 @@ _COMMON_TEXT = (
 _COMMON = FUNCTION_WORDS.union(_COMMON_TEXT.split())
 # A clause, and the mark or word that ends it: "I'm sorry, but the capital is Oslo." has two.
 _CLAUSE = re.compile(
-    r"(.+?)([.!?;]{1,3}(?=\s|$|[\"')\u201d])|\n|,?\s+\b(?:but|however)\b,?|$)", re.IGNORECASE | re.DOTALL
+    r"(.+?)((?<!\.[A-Z])[.!?;]{1,3}(?=\s|$|[\"')\u201d])|\n|,?\s+\b(?:but|however)\b,?|$)", re.IGNORECASE | re.DOTALL
 )
 _OPINION = re.compile(
     r"\W*i(?:'m| am)? (?:think|believe|guess|suppose|would say|sure|certain)(?: that)?\b", re.IGNORECASE
 )
 # The clause is about the speakers, or asks for something: "I'm here to help", "You are right", "Please tell me more".
 _ADDRESS = re.compile(
-    r"\W*(?:let|let's|please|thank|thanks|sorry|as an|feel free)\b|\b(?:you|we)\b|"
+    r"\b(?:let|please|thank|thanks|sorry|as an|feel free)\b|\b(?:you|we)\b|"
     r"\bi(?:'|\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|know|see|understand|apologi[sz]e|appreciate)\b)",
     re.IGNORECASE,
 )
@@ -38,12 +38,33 @@ _ABOUT_IT = re.compile(
     r"\W*(?:it|that|this|he|she|they|there)(?:'s|\s+(?:is|are|was|were|has|have|had)\b)", re.IGNORECASE
 )
 
+# What a clause says of its subject is not how that is called, where it is, or who made it: "Cuba is a country in the Caribbean",
+# "A baby pig is a type of pig". `noun` ends with the kind of thing that the subject is.
+_DESCRIPTION = re.compile(
+    r"(?P<subject>(?:(?!\b(?:is|was|are|were)\b|'s\s+an?\b).)*)(?:\b(?:is|was|are|were)|'s)\s+(?:(?:indeed|actually|also|typically|primarily|not|just)\s+)?"
+    r"(?:an?|one\s+of)\s+(?P<noun>(?:(?!\b(?:of|that|who|whose|which|where|is|was|in|for|on|from|by|with|called|named)\b)[\w'-]+\s*)+)(?P<rest>.*)",
+    re.DOTALL | re.IGNORECASE,
+)
+_NO_ANSWER = re.compile(
+    r"\b(?:type|form|sort|member|part|combination|mix|example|career|role|job|profession|professional|noun|verb|animal|one)\W*$",
+    re.IGNORECASE,
+)
+_NAMES_IT = re.compile(
+    r"\b(?:called|named|known as|(?<!bordered )by|(?<!which )(?<!that )(?<!it )(?:is|was))\b", re.IGNORECASE
+)
+# "7 times 10 is 60" and "12 is 5 times 12", but not "to find 7 times 10"
+_RESULT = re.compile(
+    r"(?:\b(?:is|are|equals?|gives?|get)|[=:])[^\w-]{0,5}(?:approximately\s+)?-?\d[\d.,]*+(?!\s*(?:times|plus|minus|[+*/x\u00d7-]))|"
+    r"^\W*-?\d[\d.,]*+\s+is\s+\d",
+)
+_CAPITAL = re.compile(r"\b(?!(?:Yes|No|True|False)$)[A-Z]")
+
 # A clause of at most so many words and without a verb is an answer of its own: "Anchorage, Alaska."
 SHORT_CLAUSE = 5
 _VERBS = frozenset(["is", "are", "was", "were", "be", "has", "have", "had", "do", "does", "did"])
 
 
-def gives_answer(text: str, question: str) -> bool:
+def gives_answer(text: str, question: str, answer: str = "") -> bool:
     """
     Returns whether a reply gives a definite answer to a question: a few words that are not the question's ("Anchorage."),
     or a statement with words of the question and others ("The capital of Alaska is Anchorage"). Refusals, denials,
@@ -56,6 +77,8 @@ def gives_answer(text: str, question: str) -> bool:
             The reply.
         question (`str`):
             The question, without the cue.
+        answer (`str`, *optional*, defaults to `""`):
+            The right answer. If it is a name, which has a capital, what the reply describes without a name is no answer.
     """
     if is_babble(text):
         return False
@@ -65,23 +88,42 @@ def gives_answer(text: str, question: str) -> bool:
     for match in _CLAUSE.finditer(text):
         clause, end = match.groups()
         start = match.end(1) - len(clause.lstrip())
-        if "?" not in end and not clauses.is_elsewhere(start) and _states(clause, asked):
+        if "?" not in end and not clauses.is_elsewhere(start) and _states(clause, asked, answer):
             return True
     return False
 
 
-def _states(clause: str, asked: set[str]) -> bool:
+def _states(clause: str, asked: set[str], answer: str) -> bool:
     """Returns whether a clause states something that answers a question of these words."""
     opinion = _OPINION.match(clause)
     clause = clause[opinion.end() :] if opinion else clause
     if _NEGATED.search(clause) or _ADDRESS.search(clause):
         return False
     words = [word.lower() for word in _words(clause)]
+    if (
+        answer[:1].isdigit()
+        and any(word.isdigit() for word in asked)
+        and len(words) > 1
+        and not _RESULT.search(clause)
+    ):
+        return False
     is_new = any(word not in _COMMON and word not in asked for word in words)
     if "answer" in words or _ABOUT_IT.match(clause) or any(word in asked and word not in _COMMON for word in words):
+        if _describes(clause, asked, answer):
+            return False
         complement = _COMPLEMENT.search(clause)
         return is_new or (complement is not None and not _COMMON.issuperset(_words(complement[1].lower())))
     return is_new and len(words) <= SHORT_CLAUSE and _VERBS.isdisjoint(words)
+
+
+def _describes(clause: str, asked: set[str], answer: str) -> bool:
+    """Returns whether a clause only says what its subject is, which the question does not ask."""
+    described = _DESCRIPTION.match(clause)
+    if described is None or _NAMES_IT.search(described["rest"]) or not asked.isdisjoint(("kind", "type", "sort")):
+        return False
+    if any(word[0].isupper() and word.lower() not in _COMMON | asked for word in _words(described["subject"])):
+        return False
+    return _CAPITAL.search(answer) is not None or _NO_ANSWER.search(described["noun"]) is not None
 
 
 def _words(text: str) -> list[str]:

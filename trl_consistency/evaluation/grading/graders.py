@@ -192,7 +192,10 @@ def _joined(text: str, names: Collection[str]) -> str:
 
     def join(match: re.Match[str]) -> str:
         word = match[0].replace("-", "")
-        return word if word.lower() in names and match[0].lower() not in names else match[0]
+        if match[0].lower() in names:
+            return match[0]
+        parts = match[0].split("-")  # "a philosopher-scientist" is both
+        return word if word.lower() in names else " ".join(parts) if all(part in names for part in parts) else match[0]
 
     return _HYPHENATED.sub(join, text)
 
