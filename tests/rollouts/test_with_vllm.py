@@ -348,7 +348,14 @@ def test_evaluate_and_targets_by_each_engine(tmp_path, llama_dir):
 
 @pytest.mark.slow
 def completion(url, model, prompt):
-    body = {"model": model, "prompt": prompt, "max_tokens": 12, "min_tokens": 12, "temperature": 0.0, "return_token_ids": True}
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": 12,
+        "min_tokens": 12,
+        "temperature": 0.0,
+        "return_token_ids": True,
+    }
     request = Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urlopen(request, timeout=120) as answer:
         return json.load(answer)["choices"][0]["token_ids"]
