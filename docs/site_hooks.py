@@ -61,7 +61,12 @@ def on_page_content(html: str, page, config, files) -> str:
     inline = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.S)
     block = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.S)
     html = inline.sub(lambda match: convert(unescape(match[1])), html)
-    return block.sub(lambda match: convert(unescape(match[1]), display="block"), html)
+    html = block.sub(lambda match: convert(unescape(match[1]), display="block"), html)
+    # Browsers would end a line within `--method`, after its hyphens.
+    html = re.sub(r"<code>(--\w[\w-]*)", r'<code><span class="option">\1</span>', html)
+    commands = re.compile(r'<div class="language-(?:ba)?sh.*?</div>', re.S)
+    option = re.compile(r"(?<=[\s>])(--?\w[\w-]*)")
+    return commands.sub(lambda match: option.sub(r'<span class="option">\1</span>', match[0]), html)
 
 
 class Addresses(HTMLParser):

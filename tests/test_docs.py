@@ -403,6 +403,13 @@ def test_links_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_readme_is_a_screen_and_a_half():
+    """A line has about 120 letters, and the picture, the table and the code have their own lines."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 66
+    assert max(map(len, lines)) <= 170
+
+
 def test_paths_in_the_readme_exist():
     for path in re.findall(r"`((?:recipes|docs)/[^` ]+)`", (ROOT / "README.md").read_text()):
         assert (ROOT / path).exists(), path

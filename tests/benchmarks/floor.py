@@ -20,7 +20,7 @@ def matrix_products(model: nn.Module, setup: Setup) -> list[list[int]]:
     """Returns the products of a forward pass as (tokens, inputs, outputs, how many)."""
     shapes = Shapes.of(model)
     tokens = setup.per_device_train_batch_size * setup.max_length
-    if setup.method == "opct":
+    if setup.is_opct:
         tokens = setup.num_prompts * setup.prompt + setup.per_device_train_batch_size * setup.answer
     products = Counter((tokens, layer.inputs, layer.outputs) for block in shapes.blocks for layer in block)
     if setup.answer:

@@ -64,7 +64,7 @@ def rollout_batch(size: Size) -> dict[str, Tensor]:
 def rollout_setup(size: Size) -> Setup:
     """The setup of the student's side. (The floor of the reference's shorter prompt is added by `rollout_step`.)"""
     perturbed, _, rollout, generations, prompts = size.rollouts
-    return Setup("opct", perturbed + rollout, rollout, generations * prompts, num_generations=generations)
+    return Setup(("opct",), perturbed + rollout, rollout, generations * prompts, num_generations=generations)
 
 
 def rollout_step(rival: str, size: Size) -> Step:
@@ -100,7 +100,7 @@ def pair_batch(size: Size, with_answers: bool) -> dict[str, Tensor]:
 def pair_setup(size: Size, method: str) -> Setup:
     rows, prompt, answer = size.pairs
     answer = answer if method in ("bct", "kl") else 0
-    return Setup(method, prompt + answer, answer, rows)
+    return Setup((method,), prompt + answer, answer, rows)
 
 
 def our_pair_loss(model: Any, method: str, batch: dict[str, Tensor]) -> Callable[[], Tensor]:

@@ -174,7 +174,7 @@ def counted(shape: str, vocabulary: int, checkpointing: bool) -> float:
 
     def count(prompt: int, rollouts_of_one: int) -> Operations:
         rows = num_generations * num_prompts
-        return count_step(student, Setup("opct", prompt + rollout, rollout, rows, num_generations=rollouts_of_one))
+        return count_step(student, Setup(("opct",), prompt + rollout, rollout, rows, num_generations=rollouts_of_one))
 
     def total(student: Operations, reference: Operations) -> int:
         return reference.reference + student.forward * (1 + checkpointing) + student.backward + student.head

@@ -92,14 +92,14 @@ def train(case: dict[str, Any], output_dir: str) -> None:
     }
     options = {"output_dir": output_dir, **OPTIONS, **options}
     rows = STEPS * options["per_device_train_batch_size"]
-    if method == "opct":
+    if method == ["opct"]:
         data = random_pairs(rows, prompt, 0, config.vocab_size)
         options["generation_kwargs"] = {"min_new_tokens": answer}
         args: Any = OnPolicyConsistencyConfig(**options)
         trainer: Any = OnPolicyConsistencyTrainer(args=args, train_dataset=data, **arguments)
     else:
         data = random_pairs(rows, prompt, answer, config.vocab_size)
-        args = ConsistencyConfig(method=[method], **options)
+        args = ConsistencyConfig(method=method, **options)
         trainer = ConsistencyTrainer(args=args, train_dataset=data, **arguments)
     trainer.train()
 

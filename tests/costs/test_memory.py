@@ -29,11 +29,11 @@ def case(method, lora, max_length, rows, attention=None, shape=None, **options):
 
 # Each takes some hundred megabytes or more: below that, what libraries take at their first call matters.
 CASES = {
-    "bct": case("bct", True, 512, 4, max_completion_length=64, gradient_checkpointing=False),
-    "bct, checkpointing": case("bct", True, 512, 8, max_completion_length=64, gradient_checkpointing=True),
-    "bct, all weights": case("bct", False, 512, 4, max_completion_length=64, gradient_checkpointing=False),
+    "bct": case(["bct"], True, 512, 4, max_completion_length=64, gradient_checkpointing=False),
+    "bct, checkpointing": case(["bct"], True, 512, 8, max_completion_length=64, gradient_checkpointing=True),
+    "bct, all weights": case(["bct"], False, 512, 4, max_completion_length=64, gradient_checkpointing=False),
     "bct, accumulation": case(
-        "bct",
+        ["bct"],
         False,
         256,
         4,
@@ -43,21 +43,34 @@ CASES = {
         gradient_accumulation_steps=2,
     ),
     "kl": case(
-        "kl", True, 256, 4, shape={"vocab_size": 32768}, max_completion_length=64, gradient_checkpointing=False
+        ["kl"], True, 256, 4, shape={"vocab_size": 32768}, max_completion_length=64, gradient_checkpointing=False
     ),
-    "act": case("act", True, 512, 4, gradient_checkpointing=False),
-    "act, all weights": case("act", False, 512, 4, gradient_checkpointing=True),
-    "attct": case("attct", True, 256, 4, "eager", gradient_checkpointing=False),
-    "mlpct": case("mlpct", True, 512, 4, gradient_checkpointing=False),
-    "opct": case("opct", True, 512, 16, max_completion_length=128, gradient_checkpointing=False),
-    "opct, checkpointing": case("opct", True, 1024, 16, max_completion_length=128, gradient_checkpointing=True),
+    "act": case(["act"], True, 512, 4, gradient_checkpointing=False),
+    "act, all weights": case(["act"], False, 512, 4, gradient_checkpointing=True),
+    "attct": case(["attct"], True, 256, 4, "eager", gradient_checkpointing=False),
+    "mlpct": case(["mlpct"], True, 512, 4, gradient_checkpointing=False),
+    "bct and act": case(["bct", "act"], True, 512, 4, max_completion_length=64, gradient_checkpointing=False),
+    "bct and act, metrics": case(
+        ["bct", "act"],
+        True,
+        512,
+        4,
+        max_completion_length=64,
+        gradient_checkpointing=False,
+        log_consistency_metrics=True,
+    ),
+    "bct, act and mlpct, checkpointing": case(
+        ["bct", "act", "mlpct"], True, 512, 8, max_completion_length=64, gradient_checkpointing=True
+    ),
+    "opct": case(["opct"], True, 512, 16, max_completion_length=128, gradient_checkpointing=False),
+    "opct, checkpointing": case(["opct"], True, 1024, 16, max_completion_length=128, gradient_checkpointing=True),
 }
 
 
 def computed(of):
     options = of["options"]
     setup = Setup(
-        of["method"],
+        tuple(of["method"]),
         of["max_length"],
         options.get("max_completion_length", 0),
         options["per_device_train_batch_size"],

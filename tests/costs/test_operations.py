@@ -62,7 +62,7 @@ def pair_step(model, method, lora, layers=None):
 @pytest.mark.parametrize(("method", "layers"), [("act", None), ("act", [0, 1])])
 def test_act_is_counted_as_torch_counts_it(method, layers, lora):
     model = make_model(lora)
-    setup = Setup(method, PROMPT, 0, ROWS, layers=tuple(layers) if layers else None)
+    setup = Setup((method,), PROMPT, 0, ROWS, layers=tuple(layers) if layers else None)
     assert counted(pair_step(model, method, lora, layers)) == count_step(model, setup, dense=True).step
 
 
@@ -77,7 +77,7 @@ def test_the_passes_of_bct_are_counted_as_torch_counts_them(lora):
         hidden = backbone(input_ids=ids, use_cache=False).last_hidden_state[:, PROMPT - 1 : -1]
         (hidden @ head.t()).log_softmax(-1)[..., 0].sum().backward()
 
-    setup = Setup("bct", PROMPT + ANSWER, ANSWER, ROWS)
+    setup = Setup(("bct",), PROMPT + ANSWER, ANSWER, ROWS)
     assert counted(step) == count_step(model, setup, dense=True).step
 
 
@@ -87,7 +87,7 @@ def test_kl_computes_the_head_twice():
     sees those two products, but not the third, of the gradient, which is in place (`addmm_`).
     """
     model = make_model()
-    needed = count_step(model, Setup("kl", PROMPT + ANSWER, ANSWER, ROWS), dense=True).step
+    needed = count_step(model, Setup(("kl",), PROMPT + ANSWER, ANSWER, ROWS), dense=True).step
     of_head = 2 * ROWS * ANSWER * 64 * 32
     assert counted(pair_step(model, "kl", True)) == needed + 2 * of_head - of_head
 
@@ -107,7 +107,7 @@ def test_opct_is_counted_as_torch_counts_it():
 
     step()  # the first tries the ways of sharing
     model.zero_grad()
-    setup = Setup("opct", PROMPT + ANSWER, ANSWER, ROWS, num_generations=ROWS)
+    setup = Setup(("opct",), PROMPT + ANSWER, ANSWER, ROWS, num_generations=ROWS)
     shapes, prompt = Shapes.of(model), Segment(1, 0, PROMPT - 1)
     needed = Segment(1, 0, PROMPT - 1, only_cached=True)
     # The last block of the prompts runs as a whole, whose output nobody reads.

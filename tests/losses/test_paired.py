@@ -27,7 +27,9 @@ from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.alignment import content_range, shared_content_span
 from trl_consistency.data.collators import PairCollator
 from trl_consistency.data.rendering import render_prompt
+from trl_consistency.losses import paired
 from trl_consistency.losses.paired import Objectives, PairedLoss
+from trl_consistency.passes.capture import capture_states
 from trl_consistency.passes.reference import Reference
 
 
@@ -335,6 +337,24 @@ def test_watched_quantities_are_the_objectives_of_the_same_name(tmp_path):
         assert not watched[name].sums.requires_grad
     by_layer = [watched[f"activation_distance/layer_{layer}"].sums for layer in (1, 2)]
     assert_close(torch.stack(by_layer).mean(0), watched["activation_distance"].sums)
+
+
+def test_metrics_keep_no_second_copy_of_the_states_of_act(tmp_path, monkeypatch):
+    model = add_lora(make("llama"))
+    kept = []
+
+    def capture(model, ids, mask, rows, positions, *args, **options):
+        kept.append(len(positions))
+        return capture_states(model, ids, mask, rows, positions, *args, **options)
+
+    monkeypatch.setattr(paired, "capture_states", capture)
+    for options in ({}, {"log_consistency_metrics": True}):
+        args = config(tmp_path, ["act", "bct"], **options)
+        paired_loss = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=True))
+        losses, watched = paired_loss(model, make_batch(make_rows()[1:], args))
+    assert kept[:2] == kept[2:]
+    assert_close(watched["activation_distance"].sums, losses["act"].sums.detach())
+    assert not watched["activation_distance"].sums.requires_grad
 
 
 def test_equal_clean_prompts_share_one_reference_row(tmp_path):

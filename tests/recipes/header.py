@@ -127,9 +127,9 @@ def _hardware(recipe: Recipe, memory: Bytes | None) -> str:
             "libraries and the driver. Computed by `trl-consistency estimate` from the model's shape; not measured."
         )
         return " ".join([computed, *[f"On {several}."] * (recipe.method == "opct"), recipe.hardware]).strip()
-    if not recipe.hardware or recipe.method != "opct":
-        return recipe.hardware
-    return f"{recipe.hardware} The batch of a step is {micro} rollouts times {accumulation}; on {several}."
+    uncomputed = "the memory was not computed: `python -m tests.recipes --estimate` does, in minutes to an hour."
+    batch = f"The batch of a step is {micro} rollouts times {accumulation}; on {several}."
+    return " ".join([uncomputed, *[batch] * (recipe.method == "opct")])
 
 
 def _status(recipe: Recipe) -> str:

@@ -14,7 +14,7 @@ INTRODUCTION = """\
 
 A recipe is a YAML file with all options of a training. Take the one that is closest to your model, and give it your pairs:
 
-```text
+```sh
 accelerate launch --config_file recipes/accelerate_configs/single_gpu.yaml \\
     -m trl_consistency.scripts.consistency --config recipes/qwen3-8b/bct/sycophancy_lora.yaml --dataset_name pairs.jsonl
 ```
@@ -59,7 +59,7 @@ A model on the Hub can change. `make pin` asks the Hub for the newest commit of 
 `recipes/train.py` takes any recipe. It says at its top which packages it needs, so `uv run` installs them by itself. It is also in the
 installed package, and takes a recipe's name below `recipes` as well as a file of yours:
 
-```text
+```sh
 uv run recipes/train.py qwen3-8b/bct/sycophancy_lora --dataset_name pairs.jsonl
 hf jobs uv run --flavor a100-large --timeout 12h --secrets HF_TOKEN recipes/train.py qwen3-8b/bct/sycophancy_lora \\
     --dataset_name YOU/pairs --push_to_hub --hub_model_id YOU/qwen3-8b-bct

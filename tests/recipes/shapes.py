@@ -1,6 +1,6 @@
 """
 The shapes of the models in the table, as in the config.json of each, for `trl-consistency estimate`. Each makes a model of exactly
-the number of parameters that its publishers state.
+the number of parameters beside it.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from transformers import (
     GptOssConfig,
     LlamaConfig,
     PreTrainedConfig,
+    Qwen3_5Config,
     Qwen3Config,
 )
 
@@ -27,6 +28,37 @@ def _qwen3(hidden: int, intermediate: int, tied: bool) -> Qwen3Config:
         head_dim=128,
         tie_word_embeddings=tied,
         max_position_embeddings=40960,
+    )
+
+
+def _qwen3_5_4b() -> Qwen3_5Config:
+    text = {
+        "vocab_size": 248320,
+        "hidden_size": 2560,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "full_attention_interval": 4,
+        "max_position_embeddings": 262144,
+        "tie_word_embeddings": True,
+    }
+    vision = {
+        "depth": 24,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_heads": 16,
+        "out_hidden_size": 2560,
+        "num_position_embeddings": 2304,
+    }
+    return Qwen3_5Config(
+        architectures=["Qwen3_5ForConditionalGeneration"],
+        text_config=text,
+        vision_config=vision,
+        tie_word_embeddings=True,
     )
 
 
@@ -113,12 +145,14 @@ def _gemma_2_2b() -> Gemma2Config:
     )
 
 
-# By the name on the Hub, with the number of parameters there. Qwen3.5-4B's shape is not known for certain.
+# By the name on the Hub, with the number of parameters there. Qwen3.5-4B's shape is that of copies of its config.json in public
+# code. Its number is what this shape makes without the head for multi-token prediction, which transformers does not load.
 SHAPES: dict[str, tuple[Callable[[], PreTrainedConfig], int]] = {
     "Qwen/Qwen3-4B-Instruct-2507": (lambda: _qwen3(2560, 9728, True), 4_022_468_096),
     "Qwen/Qwen3-8B": (lambda: _qwen3(4096, 12288, False), 8_190_735_360),
     "meta-llama/Llama-3.1-8B-Instruct": (_llama_3_1_8b, 8_030_261_248),
     "google/gemma-3-4b-it": (_gemma_3_4b, 4_300_079_472),
+    "Qwen/Qwen3.5-4B": (_qwen3_5_4b, 4_539_265_536),
     "openai/gpt-oss-20b": (_gpt_oss_20b, 20_914_757_184),
     "HuggingFaceTB/SmolLM2-135M-Instruct": (_smollm2_135m, 134_515_008),
     "google/gemma-2-2b-it": (_gemma_2_2b, 2_614_341_888),

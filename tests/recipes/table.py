@@ -34,6 +34,10 @@ class Model:
     data_options: Options = field(default_factory=dict)
     of_method: dict[str, Options] = field(default_factory=dict)  # what differs in one method
     small_batches: tuple[str, ...] = ()  # the methods
+    rollouts: dict[str, int] = field(
+        default_factory=dict
+    )  # of a micro-batch of OPCT, by threat, where even half is too many
+    hardware: str = ""  # what a header says beside the memory that was computed
     note: str = ""
     notes: dict[str, str] = field(default_factory=dict)  # in one method
 
@@ -48,6 +52,11 @@ _GATED_DELTA_NET = (
     "Its processor needs `pip install pillow torchvision`; `pip install causal-conv1d flash-linear-attention` is for speed."
 )
 _EMPTY_THOUGHT = "Both prompts end with an empty thought; set `enable_thinking: true` to train on thoughts as well."
+_MXFP4 = (
+    "a mixture of experts. The checkpoint is in MXFP4, which cannot be trained: the weights are loaded in bfloat16. "
+    "The adapter is on the attention; experts and routers stay as they are, so the loss of the routers is left out. "
+    "The targets and rollouts hold short thoughts (`reasoning_effort: low`)."
+)
 _TEXT_BLOCKS = r".*language_model.*\.({modules})"
 _BIG = ("bct", "act", "opct")
 
@@ -85,14 +94,14 @@ MODELS = [
         ],
         queries=["q_proj", "v_proj", "in_proj_qkv"],
         data_options={"chat_template_kwargs": {"enable_thinking": False}},
-        of_method={"opct": {"gradient_checkpointing": False}},
         small_batches=("opct",),
+        hardware="With DeltaNet in plain PyTorch, as it is without those two packages: how much less they take was not computed.",
         notes={
             "bct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} {_EMPTY_THOUGHT}",
             "act": _GATED_DELTA_NET.format(layers="the queries and values of both"),
-            "opct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} Each prompt is computed "
-            "once for its rollouts, which on this architecture needs `gradient_checkpointing: false`. If that does not "
-            "fit, halve `per_device_train_batch_size`, and double `gradient_accumulation_steps`, before you set it to true.",
+            "opct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} Each rollout computes "
+            "its prompt anew: with recurrent layers, rollouts share a prompt only with `gradient_checkpointing: false`. That takes several "
+            "times the memory. Try it where answers are short.",
         },
     ),
     Model(
@@ -132,9 +141,12 @@ MODELS = [
             "opct": {"model_init_kwargs": {"router_aux_loss_coef": 0.0}},  # no option of its own there
         },
         small_batches=_BIG,
-        note="a mixture of experts. The checkpoint is in MXFP4, which cannot be trained: the weights are loaded in bfloat16. "
-        "The adapter is on the attention; experts and routers stay as they are, so the loss of the routers is left out. "
-        "The targets and rollouts hold short thoughts (`reasoning_effort: low`).",
+        rollouts={"sycophancy": 2, "jailbreak": 3},
+        note=_MXFP4,
+        notes={
+            "opct": f"{_MXFP4} Eager attention holds attention maps, so few rollouts fit at a time. Where these are not all of a "
+            "prompt's, the prompt is computed for each part of them."
+        },
     ),
     Model(
         "smollm2-135m-instruct",
@@ -158,11 +170,8 @@ MODELS = [
 OF_FOLDER = {model.folder: model for model in MODELS}
 
 # What a header says of hardware beside what `trl-consistency estimate` computed: by the path below recipes/
-_24_GB = "one GPU of 24 GB or more (estimated from the model's size)."
 HARDWARE = {
-    "qwen3-4b-instruct/bct_act/sycophancy_lora.yaml": _24_GB,
-    "qwen3.5-4b/bct/sycophancy_lora.yaml": _24_GB,
-    "qwen3.5-4b/opct/sycophancy_lora.yaml": "one GPU of 80 GB (estimated). Generation by transformers takes most of the time.",
+    "qwen3-4b-instruct/bct_act/sycophancy_lora.yaml": "The metrics that it logs are not counted: they hardly need more.",
     "gemma-2-2b-it/act/sycophancy_full.yaml": "In bfloat16 weights, steps as small as 1e-6 would round to nothing.",
 }
 
@@ -198,7 +207,7 @@ class Recipe:
 
     @property
     def hardware(self) -> str:
-        return HARDWARE.get(str(self.path), "")
+        return HARDWARE.get(str(self.path), self.model.hardware)
 
     @property
     def prompts(self) -> int:
@@ -279,6 +288,9 @@ class Recipe:
             micro = 16 if self.threat == "sycophancy" else 12
             halve = halve or self.weights == "qlora"
             total = self.prompts * self.rollouts
+            if self.threat in self.model.rollouts:
+                micro = self.model.rollouts[self.threat]
+                return micro, total // micro
         else:
             micro, total = 4, 16 if self.method == "act" else 64
         micro = micro // 2 if halve else micro

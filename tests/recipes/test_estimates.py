@@ -23,7 +23,7 @@ def test_shapes_make_the_published_number_of_parameters(name):
 
 
 def test_shapes_are_those_of_the_table():
-    assert SHAPES.keys() == {model.hub_id for model in MODELS} - {"Qwen/Qwen3.5-4B"}
+    assert SHAPES.keys() == {model.hub_id for model in MODELS}
 
 
 def test_headers_say_what_was_computed():
@@ -65,8 +65,7 @@ def test_what_cannot_be_computed_is_named_and_left_out(tmp_path, monkeypatch, ca
     monkeypatch.setattr(estimates, "estimate", fail_for_act)
     three = [dataclasses.replace(ONE, method=method) for method in ("act", "opct", "bct")]
     again = [dataclasses.replace(recipe, threat="jailbreak") for recipe in (three[0], three[2])]
-    unknown = Recipe(OF_FOLDER["qwen3.5-4b"], "bct", "sycophancy", "lora")
-    estimate_all([*three, *again, unknown])
+    estimate_all([*three, *again])
     assert computed == [str(recipe.path) for recipe in three], "the same setup is computed once"
     assert capsys.readouterr().out.splitlines() == [
         f"{three[0].path} cannot be estimated: RuntimeError",
@@ -78,6 +77,19 @@ def test_what_cannot_be_computed_is_named_and_left_out(tmp_path, monkeypatch, ca
         Bytes(2**31, 2**30),
         Bytes(2**31),
     ]
+
+
+def test_objectives_that_are_combined_are_estimated_together(monkeypatch):
+    asked = []
+
+    def main(args):
+        asked.append(args.method)
+        return {"memory": dict.fromkeys((*estimates.HELD_IN_TRAINING, "total"), 1)}
+
+    monkeypatch.setattr("trl_consistency.scripts.estimate.main", main)
+    for method in ("bct_act", "opct"):
+        estimate(dataclasses.replace(ONE, method=method))
+    assert asked == [["bct", "act"], ["opct"]]
 
 
 @pytest.mark.slow

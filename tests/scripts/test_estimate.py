@@ -19,7 +19,7 @@ from trl_consistency.models.quantization import packed_weights
 from trl_consistency.scripts.estimate import EstimateArguments
 
 
-SETUP = Setup("bct", 32, 8, 4, use_cpu=True)
+SETUP = Setup(("bct",), 32, 8, 4, use_cpu=True)
 
 
 @pytest.fixture
@@ -76,14 +76,16 @@ def test_quantized_weights_take_what_bitsandbytes_takes(tmp_path, nested):
     for scales in packed.values():
         # The last of nested scales is an offset, a number for each weight, which is not counted.
         expected += sum(of.nbytes for of in scales[: 2 if nested else 1])
-    setup = Setup("bct", 32, 8, 4, load_in_4bit=True, use_bnb_nested_quant=nested, dtype="bfloat16", bf16=True)
+    setup = Setup(("bct",), 32, 8, 4, load_in_4bit=True, use_bnb_nested_quant=nested, dtype="bfloat16", bf16=True)
     assert measure_memory(outline, setup).weights == expected
 
 
 @pytest.mark.parametrize("method", ["bct", "kl", "act", "mlpct", "opct"])
 def test_checkpointing_and_smaller_batches_take_less(config_dir, method):
     def total(**options):
-        setup = Setup(**{"method": method, "max_length": 256, "max_completion_length": 32, "use_cpu": True, **options})
+        setup = Setup(
+            **{"method": (method,), "max_length": 256, "max_completion_length": 32, "use_cpu": True, **options}
+        )
         return measure_memory(outline_of(config_dir, lora()), setup).total
 
     kept = total(per_device_train_batch_size=16, gradient_checkpointing=False)
@@ -102,12 +104,12 @@ def test_the_largest_batch_fits_and_the_next_does_not(config_dir):
 
 def test_many_long_rows_that_share_nothing_are_counted_without_a_mask(config_dir):
     """The trainer leaves the mask out there; nothing of the tensors, which have no content here, decides it."""
-    setup = Setup("opct", 4096, 64, 8, share_prefix=False, use_cpu=True)
+    setup = Setup(("opct",), 4096, 64, 8, share_prefix=False, use_cpu=True)
     assert measure_memory(outline_of(config_dir, lora()), setup).total > 0
 
 
 def test_rollouts_that_are_sampled_in_parts_take_less(config_dir):
-    setup = Setup("opct", 128, 64, 8, gradient_accumulation_steps=8)
+    setup = Setup(("opct",), 128, 64, 8, gradient_accumulation_steps=8)
     of = {
         size: measure_memory(outline_of(config_dir, lora()), replace(setup, rollout_batch_size=size))
         for size in (None, 8, 64, 100)

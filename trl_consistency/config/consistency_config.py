@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,18 @@ from .types import check_sampling
 
 
 METHODS = ("bct", "kl", "act", "attct", "mlpct")
+
+
+def check_methods(methods: Sequence[str], allowed: Sequence[str]) -> None:
+    """Raises [`ConsistencyError`] unless `methods` names at least one of the allowed objectives, and none twice."""
+    if not methods:
+        raise ConsistencyError(f"`method` is empty: name at least one of {', '.join(allowed)}.")
+    for method in methods:
+        if method not in allowed:
+            hint = did_you_mean(method, allowed)
+            raise ConsistencyError(f"Unknown `method` `{method}`: it can be {', '.join(allowed)}.{hint}")
+    if len(set(methods)) < len(methods):
+        raise ConsistencyError(f"`method` names an objective twice: {list(methods)}. Use `method_weights`.")
 
 
 @dataclass
@@ -206,16 +219,11 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                 raise ConsistencyError(f"`{key}` must be a list, {of_what}, got {getattr(self, key)!r}.")
 
     def _check_method(self) -> None:
-        if not self.method:
-            raise ConsistencyError(f"`method` is empty: name at least one of {', '.join(METHODS)}.")
         for method in self.method:
-            if method not in METHODS:
-                hint = did_you_mean(method, METHODS)
-                if "opc" in str(method).lower():
-                    hint = " OPCT is `OnPolicyConsistencyTrainer` (`trl-consistency on-policy-consistency`)."
-                raise ConsistencyError(f"Unknown `method` `{method}`: it can be {', '.join(METHODS)}.{hint}")
-        if len(set(self.method)) < len(self.method):
-            raise ConsistencyError(f"`method` names an objective twice: {self.method}. Use `method_weights`.")
+            if method not in METHODS and "opc" in str(method).lower():
+                hint = "OPCT is `OnPolicyConsistencyTrainer` (`trl-consistency on-policy-consistency`)."
+                raise ConsistencyError(f"Unknown `method` `{method}`: it can be {', '.join(METHODS)}. {hint}")
+        check_methods(self.method, METHODS)
         if self.method_weights is None:
             return
         if len(self.method_weights) != len(self.method):

@@ -50,21 +50,20 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
     with without_memory(model, setup):
         _prepare(model, setup)
         step, trained = _trace_step(model, setup, make)
-        sampling, cache = _trace_sampling(model, setup) if setup.method == "opct" else (0, 0)
+        sampling, cache = _trace_sampling(model, setup) if setup.is_opct else (0, 0)
         logits = _trace_head(model, setup)
         named = dict(model.named_parameters())
         frozen = {name: weight for name, weight in named.items() if name not in packed and not weight.requires_grad}
         is_adapter = hasattr(model, "peft_config")
         gradients = _bytes(trained)
         quantized = sum(_nf4_bytes(named[name].numel(), setup.use_bnb_nested_quant) for name in packed)
-        compared = setup.method != "bct"
         # A packed weight is unpacked for its product.
         unpacked = max((named[name].numel() for name in packed), default=0) * DTYPES[setup.dtype].itemsize
         return Memory(
             parameters=sum(weight.numel() for weight in named.values()),
             trained=sum(weight.numel() for weight in trained),
             weights=_bytes(frozen.values()) + quantized + (0 if is_adapter else _bytes(_trainable(model))),
-            reference=0 if is_adapter or not compared else _bytes(trained),
+            reference=0 if is_adapter or not setup.with_reference else _bytes(trained),
             adapter=_bytes(_trainable(model)) if is_adapter else 0,
             optimizer=_optimizer_bytes(trained, setup.optim),
             gradients=gradients,
@@ -78,7 +77,7 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
 def _prepare(model: Any, setup: Setup) -> None:
     """Prepares the model as the trainers do."""
     model.train()
-    if setup.method == "opct":
+    if setup.is_opct:
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0

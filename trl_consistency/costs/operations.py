@@ -158,27 +158,27 @@ def count_step(outline: nn.Module, setup: Setup, dense: bool = False) -> Operati
     """Counts the operations of a micro-batch. `dense` counts attention maps whole, as eager attention computes them."""
     shapes = Shapes.of(outline)
     depth = len(shapes.blocks)
-    if setup.method in ("act", "attct", "mlpct"):
+    if not setup.answer:
         depth = resolve_layers(list(setup.layers or []) or None, depth)[-1] + 1
     segments, answers = _segments(setup)
-    with_reference = setup.method != "bct"
     head = 0
     if setup.answer:
         # Logits of both sides, the gradient of the student's states, and that of a trained head
-        head = 2 * answers * shapes.head * (2 + with_reference + shapes.head_trained)
+        compares_both = bool({"kl", "opct"} & {*setup.method})
+        head = 2 * answers * shapes.head * (2 + compares_both + shapes.head_trained)
     return Operations(
-        reference=shapes.forward(segments, depth, False, dense) if with_reference else 0,
+        reference=shapes.forward(segments, depth, False, dense) if setup.with_reference else 0,
         forward=shapes.forward(segments, depth, True, dense),
         backward=shapes.backward(segments, depth, dense),
         head=head,
-        sampling=_count_sampling(shapes, setup) if setup.method == "opct" else 0,
+        sampling=_count_sampling(shapes, setup) if setup.is_opct else 0,
     )
 
 
 def _segments(setup: Setup) -> tuple[list[Segment], int]:
     """Returns what one side runs, and the number of compared answer tokens."""
     rows = setup.per_device_train_batch_size
-    if setup.method != "opct":
+    if not setup.is_opct:
         return [Segment(rows, 0, setup.max_length)], rows * setup.answer
     # A prompt's last token runs with each of its rollouts, whose last token predicts nothing.
     prompts = Segment(setup.num_prompts, 0, setup.prompt - 1, only_cached=True)

@@ -24,7 +24,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Setup:
     """What decides the costs of a step; the fields have the names of the trainers' options."""
 
-    method: str  # of `ConsistencyConfig`, or "opct"
+    method: tuple[str, ...]  # of `ConsistencyConfig`, or "opct" alone
     max_length: int  # of a prompt with its answer
     max_completion_length: int
     per_device_train_batch_size: int
@@ -42,9 +42,19 @@ class Setup:
     optim: str = "adamw_torch_fused"
 
     @property
+    def is_opct(self) -> bool:
+        """Whether rollouts are compared instead of pairs."""
+        return self.method == ("opct",)
+
+    @property
+    def with_reference(self) -> bool:
+        """Whether the reference runs in a step. `bct` alone needs only its answers."""
+        return self.method != ("bct",)
+
+    @property
     def answer(self) -> int:
         """Tokens of an answer: none where only prompts are compared."""
-        return self.max_completion_length if self.method in ("bct", "kl", "opct") else 0
+        return self.max_completion_length if {"bct", "kl", "opct"} & {*self.method} else 0
 
     @property
     def prompt(self) -> int:
@@ -54,7 +64,7 @@ class Setup:
     @property
     def rollouts_per_prompt(self) -> int:
         """How many rows of a batch have the same prompt."""
-        return self.num_generations if self.method == "opct" else 1
+        return self.num_generations if self.is_opct else 1
 
     @property
     def rollouts_at_once(self) -> int:

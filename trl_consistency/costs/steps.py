@@ -47,49 +47,70 @@ class KnownBatch(Batch):
 
 def make_loss(setup: Setup) -> Callable[[nn.Module], Tensor]:
     """Returns the function from a model without memory to the loss of a micro-batch."""
-    if setup.method == "opct":
+    if setup.is_opct:
         batches = {side: _rollouts(setup) for side in ("clean", "perturbed")}
         return lambda model: _rollout_loss(model, setup, batches)
     return lambda model: _pair_loss(model, setup)
 
 
 def _pair_loss(model: nn.Module, setup: Setup) -> Tensor:
-    if setup.method == "bct":
-        return _cross_entropy(model, setup, _run(model, setup).last_hidden)
+    if not setup.with_reference:
+        return _cross_entropy(model, setup, _answers(setup, _run(model, setup).last_hidden))
     with _reference(model):
         clean = _run(model, setup)
+        reference = _answers(setup, clean.last_hidden) if setup.answer else None
+        clean.last_hidden = None
     perturbed = _run(model, setup)
-    if setup.method == "kl":
-        return _divergence(model, setup, *(_answers(setup, side.last_hidden) for side in (perturbed, clean)))
-    pairs = [
-        pair
-        for kind in ("residual", "mlp", "attention")
-        for pair in zip(getattr(perturbed, kind), getattr(clean, kind), strict=True)
-    ]
-    if setup.method == "act":
-        return torch.stack([squared_distance(*pair) for pair in pairs]).mean()
-    if setup.method == "mlpct":
-        return torch.stack([mlp_distance(*pair) for pair in pairs]).mean()
-    length = setup.prompt
-    divergences = []
-    for row in range(setup.per_device_train_batch_size):
-        of_row = slice(row * length, (row + 1) * length)
-        for student, reference in pairs:
-            p, q = (maps[of_row, :, :length].transpose(0, 1) for maps in (student, reference))
-            divergences.append(attention_divergence(p, q)[0])
-    return torch.stack(divergences).mean()
+    student = _answers(setup, perturbed.last_hidden) if setup.answer else None
+    perturbed.last_hidden = None
+    losses = _state_losses(setup, perturbed, clean)
+    if student is not None and "bct" in setup.method:
+        losses.append(_cross_entropy(model, setup, student.float()))
+    if student is not None and reference is not None and "kl" in setup.method:
+        losses.append(_divergence(model, setup, student, reference))
+    return torch.stack(losses).sum()
+
+
+def _state_losses(setup: Setup, perturbed: States, clean: States) -> list[Tensor]:
+    """Returns the losses of the objectives that compare states inside the blocks."""
+    length, span = setup.prompt, setup.per_device_train_batch_size * setup.prompt
+
+    def pairs(kind: str, part: slice) -> list[tuple[Tensor, Tensor]]:
+        both = zip(getattr(perturbed, kind), getattr(clean, kind), strict=True)
+        return [(student[part], reference[part]) for student, reference in both]
+
+    losses = []
+    start = 0
+    if "act" in setup.method:
+        start = span  # the states at the shared content follow those at the end of the prompts
+        of_act = slice(0, span)
+        losses.append(torch.stack([squared_distance(*pair) for pair in pairs("residual", of_act)]).mean())
+    of_content = slice(start, start + span)
+    if "mlpct" in setup.method:
+        losses.append(torch.stack([mlp_distance(*pair) for pair in pairs("mlp", of_content)]).mean())
+    if "attct" in setup.method:
+        divergences = []
+        for row in range(setup.per_device_train_batch_size):
+            of_row = slice(start + row * length, start + (row + 1) * length)
+            for both in pairs("attention", of_row):
+                p, q = (maps[:, :, :length].transpose(0, 1) for maps in both)
+                divergences.append(attention_divergence(p, q)[0])
+        losses.append(torch.stack(divergences).mean())
+    return losses
 
 
 def _run(model: nn.Module, setup: Setup) -> States:
-    """Runs one side of the pairs, and keeps what the method compares, at all tokens of the prompts."""
+    """Runs one side of the pairs, and keeps what the methods compare, at all tokens of the prompts."""
     rows, length = setup.per_device_train_batch_size, setup.max_length
     ids = torch.zeros(rows, length, dtype=torch.long)
     mask = torch.ones_like(ids) if needs_mask(rows, length) else None
     inputs = {"attention_mask": mask, "position_ids": None if mask is None else mask.cumsum(-1) - 1}
-    needs_head = setup.method in ("bct", "kl")
-    layers = [-1] if needs_head else resolve_layers(list(setup.layers or []) or None, len(find_blocks(model)))
-    of_rows, positions = torch.zeros(2, 0 if needs_head else rows * length, dtype=torch.long)
-    kinds = {"residual": setup.method == "act", "mlp": setup.method == "mlpct", "attention": setup.method == "attct"}
+    kinds = {"residual": "act" in setup.method, "mlp": "mlpct" in setup.method, "attention": "attct" in setup.method}
+    layers = resolve_layers(list(setup.layers or []) or None, len(find_blocks(model))) if any(kinds.values()) else [-1]
+    # All kinds are kept at all spans: the end of the prompts for `act`, their shared content for the others.
+    spans = kinds["residual"] + (kinds["mlp"] or kinds["attention"])
+    of_rows, positions = torch.zeros(2, spans * rows * setup.prompt, dtype=torch.long)
+    needs_head = bool(setup.answer)
     return capture_states(
         model, ids, ids, of_rows, positions, layers, **kinds, need_last_hidden=needs_head, inputs=inputs
     )
@@ -191,10 +212,13 @@ def _bytes_of(layer: Any) -> int:
 
 def head_loss(model: nn.Module, setup: Setup, hidden: Tensor) -> Tensor:
     """Returns the loss of the states of a batch, (B, T, H), by the head alone."""
-    if setup.method == "bct":
-        return _cross_entropy(model, setup, hidden)
     states = _answers(setup, hidden)
-    return _divergence(model, setup, states, states.detach())
+    losses = []
+    if "bct" in setup.method:
+        losses.append(_cross_entropy(model, setup, states.float() if setup.with_reference else states))
+    if {"kl", "opct"} & {*setup.method}:
+        losses.append(_divergence(model, setup, states, states.detach()))
+    return torch.stack(losses).sum()
 
 
 @contextmanager
@@ -215,14 +239,13 @@ def _reference(model: Any) -> Iterator[None]:
         parameter.requires_grad_(True)
 
 
-def _cross_entropy(model: nn.Module, setup: Setup, hidden: Tensor | None) -> Tensor:
-    """The loss of `SFTTrainer`, on the positions that predict answers."""
+def _cross_entropy(model: nn.Module, setup: Setup, tokens: Tensor) -> Tensor:
+    """The loss of `SFTTrainer`, or of `bct` beside others, in float32, on the states that predict answers."""
     head: Any = base_model(model).get_output_embeddings()
-    tokens = _answers(setup, hidden)
     if not setup.use_cpu:
         return _FusedHead.apply(tokens, head.weight, 1, tokens.dtype)
     labels = torch.zeros(len(tokens), dtype=torch.long)
-    outputs = ("log_probs", "entropy", "is_top1")
+    outputs = () if setup.with_reference else ("log_probs", "entropy", "is_top1")
     # Memory that no tile touches is not taken on a CPU.
     chunk = min(VOCAB_CHUNK_SIZE, len(head.weight))
     log_probs, *_ = ChunkedLogProbFunction.apply(
@@ -235,9 +258,9 @@ def _divergence(model: nn.Module, setup: Setup, student: Tensor, reference: Tens
     head: Any = base_model(model).get_output_embeddings()
     if not setup.use_cpu:
         return _FusedHead.apply(student, head.weight, 2, torch.float32)
-    if setup.method == "opct" and head.bias is None and not head.weight.requires_grad:
+    if setup.is_opct and head.bias is None and not head.weight.requires_grad:
         return shared_head_divergence(student, reference, head.weight)[0].mean()
-    beta = 1.0 if setup.method == "opct" else 0.0
+    beta = 1.0 if setup.is_opct else 0.0
     return generalized_divergence(student, head.weight, head.bias, reference, head.weight, head.bias, beta)[0].mean()
 
 

@@ -82,6 +82,8 @@ class PairedLoss:
             "mlp": "mlpct" in methods,
             "attention": "attct" in methods,
         }
+        # The span of `act` that the metrics take too
+        self._watches_act = self.watches and "act" in methods and objectives.act_tokens == "prompt"
         self._needs_head = bool({"bct", "kl"} & methods) or self.watches
         self.layers_of = self._compared_layers(model)
         self.layers = sorted(set().union(*self.layers_of.values()))
@@ -159,7 +161,7 @@ class PairedLoss:
         spans = {}
         if "act" in self.objectives.method:
             spans["act"] = _act_span(batch, self.objectives.act_tokens)
-        if self.watches:
+        if self.watches and not self._watches_act:
             spans["watched"] = batch["suffix"]
         if "content_span" in batch:
             spans["content_span"] = batch["content_span"]
@@ -223,7 +225,7 @@ class PairedLoss:
             ours, theirs = ([state[part] for state in side.residual] for side in (student, reference))
             if name == "act":
                 losses["act"] = activation_loss(ours, theirs, pairs, num_pairs)
-            if name == "watched":
+            if name == "watched" or (name == "act" and self._watches_act):
                 shares_something = (span[:, 2] > 0).long()
                 with torch.no_grad():
                     by_layer = layer_distances(ours, theirs, pairs, num_pairs)  # [layers, B]

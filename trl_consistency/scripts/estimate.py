@@ -16,7 +16,7 @@ from typing import Any, Literal
 from transformers import PreTrainedConfig
 from trl import ModelConfig
 
-from ..config.consistency_config import METHODS
+from ..config.consistency_config import METHODS, check_methods
 from ..config.options import SHARE, CommandArguments, above, at_least, check_ranges, option, refuse_unused, with_help
 from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, measure_memory
 from ..costs.operations import count_step, uncounted
@@ -51,7 +51,9 @@ class EstimateArguments(CommandArguments):
     lora_dropout: float = option(0.05, help="Dropout of the adapter.")
     lora_target_modules: list[str] = option(["all-linear"], help="Layers that get an adapter.")
     # Parameters that control the step
-    method: str = option("bct", choices=(*METHODS, "opct"), help="Objective; `opct` is on-policy consistency.")
+    method: list[str] = option(
+        ["bct"], help=f"Objectives, of {', '.join(METHODS)}; or `opct` alone, which is on-policy consistency."
+    )
     max_completion_length: int = option(512, at_least(1), help="Tokens of an answer in it (bct, kl, opct).")
     per_device_train_batch_size: int = option(8, at_least(1), help="Rows of a micro-batch; for `opct`, rollouts.")
     gradient_accumulation_steps: int = option(1, at_least(1), help="Micro-batches of an optimizer step.")
@@ -80,17 +82,18 @@ class EstimateArguments(CommandArguments):
 def main(args: EstimateArguments) -> dict[str, Any]:
     """Returns the setup, the bytes, the largest batch and the seconds as one JSON object."""
     check_ranges(args)
+    check_methods(args.method, (*METHODS, "opct"))
     config = _read_config(args)
     setup = _setup(args, config)
     _check(args, setup)
     context = context_of(config)
     # OPCT refuses a prompt that does not fit, and only warns of rollouts that go beyond.
-    if context is not None and args.max_length > context and args.method != "opct":
+    if context is not None and args.max_length > context and not setup.is_opct:
         raise ConsistencyError(
             f"`max_length` is {args.max_length}, more than the model's context of {context} tokens, which training refuses. Lower it."
         )
     peft_config = adapter_of(_model_config(args))
-    attention = "eager" if args.method == "attct" else args.attn_implementation
+    attention = "eager" if "attct" in args.method else args.attn_implementation
     name = resolve_model(args.model_name_or_path)
     folder = os.path.dirname(os.path.abspath(name)) if name.endswith(".json") else name
     outline = make_outline(folder, config, peft_config, attention)
@@ -139,13 +142,14 @@ def _setup(args: EstimateArguments, config: PreTrainedConfig) -> Setup:
     if dtype not in DTYPES:
         raise ConsistencyError(f"The model's dtype is {dtype}. Set `dtype` to {', '.join(DTYPES)}.")
     same = (
-        *("method", "max_length", "max_completion_length", "per_device_train_batch_size", "num_generations"),
+        *("max_length", "max_completion_length", "per_device_train_batch_size", "num_generations"),
         *("gradient_accumulation_steps", "gradient_checkpointing", "share_prefix", "use_cpu", "load_in_4bit"),
         *("use_bnb_nested_quant", "optim", "rollout_batch_size"),
     )
     bf16 = not args.use_cpu if args.bf16 is None else args.bf16
     layers = tuple(args.layers) if args.layers else None
-    return Setup(**{name: getattr(args, name) for name in same}, dtype=dtype, bf16=bf16, layers=layers)
+    same_values = {name: getattr(args, name) for name in same}
+    return Setup(tuple(args.method), **same_values, dtype=dtype, bf16=bf16, layers=layers)
 
 
 def _check(args: EstimateArguments, setup: Setup) -> None:
@@ -159,22 +163,27 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
         raise ConsistencyError(
             "`load_in_4bit` needs `use_peft: true`: quantized weights cannot be trained themselves."
         )
+    method = ", ".join(args.method)
+    if "opct" in args.method and not setup.is_opct:
+        raise ConsistencyError(
+            f"`method` is {method}: `opct` is a trainer of its own. Name it alone, or leave it out."
+        )
     rollouts = args.per_device_train_batch_size * args.gradient_accumulation_steps
-    if args.method == "opct" and rollouts % args.num_generations:
+    if setup.is_opct and rollouts % args.num_generations:
         raise ConsistencyError(
             f"`per_device_train_batch_size` times `gradient_accumulation_steps` makes {rollouts} rollouts, which do not "
             f"divide into groups of `num_generations` ({args.num_generations})."
         )
-    if args.method != "opct":
+    if not setup.is_opct:
         only = ["num_generations", "share_prefix", "rollout_batch_size"]
-        refuse_unused(args, only, f"it is for opct, and `method` is {args.method}")
+        refuse_unused(args, only, f"it is for opct, and `method` is {method}")
     if not setup.answer:
-        refuse_unused(args, ["max_completion_length"], f"{args.method} compares prompts alone")
+        refuse_unused(args, ["max_completion_length"], f"{method} compares prompts alone")
     if args.tflops is None:
         refuse_unused(args, ["utilisation"], "no seconds are asked for: give `tflops`")
-    if args.layers and args.method not in ("act", "attct", "mlpct"):
-        raise ConsistencyError(f"`layers` is for act, attct and mlpct, and `method` is {args.method}. Leave it out.")
-    if args.method == "attct" and args.attn_implementation not in (None, "eager"):
+    if args.layers and not {"act", "attct", "mlpct"} & {*args.method}:
+        raise ConsistencyError(f"`layers` is for act, attct and mlpct, and `method` is {method}. Leave it out.")
+    if "attct" in args.method and args.attn_implementation not in (None, "eager"):
         raise ConsistencyError("`attct` needs `attn_implementation: eager`, which forms attention maps.")
 
 
@@ -182,7 +191,7 @@ def describe(args: EstimateArguments, found: dict[str, Any]) -> str:
     """Returns the costs, for a terminal."""
     memory = Memory(**{name: of for name, of in found["memory"].items() if name != "total"})
     reference = "the same weights, the adapter off" if args.use_peft else "a copy of the trained weights"
-    if args.method == "bct":
+    if args.method == ["bct"]:
         reference = "its answers are made before"
     dtype = "4 bits (NF4)" if args.load_in_4bit else found["setup"]["dtype"]
     kept = "computed again in the backward pass" if args.gradient_checkpointing else "kept for the backward pass"
@@ -195,11 +204,11 @@ def describe(args: EstimateArguments, found: dict[str, Any]) -> str:
         ("activations", memory.activations, f"at their peak; blocks are {kept}"),
         *([("  logits", memory.logits, "of these, where the head is at its peak")] if memory.logits else []),
     ]
-    if args.method == "opct":
+    if "opct" in args.method:
         lines.append(("rollouts", memory.sampling, f"before the step, {memory.cache / GIB:.2f} of it keys and values"))
     shown = [f"{name:12} {size / GIB:9.2f} GiB   {words}".rstrip() for name, size, words in lines]
     rows = f"{args.per_device_train_batch_size} rows of {args.max_length} tokens"
-    shown.append(f"{'in all':12} {memory.total / GIB:9.2f} GiB   {args.method}, {rows}, one device")
+    shown.append(f"{'in all':12} {memory.total / GIB:9.2f} GiB   {', '.join(args.method)}, {rows}, one device")
     if "largest_batch" in found:
         batch = found["largest_batch"] or "none"
         batch = f"{batch} or more" if batch == LARGEST_BATCH else batch
@@ -214,7 +223,7 @@ def _describe_operations(args: EstimateArguments, found: dict[str, Any]) -> str:
         return f"Operations are not counted: {found['not_counted']}."
     step = found["operations"]["step"] * args.gradient_accumulation_steps
     words = f"A step needs {step / 1e12:.3g} TFLOP"
-    if args.method == "opct":
+    if "opct" in args.method:
         sampling = found["operations"]["sampling"] * args.gradient_accumulation_steps
         words += (
             f", its rollouts {sampling / 1e12:.3g} more (sampling waits for memory, so no seconds are given for it)"

@@ -573,7 +573,7 @@ def served(text):
 
 
 def test_card_says_how_vllm_serves_the_adapter(tmp_path, cached_base):
-    """With the flags of the tested servers, and `--lora-modules`, which is in vLLM's documents and was not run."""
+    """`tests/rollouts/test_with_vllm.py` runs this command."""
     lora = LoraConfig(r=12, target_modules=["q_proj"])
     (line,) = served(card(make_trainer(tmp_path, "me/base", lora))[0])
     assert line == ("vllm serve me/base --enable-lora --max-lora-rank 16 --lora-modules my-model=path/to/this/folder")
