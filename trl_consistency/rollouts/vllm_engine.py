@@ -52,7 +52,7 @@ class RolloutEngine:
         sends_adapter = sends_adapter_alone(model, args)
         check_policy(model, accelerator, args, sends_adapter)
         dtype = compute_dtype(model, args)
-        self._model, self._args = model, args
+        self._model, self._args, self._end_ids = model, args, end_ids
         self._origin = OriginCheck(model, accelerator, args, dtype) if sends_adapter and can_check(args) else None
         with (
             explained(args, "start"),
@@ -114,9 +114,7 @@ class RolloutEngine:
         """
         self.report = {}
         self._generation.max_completion_length = max_tokens
-        if step != self._synced_step:
-            self._send(step)
-            self._synced_step = step
+        self.bring_policy(step)
         with explained(self._args, "sample rollouts"):
             _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
         completions = [list(completion_ids) for completion_ids in completions]
@@ -133,6 +131,31 @@ class RolloutEngine:
         """Seconds of the last call that went to sending the policy and to checking the rollouts' origin."""
         return sum(self.report.get(f"sampling/{name}", 0.0) for name in ("sync_seconds", "origin/seconds"))
 
+    def greedy(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+        """Returns token ids of the greedy answers to prompts (token ids) by the policy that the engine has."""
+        options = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        options |= {"max_completion_length": max_tokens, "structured_outputs_regex": None}
+        options |= {"generation_kwargs": {"stop_token_ids": self._end_ids}}
+        of_rollouts = {name: getattr(self._generation, name) for name in options}
+        vars(self._generation).update(options)
+        try:
+            with explained(self._args, "answer the prompts of the guard"):
+                _, completions, *_ = self._generation.generate(prompts, None, num_generations=1)
+        finally:
+            vars(self._generation).update(of_rollouts)
+        return [list(completion_ids) for completion_ids in completions]
+
+    def answers_each_process(self, processes: int) -> bool:
+        """Whether each process may ask by itself. Otherwise all must ask at the same time, for equally many prompts."""
+        is_own = self._args.vllm_mode == "colocate" and self._args.vllm_tensor_parallel_size == 1
+        return is_own or processes == 1
+
+    def bring_policy(self, step: int) -> None:
+        """Sends the policy to the engine, unless it has that of this `step` already."""
+        if step != self._synced_step:
+            self._send(step)
+            self._synced_step = step
+
     def _send(self, step: int) -> None:
         start = time.perf_counter()
         if self._adapter_sync is None:
@@ -148,6 +171,23 @@ class RolloutEngine:
         self._synced_step = None
         if self._origin is not None:
             self._origin.restart()
+
+
+class PolicyAnswers:
+    """
+    The greedy answers of the policy after `step` optimizer steps, by the engine of its rollouts: an
+    [`Engine`][trl_consistency.generation.targets.Engine] for the guard.
+    """
+
+    def __init__(self, engine: RolloutEngine, step: int, max_tokens: int):
+        self._engine, self._step, self._max_tokens = engine, step, max_tokens
+        self.options: dict[str, Any] = {"engine": "vllm"}
+
+    def start(self) -> None:
+        self._engine.bring_policy(self._step)
+
+    def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
+        return self._engine.greedy(prompts, self._max_tokens)
 
 
 def sends_adapter_alone(model: nn.Module, args: OnPolicyConsistencyConfig) -> bool:

@@ -92,7 +92,20 @@ class ConsistencyScriptArguments(ScriptArguments):
 
 @dataclass
 @with_help
-class OnPolicyConsistencyScriptArguments(ConsistencyScriptArguments):
+class TrainingScriptArguments(ConsistencyScriptArguments):
+    """Arguments of the scripts that have a model answer before or while it trains."""
+
+    # Parameters that control the engine
+    engine: str | None = option(
+        None,
+        help="What writes targets or rollouts: `transformers`, `vllm` in this process (as `use_vllm`), or the address of "
+        "a vLLM server. If None, `use_vllm` decides.",
+    )
+
+
+@dataclass
+@with_help
+class OnPolicyConsistencyScriptArguments(TrainingScriptArguments):
     """Arguments of the on-policy script."""
 
     # Parameters that control the reference

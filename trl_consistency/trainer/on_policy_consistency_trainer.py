@@ -33,7 +33,7 @@ from ..rollouts.loss import RolloutLoss, Rollouts
 from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, correct_lengths, length_metrics
 from ..rollouts.seconds import StepSeconds
 from ..rollouts.table import RolloutTable
-from ..rollouts.vllm_engine import EngineMismatch, RolloutEngine, without_vllm
+from ..rollouts.vllm_engine import EngineMismatch, PolicyAnswers, RolloutEngine, without_vllm
 from ..rollouts.vllm_engine import check_options as check_vllm_options
 from ..upstream import RepeatSampler, pad, split_tensor_dict
 from .base import PairTrainer, ProcessingClass, resolve_config
@@ -504,6 +504,12 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         super().log(logs, start_time)
         if is_training:
             self._tables["train"].log("completions", self.state.global_step)
+
+    def answering_engine(self, max_tokens: int) -> PolicyAnswers | None:
+        engine = self.rollout_engine
+        if engine is None or not engine.answers_each_process(self.accelerator.num_processes):
+            return None
+        return PolicyAnswers(engine, self.state.global_step, max_tokens)
 
     def _card_facts(self) -> dict[str, str]:
         return rollout_facts(self)
