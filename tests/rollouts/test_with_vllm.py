@@ -23,11 +23,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from tests.helpers.held_out import CONTROL, PAIRS
 from tests.helpers.models import make_tokenizer
 from tests.helpers.on_policy import LORA, make_on_policy_config, moved, uneven_pairs
 from tests.rollouts.test_adapter_sync import SENT
 from tests.rollouts.test_vllm_engine import bits, mismatches
-from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
+from trl_consistency import ConsistencyError, ConsistencyEvalCallback, OnPolicyConsistencyTrainer
+from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_ids
 from trl_consistency.rollouts.adapter_sync import AdapterSync, EngineHere
 from trl_consistency.scripts.evaluate import run as evaluate
 from trl_consistency.scripts.targets import run as make_targets
@@ -253,6 +255,32 @@ def vllm_serve(folder, log, port, runtime="1", adapters=1):
         server.wait()
 
 
+def check_overlap(tmp_path, folder, options):
+    """Rollouts of a server, one step off policy, and the guard's answers by the same server."""
+    trainer = make_trainer(
+        tmp_path / "overlap", folder, max_steps=4, learning_rate=1e-2, vllm_overlap=True, vllm_check_every=1,
+        per_device_train_batch_size=4, loss_type="policy_gradient", **options,
+    )  # fmt: skip
+    trainer.add_callback(ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=2, max_new_tokens=4))
+    trainer.train()
+    assert trainer.rollout_engine._origin.passed
+    log = trainer.state.log_history
+    assert max(entry["sampling/origin/difference"] for entry in log if "step_time" in entry) < 1e-3
+    assert sum("eval_consistency/clean_accuracy/control" in entry for entry in log) == 3
+    assert check_answers(trainer, tokens=24) >= 0.95
+
+
+def check_answers(trainer, tokens):
+    """The share of greedy answers by the guard's engine that transformers gives as well."""
+    prompts = [row[f"{side}_ids"] for row in trainer.train_dataset for side in ("clean", "perturbed")]
+    options = AnswerOptions(tokens, progress=False)
+    by_engine, here = (
+        generate_ids(trainer.model, trainer.processing_class, prompts, options, engine=engine)
+        for engine in (trainer.answering_engine(tokens), None)
+    )
+    return sum(map(list.__eq__, by_engine, here)) / len(prompts)
+
+
 def test_opct_with_an_ordinary_server(tmp_path, llama_dir):
     port = free_port()
     log = tmp_path / "server.log"
@@ -270,6 +298,7 @@ def test_opct_with_an_ordinary_server(tmp_path, llama_dir):
         seconds = trainer.rollout_engine._adapter_sync.seconds
         print(f"\nAdapter sync with a server: {1000 * median(seconds):.0f} ms (median of {len(seconds)})")
         trainer.rollout_engine([[5, 6, 7]], 4, 8)
+        check_overlap(tmp_path, llama_dir, options)
     # Started again, it has lost the adapter, which was sent for this step already.
     with vllm_serve(llama_dir, log, port):
         prompts = [row["perturbed_ids"] for row in trainer.train_dataset][:4]
@@ -429,3 +458,56 @@ def test_smollm2(tmp_path):
     rows = list(trainer.train_dataset)
     prompts = [ids for row in rows for ids in (row["perturbed_ids"], row["clean_ids"], row["clean_ids"][:-3])][:20]
     check_trained(trainer, folder, prompts, tokens=12)
+
+
+@needs_smollm2
+@pytest.mark.slow
+def test_smollm2_with_a_server(tmp_path):
+    """Rank 16 on all linear layers, exact and by policy gradient, and overlapping."""
+    from trl_consistency.smollm2.checkpoint import build_checkpoint
+
+    folder, port = build_checkpoint(progress=False), free_port()
+    options = {
+        "vllm_mode": "server",
+        "vllm_server_base_url": f"http://127.0.0.1:{port}",
+        "vllm_max_model_length": None,
+    }
+    options |= {"max_steps": 4, "learning_rate": 1e-3, "vllm_check_every": 1}
+    options |= {"per_device_train_batch_size": 4, "max_completion_length": 16}
+    kinds = {
+        "exact": {},
+        "policy gradient": {"loss_type": "policy_gradient"},
+        "policy gradient, overlapping": {"loss_type": "policy_gradient", "vllm_overlap": True},
+    }
+    with vllm_serve(folder, tmp_path / "server.log", port):
+        for kind, of_kind in kinds.items():
+            trainer = make_trainer(tmp_path / kind, folder, **options, **of_kind)
+            trainer.train()
+            trainer.rollout_loss.reference.check()
+            assert trainer.rollout_engine._origin.passed
+            logs = [entry for entry in trainer.state.log_history if "step_time" in entry]
+            difference = max(entry["sampling/origin/difference"] for entry in logs)
+            assert difference < 1e-3
+            alike = check_answers(trainer, tokens=12)
+            seconds = trainer.rollout_engine._adapter_sync.seconds
+            print(
+                f"\n{kind}: log-probabilities at most {difference:.1e} nats a token apart (mean of a step), {alike:.1%} of greedy "
+                f"answers as by transformers, adapter sync {1000 * median(seconds):.0f} ms (median of {len(seconds)})"
+            )
+            assert alike >= 0.95
+
+
+@needs_smollm2
+@pytest.mark.slow
+def test_smollm2_in_16_bits(tmp_path):
+    """Engine and trainer round differently, by less than 0.03 nats a token."""
+    from trl_consistency.smollm2.checkpoint import build_checkpoint
+
+    options = {"learning_rate": 1e-3, "per_device_train_batch_size": 4, "max_completion_length": 16, "bf16": True}
+    trainer = make_trainer(tmp_path, build_checkpoint(progress=False), max_steps=4, vllm_check_every=1, **options)
+    trainer.train()
+    differences = mismatches(trainer, "sampling_logp_difference/mean")
+    print(f"\nbfloat16: log-probabilities {max(differences):.1e} nats a token apart (largest mean of a step)")
+    assert 1e-4 < max(differences) < 0.03
+    assert trainer.rollout_engine._origin.passed
+    trainer.rollout_loss.reference.check()

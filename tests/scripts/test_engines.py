@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from tests.helpers.evaluate_command import pair, save_adapter, write
 from tests.helpers.vllm_stand_in import LLM, LoRARequest, Reply, SamplingParams, served, with_adapter  # noqa: F401
-from trl_consistency import ConsistencyConfig, ConsistencyError
+from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.generation import answer_engine
 from trl_consistency.scripts import engines
-from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.engine_arguments import flags_of_engine
+from trl_consistency.scripts.evaluate import run
 
 
 class Several(LLM):
@@ -275,7 +275,7 @@ def test_a_server_makes_the_targets_of_a_training(served, recipe, tmp_path):  # 
     assert not served.requests
     assert train("server", "--engine", served.url) == expected
     assert [len(body["prompt"]) for path, body in served.requests if path == "/v1/completions"] == [4, 2]
-    with pytest.raises(SystemExit, match="`--engine` is http.*, but `--method` act trains without answers"):
+    with pytest.raises(SystemExit, match=r"`--engine` is http.*, but `--method` act trains without answers"):
         train("act", "--engine", served.url, "--method", "act")
     with pytest.raises(SystemExit, match="`--generation_kwargs` are not available with a server as `--engine`"):
         train("kwargs", "--engine", served.url, "--generation_kwargs", '{"num_beams": 2}')

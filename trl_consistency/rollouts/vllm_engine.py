@@ -7,12 +7,13 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from accelerate import Accelerator
@@ -26,10 +27,22 @@ from ..errors import ConsistencyError, one_line
 from ..generation.server_requests import BoundedClient
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
 from .adapter_server import Server, check_server_options
-from .adapter_sync import AdapterSync, EngineHere, check_adapter, check_adapter_config, engine_options, engine_rank
+from .adapter_sync import (
+    Adapter,
+    AdapterSync,
+    EngineHere,
+    check_adapter,
+    check_adapter_config,
+    engine_options,
+    engine_rank,
+)
 from .loss import importance_weights
 from .origin import OriginCheck, can_check
 from .policy_weights import ADAPTERS, has_adapter, policy_weights, write_base
+
+
+# Token ids of completions, and the log-probability of each token under the engine
+Sampled: TypeAlias = tuple[list[list[int]], list[list[float]] | None]
 
 
 class RolloutEngine:
@@ -83,6 +96,7 @@ class RolloutEngine:
             )
         self._generation.model = model
         self._synced_step: int | None = None
+        self.in_background: Future[Any] | None = None  # rollouts that are being sampled
         self.report: dict[str, float] = {}
         self._adapter_sync: AdapterSync | None = None
         if sends_adapter:
@@ -103,9 +117,7 @@ class RolloutEngine:
         vocabulary = _base_of(self._model).get_input_embeddings().num_embeddings
         return Server(self._generation.vllm_client, self._args, engine_rank(self._model), vocabulary)
 
-    def __call__(
-        self, prompts: list[list[int]], step: int, max_tokens: int
-    ) -> tuple[list[list[int]], list[list[float]] | None]:
+    def __call__(self, prompts: list[list[int]], step: int, max_tokens: int) -> Sampled:
         """
         Returns token ids of a rollout of at most `max_tokens` for each prompt (token ids, repeated for several
         rollouts) and, if `vllm_importance_sampling_correction` is on, each token's log-probability under the engine
@@ -113,18 +125,38 @@ class RolloutEngine:
         is logged of this call.
         """
         self.report = {}
-        self._generation.max_completion_length = max_tokens
         self.bring_policy(step)
+        return self.checked(step, prompts, self.sample(prompts, max_tokens))
+
+    def sample(self, prompts: list[list[int]], max_tokens: int) -> Sampled:
+        """Returns unchecked rollouts of the policy that the engine has. With a server, a thread may do this while the model trains."""
+        self._generation.max_completion_length = max_tokens
         with explained(self._args, "sample rollouts"):
             _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
         completions = [list(completion_ids) for completion_ids in completions]
         if log_probs is not None:
             # One candidate per token: the sampled one
             log_probs = [[math.nan if value is None else value for (value,) in row] for row in log_probs]
+        return completions, log_probs
+
+    def checked(
+        self, step: int, prompts: list[list[int]], sampled: Sampled, origin: tuple[int, Adapter] | None = None
+    ) -> Sampled:
+        """
+        Returns rollouts after checking, if it is time to, where they come from: from the policy, or from the earlier one that
+        was sent as `origin`.
+        """
+        completions, log_probs = sampled
         if self._origin is not None and self._origin.is_due(step):
-            found = self._origin(step, prompts, completions, log_probs)
+            assert log_probs is not None
+            found = self._origin(step, prompts, completions, log_probs, origin)
             self.report |= {f"sampling/origin/{name}": value for name, value in found.items()}
         return completions, log_probs if self._args.vllm_importance_sampling_correction else None
+
+    @property
+    def sent(self) -> tuple[int, Adapter] | None:
+        """The adapter that the engine has, and its step, if their origin is checked."""
+        return None if self._origin is None else self._origin.present
 
     @property
     def other_seconds(self) -> float:
@@ -133,7 +165,7 @@ class RolloutEngine:
 
     def greedy(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
         """Returns token ids of the greedy answers to prompts (token ids) by the policy that the engine has."""
-        options = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        options: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         options |= {"max_completion_length": max_tokens, "structured_outputs_regex": None}
         options |= {"generation_kwargs": {"stop_token_ids": self._end_ids}}
         of_rollouts = {name: getattr(self._generation, name) for name in options}
@@ -151,7 +183,9 @@ class RolloutEngine:
         return is_own or processes == 1
 
     def bring_policy(self, step: int) -> None:
-        """Sends the policy to the engine, unless it has that of this `step` already."""
+        """Sends the policy to the engine, unless it has that of this `step` already. Waits until the engine is free."""
+        if self.in_background is not None:
+            self.in_background.result()
         if step != self._synced_step:
             self._send(step)
             self._synced_step = step
@@ -169,6 +203,9 @@ class RolloutEngine:
     def forget(self) -> None:
         """Makes the next call send the policy at any step, as after a new start or after loading the best model."""
         self._synced_step = None
+        if self.in_background is not None:
+            self.in_background.exception()  # waits
+            self.in_background = None
         if self._origin is not None:
             self._origin.restart()
 
