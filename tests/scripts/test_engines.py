@@ -283,6 +283,20 @@ def test_a_server_makes_the_targets_of_a_training(served, recipe, tmp_path):  # 
         train("none", "--engine", "gpu-7:8000")
 
 
+def test_a_server_samples_rollouts_and_answers_the_guard(served, on_policy_recipe, tmp_path):  # noqa: F811
+    held_out = tmp_path / "held_out"
+    held_out.mkdir()
+    write(held_out / "test.jsonl", [pair(number) for number in range(4)])
+    command = ["on-policy-consistency", "--config", str(on_policy_recipe), "--output_dir", str(tmp_path / "out")]
+    command += ["--use_peft", "--lora_target_modules", "all-linear", "--max_steps", "1", "--vllm_server_timeout", "5"]
+    guard = ["--guard_dataset_name", str(held_out), "--guard_split", "test", "--guard_every", "1"]
+    cli([*command, *guard, "--engine", served.url])
+    temperatures = [body["temperature"] for path, body in served.requests if path == "/v1/completions"]
+    assert temperatures == [0, 1, 0]
+    with pytest.raises(SystemExit, match=r"`--engine` is http.*, and `--vllm_mode` is colocate: they disagree"):
+        cli([*command, "--engine", served.url, "--vllm_mode", "colocate"])
+
+
 URL = "http://gpu-7:8000"
 
 

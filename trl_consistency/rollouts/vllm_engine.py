@@ -165,7 +165,13 @@ class RolloutEngine:
 
     def greedy(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
         """Returns token ids of the greedy answers to prompts (token ids) by the policy that the engine has."""
-        options: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        options: dict[str, Any] = {
+            "temperature": 0.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+        }
         options |= {"max_completion_length": max_tokens, "structured_outputs_regex": None}
         options |= {"generation_kwargs": {"stop_token_ids": self._end_ids}}
         of_rollouts = {name: getattr(self._generation, name) for name in options}

@@ -171,7 +171,7 @@ class PairTrainer(PushMixin, _Trainer):
         """Returns the total loss from the means by objective, or None if one of them is missing."""
         raise NotImplementedError
 
-    def answering_engine(self, max_tokens: int) -> Engine | None:
+    def _answering_engine(self, max_tokens: int) -> Engine | None:
         """Returns what answers for the policy greedily, with at most `max_tokens`, instead of `model.generate`, if anything does."""
         return None
 

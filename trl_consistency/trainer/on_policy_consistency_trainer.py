@@ -535,7 +535,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         if is_training:
             self._tables["train"].log("completions", self.state.global_step)
 
-    def answering_engine(self, max_tokens: int) -> PolicyAnswers | None:
+    def _answering_engine(self, max_tokens: int) -> PolicyAnswers | None:
         engine = self.rollout_engine
         if engine is None or not engine.answers_each_process(self.accelerator.num_processes):
             return None

@@ -242,7 +242,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                     self.batch_size,
                     progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
                     thinking_markers=tuple(args.thinking_markers),
-                    engine=trainer.answering_engine(self.max_new_tokens),
+                    engine=trainer._answering_engine(self.max_new_tokens),
                 )
             metrics = {f"eval_{PREFIX}{name}": value for name, value in _figures(rates).items()}
             trainer.log(dict(metrics))  # in training mode, `log` would add the step's training means
