@@ -15,8 +15,8 @@ from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.generation import answer_engine
 from trl_consistency.scripts import engines
-from trl_consistency.scripts.engine_arguments import flags_of_engine
 from trl_consistency.scripts.evaluate import run
+from trl_consistency.scripts.training_engine import flags_of_engine
 
 
 class Several(LLM):
@@ -224,6 +224,10 @@ def test_an_engine_that_nothing_is_asked_of(in_process, options, tmp_path):
         cli(lint)
     with pytest.raises(SystemExit, match="`--load_in_4bit` is not available with `--engine` vllm"):
         cli([*lint, "--dose", "--load_in_4bit", "--use_peft"])
+    (tmp_path / "recipe.yaml").write_text(f"model_name_or_path: {options[1]}\nengine: vllm\n")
+    cli(
+        ["lint", "--pairs", str(tmp_path / "pairs.jsonl"), "--config", str(tmp_path / "recipe.yaml")]
+    )  # of the training
     pairs = ["pairs", "--dataset_name", str(tmp_path / "pairs.jsonl"), "--output_dir", str(tmp_path / "out")]
     with pytest.raises(
         SystemExit, match="`--engine` is given, but nothing is asked of a model: set `--keep_vulnerable`"
@@ -281,20 +285,6 @@ def test_a_server_makes_the_targets_of_a_training(served, recipe, tmp_path):  # 
         train("kwargs", "--engine", served.url, "--generation_kwargs", '{"num_beams": 2}')
     with pytest.raises(SystemExit, match="`--engine` must be 'transformers', 'vllm', or the address"):
         train("none", "--engine", "gpu-7:8000")
-
-
-def test_a_server_samples_rollouts_and_answers_the_guard(served, on_policy_recipe, tmp_path):  # noqa: F811
-    held_out = tmp_path / "held_out"
-    held_out.mkdir()
-    write(held_out / "test.jsonl", [pair(number) for number in range(4)])
-    command = ["on-policy-consistency", "--config", str(on_policy_recipe), "--output_dir", str(tmp_path / "out")]
-    command += ["--use_peft", "--lora_target_modules", "all-linear", "--max_steps", "1", "--vllm_server_timeout", "5"]
-    guard = ["--guard_dataset_name", str(held_out), "--guard_split", "test", "--guard_every", "1"]
-    cli([*command, *guard, "--engine", served.url])
-    temperatures = [body["temperature"] for path, body in served.requests if path == "/v1/completions"]
-    assert temperatures == [0, 1, 0]
-    with pytest.raises(SystemExit, match=r"`--engine` is http.*, and `--vllm_mode` is colocate: they disagree"):
-        cli([*command, "--engine", served.url, "--vllm_mode", "colocate"])
 
 
 URL = "http://gpu-7:8000"

@@ -4,7 +4,6 @@ sent, those of adapted layers as merged copies, one at a time.
 """
 
 import math
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -17,28 +16,25 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, is_peft_model
 from torch import Tensor, nn
-from transformers import AutoConfig
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, one_line
 from ..generation.server_requests import BoundedClient
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
-from .adapter_server import Server, check_server_options
+from .adapter_server import Server
 from .adapter_sync import (
     Adapter,
     AdapterSync,
     EngineHere,
-    check_adapter,
-    check_adapter_config,
     engine_options,
     engine_rank,
 )
 from .loss import importance_weights
 from .origin import OriginCheck, can_check
-from .policy_weights import ADAPTERS, has_adapter, policy_weights, write_base
+from .policy_weights import has_adapter, policy_weights, write_base
+from .vllm_checks import base_of, check_policy
 
 
 # Token ids of completions, and the log-probability of each token under the engine
@@ -114,7 +110,7 @@ class RolloutEngine:
             return EngineHere(self._generation.llm)
         if not accelerator.is_main_process:
             return None
-        vocabulary = _base_of(self._model).get_input_embeddings().num_embeddings
+        vocabulary = base_of(self._model).get_input_embeddings().num_embeddings
         return Server(self._generation.vllm_client, self._args, engine_rank(self._model), vocabulary)
 
     def __call__(self, prompts: list[list[int]], step: int, max_tokens: int) -> Sampled:
@@ -263,7 +259,7 @@ def checkpoint_of(model: Any, processing_class: ProcessingClass, sends_adapter: 
     Yields the name or folder from which the engine loads its weights. If 4-bit weights stay in the engine, this is a
     temporary folder with the same weights, dequantized: vLLM 0.31 does not read bitsandbytes' format.
     """
-    if sends_adapter and getattr(_base_of(model), "is_loaded_in_4bit", False):
+    if sends_adapter and getattr(base_of(model), "is_loaded_in_4bit", False):
         with TemporaryDirectory(prefix="trl-consistency-base-") as folder:
             write_base(model, processing_class, Path(folder))
             yield folder
@@ -276,110 +272,6 @@ def compute_dtype(model: Any, args: OnPolicyConsistencyConfig) -> torch.dtype:
     if args.bf16:
         return torch.bfloat16
     return torch.float16 if args.fp16 else model.dtype
-
-
-def check_options(model: Any, args: OnPolicyConsistencyConfig, peft_config: Any) -> None:
-    """Raises [`ConsistencyError`] for what the trainer's arguments alone show that vLLM cannot serve."""
-    if not args.use_vllm:
-        return
-    if peft_config is not None and args.vllm_sync != "weights":
-        check_adapter_config(peft_config)
-        if args.vllm_mode == "server":
-            check_server_options(args)
-    is_whole = isinstance(model, str) and not os.path.isfile(os.path.join(model, "adapter_config.json"))
-    if peft_config is None and is_whole:
-        _check_takes_weights(args)
-
-
-def check_policy(
-    model: Any, accelerator: Accelerator, args: OnPolicyConsistencyConfig, sends_adapter: bool = False
-) -> None:
-    """Raises [`ConsistencyError`] if vLLM cannot serve the policy. `sends_adapter`: whether it gets the adapter alone."""
-    if sends_adapter:
-        check_adapter(model)
-        if args.vllm_mode == "server":
-            check_server_options(args)
-        if args.vllm_enable_sleep_mode:
-            raise ConsistencyError(
-                "`vllm_enable_sleep_mode` makes the engine forget its base model after each generation, and it gets the "
-                "adapter alone. Leave it out, or set `vllm_sync: weights`."
-            )
-    else:
-        _check_takes_weights(args)
-    if args.vllm_mode == "colocate" and not model.name_or_path:
-        raise ConsistencyError(
-            "`use_vllm` loads the model from its name, and this one has none (`model.name_or_path` is empty). Save it "
-            "and give the trainer the folder, or leave `use_vllm` out."
-        )
-    _check_quantization(model, args, sends_adapter)
-    if not has_adapter(model):
-        return
-    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
-    if accelerator.distributed_type == DistributedType.FSDP or (plugin is not None and plugin.zero_stage == 3):
-        raise ConsistencyError(
-            "`use_vllm` is not available with an adapter under FSDP or DeepSpeed ZeRO-3: a sharded layer cannot be "
-            "merged in a copy. Use DDP or ZeRO-2, or leave `use_vllm` out."
-        )
-    base = _base_of(model)
-    configs = (base.config, base.config.get_text_config())
-    is_tied = any(getattr(config, "tie_word_embeddings", False) for config in configs)
-    embeddings = (base.get_input_embeddings(), base.get_output_embeddings())
-    if is_tied and any(isinstance(module, ADAPTERS) for module in embeddings):
-        raise ConsistencyError(
-            "`use_vllm` is not available where an adapter trains one of two tied embeddings (`tie_word_embeddings`): the "
-            "engine has a single one for both. Leave the embeddings out of the adapter, or leave `use_vllm` out."
-        )
-
-
-def _check_quantization(model: Any, args: OnPolicyConsistencyConfig, sends_adapter: bool) -> None:
-    base = _base_of(model)
-    is_quantized, is_4bit = getattr(base, "hf_quantizer", None) is not None, getattr(base, "is_loaded_in_4bit", False)
-    from_quantized = False
-    if args.vllm_mode == "colocate":
-        config = AutoConfig.from_pretrained(model.name_or_path, trust_remote_code=args.trust_remote_code)
-        from_quantized = getattr(config, "quantization_config", None) is not None
-    if sends_adapter:
-        if is_quantized and args.vllm_mode == "server":
-            raise ConsistencyError(
-                "A vLLM server cannot get the adapter of a quantized model alone: its base weights would be others. Set "
-                "`vllm_mode: colocate`, whose engine loads the same weights, or `vllm_sync: weights`."
-            )
-        if is_quantized and not is_4bit and not from_quantized:
-            raise ConsistencyError(
-                "`use_vllm` is not available for weights quantized in another way than bitsandbytes' 4 bits when they "
-                "are loaded: the engine would load the checkpoint in full precision, another model. Use `load_in_4bit` or "
-                "a quantized checkpoint, or leave `use_vllm` out."
-            )
-        return
-    if from_quantized:
-        raise ConsistencyError(
-            f"`use_vllm` cannot take new weights into the quantized checkpoint {model.name_or_path}. Give the "
-            "trainer the checkpoint in full precision and a `quantization_config`: only the training then quantizes."
-        )
-    if is_quantized and not is_4bit:
-        raise ConsistencyError(
-            "`use_vllm` is not available for weights quantized in another way than bitsandbytes' 4 bits: they cannot be "
-            "sent to the engine together with the adapter. Use `load_in_4bit`, or leave `use_vllm` out."
-        )
-
-
-def _check_takes_weights(args: OnPolicyConsistencyConfig) -> None:
-    if args.vllm_mode == "colocate" and engine_is_on_cpu():
-        raise ConsistencyError(
-            "`use_vllm` cannot send whole weights to an engine on a CPU, which packs them when it loads them and takes no "
-            "others. Train a LoRA adapter (`use_peft: true`), which is sent alone, or leave `use_vllm` out."
-        )
-
-
-def _base_of(model: Any) -> Any:
-    return model.get_base_model() if is_peft_model(model) else model
-
-
-def engine_is_on_cpu() -> bool:
-    """Whether vLLM is built for CPUs."""
-    from vllm.platforms import current_platform
-
-    return current_platform.is_cpu()
 
 
 def _check_server(client: Any) -> None:

@@ -14,7 +14,6 @@ from ..trainer.callbacks.evaluation import ConsistencyEvalCallback
 from ..trainer.run.interruption import find_checkpoint
 from ..trainer.run.output_checks import check_output_dir
 from ..upstream import end_run
-from .engine_arguments import flags_of_engine
 from .json_output import finite, one_object
 from .loading import (
     ConsistencyScriptArguments,
@@ -26,6 +25,7 @@ from .loading import (
 )
 from .model_options import adapter_of, check_init_kwargs, check_model_options, quantization_of
 from .parser import StrictParser
+from .training_engine import check_server_of_targets, flags_of_engine
 
 
 NO_PREDICTION = "`do_predict` predicts nothing in this command: leave it out, and measure the model with `trl-consistency evaluate`."
@@ -54,9 +54,13 @@ class TrainingCommand(NamedTuple):
 
     def make_trainer(self, script_args: Any, training_args: Any, *others: Any) -> Any:
         """Returns the trainer for the parsed options."""
-        trainer = self.trainer(**trainer_arguments(script_args, training_args, *others))
-        if script_args.engine is not None and is_url(script_args.engine) and not training_args.rolls_out:
-            trainer.target_maker.ask_server(script_args.engine)
+        server = script_args.engine if is_url(script_args.engine or "") and not training_args.rolls_out else None
+        arguments = trainer_arguments(script_args, training_args, *others)
+        if server is not None:
+            check_server_of_targets(server, training_args, arguments["model"], arguments["quantization_config"])
+        trainer = self.trainer(**arguments)
+        if server is not None:
+            trainer.target_maker.server = server
         return trainer
 
     def run(self, args: Sequence[str] | None = None, prog: str | None = None) -> Any:

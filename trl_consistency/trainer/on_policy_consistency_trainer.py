@@ -34,8 +34,8 @@ from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, co
 from ..rollouts.overlap import RolloutsAhead
 from ..rollouts.seconds import StepSeconds
 from ..rollouts.table import RolloutTable
+from ..rollouts.vllm_checks import check_options as check_vllm_options
 from ..rollouts.vllm_engine import EngineMismatch, PolicyAnswers, RolloutEngine, without_vllm
-from ..rollouts.vllm_engine import check_options as check_vllm_options
 from ..upstream import RepeatSampler, pad, split_tensor_dict
 from .base import PairTrainer, ProcessingClass, resolve_config
 from .card.facts import rollout_facts

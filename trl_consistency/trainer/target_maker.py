@@ -20,7 +20,7 @@ from ..generation.answer_engine import server_of_one
 from ..generation.model_identity import identity_digest, model_identity, model_tensors
 from ..generation.options import end_tokens, evaluating
 from ..generation.targets import Engine, generate_targets
-from ..generation.vllm_engine import TargetEngine, check_vllm
+from ..generation.vllm_engine import TargetEngine
 from ..log import get_logger
 from ..passes.reference import adapter_changes_base
 from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
@@ -53,7 +53,7 @@ class TargetMaker:
         self.table = TargetTable()  # by clean prompt
         self.sources: list[AnyDataset] = []  # data sets that may lack completions, the training pairs first
         self._loaded_by_name = loaded_by_name
-        self._server: str | None = None  # address of a vLLM server that answers in the model's place
+        self.server: str | None = None  # address of a vLLM server that answers in the model's place
 
     def note_sources(self) -> None:
         """
@@ -96,23 +96,6 @@ class TargetMaker:
         self.check_can_generate()
         with self._reference_policy() as model, self._engine(model) as engine:
             self._answer(model, prompts, self.table, self._cache(model), engine)
-
-    def ask_server(self, address: str) -> None:
-        """
-        Has a vLLM server make the targets. Raises [`ConsistencyError`] if none are needed, and if a server cannot have the
-        reference policy: that of a checkpoint by its name.
-        """
-        args, model = self.args, self.trainer.model
-        if not args.needs_completions:
-            raise ConsistencyError(
-                f"`engine` is {address}, but `method` {', '.join(args.method)} trains without answers. Leave it out."
-            )
-        if args.generation_kwargs:
-            raise ConsistencyError(
-                "`generation_kwargs` are not available with a server as `engine`. Leave one of them out."
-            )
-        check_vllm(args, model if self.trainer._peft_config is None else model.get_base_model(), None)
-        self._server = address
 
     def check_can_generate(self) -> None:
         """Raises [`ConsistencyError`] if the model cannot generate targets."""
@@ -191,8 +174,8 @@ class TargetMaker:
     @contextmanager
     def _engine(self, model: PreTrainedModel) -> Iterator[Engine | None]:
         """Yields the vLLM engine or server, or None if the model answers, and frees an engine's memory at the end."""
-        if self._server is not None:
-            yield server_of_one(self._server, SERVER_SECONDS, self.generation_config())
+        if self.server is not None:
+            yield server_of_one(self.server, SERVER_SECONDS, self.generation_config())
             return
         if not self.args.use_vllm:
             yield None
