@@ -95,11 +95,10 @@ class ConsistencyScriptArguments(ScriptArguments):
 class TrainingScriptArguments(ConsistencyScriptArguments):
     """Arguments of the scripts that have a model answer before or while it trains."""
 
-    # Parameters that control the engine
     engine: str | None = option(
         None,
-        help="What writes targets or rollouts: `transformers`, `vllm` in this process (as `use_vllm`), or the address of "
-        "a vLLM server. If None, `use_vllm` decides.",
+        help="What answers: `transformers`, `vllm` in this process (as `use_vllm`), or the address of a vLLM server. If "
+        "None, `use_vllm` decides.",
     )
 
 
