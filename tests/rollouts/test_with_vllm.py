@@ -384,13 +384,15 @@ def test_seconds_of_a_step(tmp_path):
 
 
 @needs_smollm2
-def test_smollm2(tmp_path):
+@pytest.mark.parametrize("loss_type", ["divergence", pytest.param("policy_gradient", marks=pytest.mark.slow)])
+def test_smollm2(tmp_path, loss_type):
     from trl_consistency.smollm2.checkpoint import build_checkpoint
 
     folder = build_checkpoint(progress=False)
     trainer = make_trainer(
         tmp_path,
         folder,
+        loss_type=loss_type,
         max_steps=4,
         learning_rate=1e-3,
         per_device_train_batch_size=4,
@@ -443,7 +445,10 @@ def test_smollm2_with_a_server(tmp_path):
 @needs_smollm2
 @pytest.mark.slow
 def test_smollm2_in_16_bits(tmp_path):
-    """Engine and trainer round differently, by less than 0.03 nats a token."""
+    """
+    Engine and trainer round differently. So do two ways to compute this model in bfloat16 with transformers: they are 0.03 nats a
+    token apart.
+    """
     from trl_consistency.smollm2.checkpoint import build_checkpoint
 
     options = {"learning_rate": 1e-3, "per_device_train_batch_size": 4, "max_completion_length": 16, "bf16": True}
@@ -451,6 +456,6 @@ def test_smollm2_in_16_bits(tmp_path):
     trainer.train()
     differences = mismatches(trainer, "sampling_logp_difference/mean")
     print(f"\nbfloat16: log-probabilities {max(differences):.1e} nats a token apart (largest mean of a step)")
-    assert 1e-4 < max(differences) < 0.03
+    assert 1e-3 < min(differences) <= max(differences) < 0.1
     assert trainer.rollout_engine._origin.passed
     trainer.rollout_loss.reference.check()
