@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from transformers import TrainerCallback
 
 from tests.helpers.held_out import CONTROL, PAIRS
 from tests.helpers.models import make_tokenizer
@@ -143,6 +144,20 @@ def test_a_server_that_fails_meanwhile(served, tmp_path, model_dir, monkeypatch)
     assert trainer.state.global_step == 2
     trainer.train()
     assert trainer.state.global_step == 4
+
+
+class StopsAfterTwo(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step == 2
+
+
+def test_rollouts_for_a_step_that_never_comes_are_dropped(served, tmp_path, model_dir):  # noqa: F811
+    trainer = make(served, tmp_path, model_dir)
+    trainer.add_callback(StopsAfterTwo())
+    trainer.train()
+    assert len(asked(served)) == 3
+    assert trainer._ahead._begun is None
+    assert trainer.rollout_engine.in_background is None
 
 
 def test_resumption(served, tmp_path, model_dir):  # noqa: F811
