@@ -1,9 +1,11 @@
-"""The rows that need vLLM: rollouts, OPCT's whole step and evaluation, by vLLM in the process and by transformers."""
+"""The rows that need vLLM: rollouts, OPCT's whole step and evaluation, by vLLM in the process and by transformers, and `vllm_overlap`."""
 
+import atexit
 import json
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from tests.benchmarks.sizes import Size
 from tests.benchmarks.training import OPTIONS, run_in_turns, text, word_tokenizer
 from tests.benchmarks.turns import Turns, run_command
+from tests.helpers.vllm_server import free_port, vllm_serve
 from trl_consistency import OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
 from trl_consistency.smollm2.checkpoint import build_checkpoint
 from trl_consistency.smollm2.rows import load_smollm2_datasets
 
 
 RIVALS = ("vLLM", "transformers")
+OVERLAPPING = ("overlapping", "in turn")
+STEPS = 6
 PROMPTS, GENERATIONS = 8, 8
 ADAPTERS, PAIRS = 3, 100
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
@@ -54,14 +59,16 @@ def _trainer(rival: str, size: Size, **options: Any) -> OnPolicyConsistencyTrain
     """A trainer whose batches have eight rollouts of each of eight prompts."""
     folder = _folder(size)
     of_vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 512} if rival == "vLLM" else {}
+    of_batch = {
+        "num_generations": GENERATIONS,
+        "per_device_train_batch_size": PROMPTS * GENERATIONS,
+        "max_completion_length": size.rollouts[2],
+    }
     args = OnPolicyConsistencyConfig(
-        num_generations=GENERATIONS,
         beta=1.0,
         output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=PROMPTS * GENERATIONS,
-        max_completion_length=size.rollouts[2],
         shuffle_dataset=False,
-        **{**OPTIONS, **of_vllm, **options},
+        **{**OPTIONS, **of_batch, **of_vllm, **options},
     )
     columns = ("clean_prompt", "perturbed_prompt")
     rows = [{name: row[name] for name in columns} for row in _pairs(size, 8 * PROMPTS)]
@@ -114,3 +121,28 @@ def evaluation(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any
             return run_command(*command, "--output_dir", out)
 
     return step, {}
+
+
+def overlap(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """
+    Some steps of OPCT on a server of its own, with 16 rollouts of half the length, which end where they end. Only whole trainings
+    take turns: a server would go on sampling in the other rival's turn.
+    """
+    folder, stack = _folder(size), ExitStack()
+    atexit.register(stack.close)
+    port = free_port()
+    stack.enter_context(vllm_serve(folder, Path(tempfile.mkdtemp()) / "server.log", port))
+    trainer = _trainer(
+        "transformers",
+        size,
+        use_vllm=True,
+        vllm_mode="server",
+        vllm_server_base_url=f"http://127.0.0.1:{port}",
+        vllm_overlap=rival == "overlapping",
+        loss_type="policy_gradient",
+        num_generations=4,
+        per_device_train_batch_size=16,
+        max_completion_length=size.rollouts[2] // 2,
+        max_steps=STEPS,
+    )
+    return trainer.train, {}

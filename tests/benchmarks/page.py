@@ -132,6 +132,8 @@ def _ratio_sections(results: Results) -> list[str]:
             line = [rival, seconds(of["cpu"]), seconds(of["wall"]), f"{of['peak']:,.0f}", ratio]
             lines.append([*line, f"{shares[rival]:.2f}"] if shares else line)
         text = f"### {ROWS[name].about}\n\n{_table([*head, *(['share of the floor'] if shares else [])], lines)}"
+        if ROWS[name].clock == "wall":
+            text += "\n\nWall times are compared: the CPU time of the servers is not counted."
         if shares:
             rate = row["floor"]["rate"]
             text += (

@@ -44,6 +44,7 @@ class Row:
     make: Callable[[str, Size, Turns], Made]
     most_turns: int = 100
     needs: str | None = None
+    clock: str = "cpu"  # by which rivals are compared, or "wall" if other processes do part of the work
 
 
 def _step(make: Callable[[str, Size], tuple[Callable[[], Any], dict[str, Any]]]) -> Callable[..., Made]:
@@ -232,6 +233,15 @@ ROWS = {
             _step(engines.evaluation),
             most_turns=1,
             needs="vllm",
+        ),
+        Row(
+            "engine_overlap",
+            f"{engines.STEPS} steps of OPCT with 16 rollouts of SmolLM2 by a vLLM server, with `vllm_overlap` and without",
+            _rivals(*engines.OVERLAPPING),
+            _step(engines.overlap),
+            most_turns=2,
+            needs="vllm",
+            clock="wall",
         ),
         Row("prepare", "Rendering and aligning pairs, by rows", _rows_of_data, _on_data(_prepare), most_turns=2),
         Row("lint", "`lint`, by rows", _rows_of_data, _on_data(_lint), most_turns=2),

@@ -14,7 +14,7 @@ other. Linux only, since it reads memory from `/proc`.
 The rows of vLLM are left out where it is not installed. In the environment of `make vllm-test`:
 
 ```bash
-.venv-vllm/bin/python -m tests.benchmarks.run --sizes full --only engine_rollouts engine_opct engine_evaluate
+.venv-vllm/bin/python -m tests.benchmarks.run --sizes full --only engine_rollouts engine_opct engine_evaluate engine_overlap
 ```
 
 A row is written as soon as it is measured. A killed command goes on with the rows that are missing; `--again` measures
@@ -79,7 +79,7 @@ def measure_row(row: Row, size: Size) -> dict[str, Any]:
         rivals[name] = {**of, "turns": len(taken[name]), **worker.end()}
     found: dict[str, Any] = {"rivals": rivals}
     others = names[1:] if row.name in RATIOS else ()
-    found["ratios"] = {name: ratio(taken[names[0]], taken[name]) for name in others}
+    found["ratios"] = {name: ratio(taken[names[0]], taken[name], row.clock) for name in others}
     if products:
         needed, rate = workers[names[0]].facts["operations"], spread(rates)
         found["floor"] = {
@@ -103,12 +103,12 @@ def _at(ordered: list[float], place: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def ratio(ours: list[dict[str, float]], others: list[dict[str, float]]) -> dict[str, float]:
+def ratio(ours: list[dict[str, float]], others: list[dict[str, float]], clock: str) -> dict[str, float]:
     """
     Returns how many times as long a rival takes: the median over the turns, in each of which both ran one after the
     other, and the quartiles.
     """
-    return spread([other["cpu"] / own["cpu"] for own, other in zip(ours, others, strict=True)])
+    return spread([other[clock] / own[clock] for own, other in zip(ours, others, strict=True)])
 
 
 def slipped(committed: dict[str, float], found: dict[str, float]) -> bool:

@@ -314,6 +314,32 @@ CASES: list[Case] = [
         lambda room: room.train(use_vllm=True, vllm_adapter_dir="adapters", command="on-policy-consistency"),
     ),
     Case(
+        "engine and use_vllm",
+        "Two options that disagree about what answers",
+        "`engine` is vllm, and `use_vllm` is false: they disagree. Leave one of them out.",
+        lambda room: room.train(engine="vllm", use_vllm=False, command="on-policy-consistency"),
+    ),
+    Case(
+        "engine without answers",
+        "A server for a method that trains without answers",
+        "`engine` is http://127.0.0.1:8000, but `method` act trains without answers. Leave it out.",
+        lambda room: room.train(engine="http://127.0.0.1:8000", method="act"),
+    ),
+    Case(
+        "overlap without a server",
+        "Rollouts during training, without a server that could sample them",
+        "`vllm_overlap` needs a vLLM server (`use_vllm: true`, `vllm_mode: server`): transformers, or an engine in the training process, cannot sample while that process trains. Leave it out.",
+        lambda room: room.train(vllm_overlap=True, command="on-policy-consistency"),
+    ),
+    Case(
+        "overlap of several steps",
+        "Rollouts that are more than a step old",
+        "`num_iterations or steps_per_generation` is not available with `vllm_overlap`: with several optimizer steps for a batch, the rollouts would be more than one step old.",
+        lambda room: room.train(
+            vllm_overlap=True, use_vllm=True, vllm_mode="server", num_iterations=2, command="on-policy-consistency"
+        ),
+    ),
+    Case(
         "unknown sync",
         "Another name for what a vLLM engine gets",
         "`vllm_sync` must be 'adapter' or 'weights', or None, got 'lora'.",

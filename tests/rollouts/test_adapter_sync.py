@@ -29,7 +29,7 @@ from trl_consistency.rollouts.adapter_sync import (
     write_adapter,
 )
 from trl_consistency.rollouts.policy_weights import write_base
-from trl_consistency.rollouts.vllm_engine import check_policy
+from trl_consistency.rollouts.vllm_checks import check_policy
 
 
 def make_trainer(tmp_path, model, peft_config=None, eval_dataset=None, **options):
@@ -273,7 +273,7 @@ def test_refused_trainings(colocated, tmp_path, model_dir, monkeypatch):  # noqa
     model.get_base_model().hf_quantizer = object()
     with pytest.raises(ConsistencyError, match="would load the checkpoint in full precision"):
         check_policy(model, SimpleNamespace(state=None), make_on_policy_config(tmp_path, use_vllm=True), True)
-    monkeypatch.setattr("trl_consistency.rollouts.vllm_engine.engine_is_on_cpu", lambda: True)
+    monkeypatch.setattr("trl_consistency.rollouts.vllm_checks.engine_is_on_cpu", lambda: True)
     for options in ({}, {"vllm_sync": "weights"}):
         with pytest.raises(
             ConsistencyError, match=r"cannot send whole weights to an engine on a CPU.*`use_peft: true`"

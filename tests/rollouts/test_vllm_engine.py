@@ -41,7 +41,7 @@ from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.rollouts.policy_weights import policy_weights
-from trl_consistency.rollouts.vllm_engine import check_policy
+from trl_consistency.rollouts.vllm_checks import check_policy
 
 
 SIZES = {

@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from tests.helpers.evaluate_command import pair, save_adapter, write
 from tests.helpers.vllm_stand_in import LLM, LoRARequest, Reply, SamplingParams, served, with_adapter  # noqa: F401
-from trl_consistency import ConsistencyConfig, ConsistencyError
+from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.generation import answer_engine
 from trl_consistency.scripts import engines
 from trl_consistency.scripts.evaluate import run
-from trl_consistency.scripts.targets import choose_engine
+from trl_consistency.scripts.training_engine import flags_of_engine
 
 
 class Several(LLM):
@@ -224,6 +224,10 @@ def test_an_engine_that_nothing_is_asked_of(in_process, options, tmp_path):
         cli(lint)
     with pytest.raises(SystemExit, match="`--load_in_4bit` is not available with `--engine` vllm"):
         cli([*lint, "--dose", "--load_in_4bit", "--use_peft"])
+    (tmp_path / "recipe.yaml").write_text(f"model_name_or_path: {options[1]}\nengine: vllm\n")
+    cli(
+        ["lint", "--pairs", str(tmp_path / "pairs.jsonl"), "--config", str(tmp_path / "recipe.yaml")]
+    )  # of the training
     pairs = ["pairs", "--dataset_name", str(tmp_path / "pairs.jsonl"), "--output_dir", str(tmp_path / "out")]
     with pytest.raises(
         SystemExit, match="`--engine` is given, but nothing is asked of a model: set `--keep_vulnerable`"
@@ -265,25 +269,62 @@ def test_a_server_makes_the_targets(served, recipe, tmp_path):  # noqa: F811
     assert all(body["model"] == "held" and body["temperature"] == 0 for body in bodies)
 
 
-def test_engine_and_use_vllm_agree():
-    def chosen(engine, use_vllm=None, **options):
-        args = ConsistencyConfig(output_dir="out", method="bct", use_cpu=True, use_vllm=bool(use_vllm), **options)
-        server = choose_engine(engine, args, use_vllm is not None)
-        return args.use_vllm, server
+def test_a_server_makes_the_targets_of_a_training(served, recipe, tmp_path):  # noqa: F811
+    def train(name, *flags):
+        cli(["consistency", "--config", recipe, "--output_dir", str(tmp_path / name), "--max_steps", "1", *flags])
+        (file,) = (tmp_path / name / "_targets").glob("*/*/batch-000000.json")
+        return json.loads(file.read_text())["completion_ids"]
 
-    assert chosen(None) == (False, None)
-    assert chosen(None, True) == chosen("vllm") == chosen("vllm", True) == (True, None)
-    assert chosen("transformers") == chosen("transformers", False) == (False, None)
-    assert chosen("http://gpu-7:8000") == (False, "http://gpu-7:8000")
-    for engine, use_vllm in (("vllm", False), ("transformers", True), ("http://gpu-7:8000", True)):
-        with pytest.raises(
-            ConsistencyError, match=rf"`engine` is {engine}, and `use_vllm` is {str(use_vllm).lower()}"
-        ):
-            chosen(engine, use_vllm)
-    with pytest.raises(ConsistencyError, match="`generation_kwargs` are not available with a server"):
-        chosen("http://gpu-7:8000", generation_kwargs={"num_beams": 2})
-    with pytest.raises(ConsistencyError, match="`engine` must be"):
-        chosen("gpu-7:8000")
+    expected = train("here", "--engine", "transformers")
+    assert not served.requests
+    assert train("server", "--engine", served.url) == expected
+    assert [len(body["prompt"]) for path, body in served.requests if path == "/v1/completions"] == [4, 2]
+    with pytest.raises(SystemExit, match=r"`--engine` is http.*, but `--method` act trains without answers"):
+        train("act", "--engine", served.url, "--method", "act")
+    with pytest.raises(SystemExit, match="`--generation_kwargs` are not available with a server as `--engine`"):
+        train("kwargs", "--engine", served.url, "--generation_kwargs", '{"num_beams": 2}')
+    with pytest.raises(SystemExit, match="`--engine` must be 'transformers', 'vllm', or the address"):
+        train("none", "--engine", "gpu-7:8000")
+
+
+URL = "http://gpu-7:8000"
+
+
+@pytest.mark.parametrize(
+    ("engine", "samples_rollouts", "flags"),
+    [
+        ("transformers", False, ["--use_vllm", "False"]),
+        ("transformers", True, ["--use_vllm", "False"]),
+        ("vllm", False, ["--use_vllm", "True"]),
+        ("vllm", True, ["--use_vllm", "True", "--vllm_mode", "colocate"]),
+        (URL, False, ["--use_vllm", "False"]),
+        (URL, True, ["--use_vllm", "True", "--vllm_mode", "server", "--vllm_server_base_url", URL]),
+    ],
+)
+def test_engine_and_use_vllm_agree(engine, samples_rollouts, flags):
+    use_vllm = flags[1] == "True"
+    for args, config in (
+        (["--engine", engine], {}),
+        ([f"--engine={engine}"], {"use_vllm": use_vllm}),
+        (["--max_steps", "3", *flags], {"engine": engine}),
+        (["--use-vllm", flags[1].lower()], {"engine": engine}),
+    ):
+        assert flags_of_engine(args, config, samples_rollouts) == flags
+    others = ["--use_vllm", str(not use_vllm).lower()]
+    for args, config in ((["--engine", engine, *others], {}), (["--engine", engine], {"use_vllm": not use_vllm})):
+        with pytest.raises(ConsistencyError, match=rf"`engine` is {engine}, and `use_vllm` is {others[1]}"):
+            flags_of_engine(args, config, samples_rollouts)
+    assert flags_of_engine(["--use_vllm", "true"], {}, samples_rollouts) == []
+
+
+def test_engine_and_mode_agree():
+    for config, said in (
+        ({"engine": "vllm", "vllm_mode": "server"}, "`vllm_mode` is server"),
+        ({"engine": URL, "vllm_mode": "colocate"}, "`vllm_mode` is colocate"),
+        ({"engine": URL, "vllm_server_base_url": "http://gpu-8:8000"}, "`vllm_server_base_url` is http://gpu-8:8000"),
+    ):
+        with pytest.raises(ConsistencyError, match=rf"`engine` is {config['engine']}, and {said}: they disagree"):
+            flags_of_engine([], config, True)
 
 
 def test_flags_disagree(recipe, tmp_path):

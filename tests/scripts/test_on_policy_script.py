@@ -1,6 +1,8 @@
 import pytest
 
 from tests.helpers.commands import adapter
+from tests.helpers.evaluate_command import pair, write
+from tests.helpers.vllm_stand_in import served  # noqa: F401
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts.on_policy_consistency import run
 
@@ -45,3 +47,17 @@ def test_faulty_data_end_with_one_message(tmp_path, on_policy_recipe):
     flags = ["--per_device_train_batch_size", "80", "--output_dir", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match=r"error: `train_dataset` has 16 row\(s\), fewer than the 20 prompts"):
         run(["--config", str(on_policy_recipe), *flags])
+
+
+def test_a_server_samples_rollouts_and_answers_the_guard(served, on_policy_recipe, tmp_path):  # noqa: F811
+    held_out = tmp_path / "held_out"
+    held_out.mkdir()
+    write(held_out / "test.jsonl", [pair(number) for number in range(4)])
+    command = ["on-policy-consistency", "--config", str(on_policy_recipe), "--output_dir", str(tmp_path / "out")]
+    command += ["--use_peft", "--lora_target_modules", "all-linear", "--max_steps", "1", "--vllm_server_timeout", "5"]
+    guard = ["--guard_dataset_name", str(held_out), "--guard_split", "test", "--guard_every", "1"]
+    cli([*command, *guard, "--engine", served.url])
+    temperatures = [body["temperature"] for path, body in served.requests if path == "/v1/completions"]
+    assert temperatures == [0, 1, 0]
+    with pytest.raises(SystemExit, match=r"`--engine` is http.*, and `--vllm_mode` is colocate: they disagree"):
+        cli([*command, "--engine", served.url, "--vllm_mode", "colocate"])

@@ -239,8 +239,8 @@ class ConsistencyConfig(PairConfig, SFTConfig):
     def _check_vllm(self) -> None:
         if self.vllm_mode != "colocate":
             raise ConsistencyError(
-                f"`vllm_mode` can only be 'colocate', got {self.vllm_mode!r}: no weights are sent to a server. Make "
-                "targets on another machine beforehand with `trl-consistency targets`."
+                f"`vllm_mode` can only be 'colocate', got {self.vllm_mode!r}: no weights are sent to a server. One that "
+                "has the model already makes the targets with `--engine ADDRESS`, or beforehand by `trl-consistency targets`."
             )
         if self.use_vllm and self.regenerate_targets_every:
             raise ConsistencyError(

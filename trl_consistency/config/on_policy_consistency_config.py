@@ -116,6 +116,10 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         vllm_check_every (`int`, *optional*, defaults to `10`):
             Number of optimizer steps between two checks that the rollouts of an engine with the adapter come from the
             policy: the trainer scores a few of them itself. 0 turns the checks off.
+        vllm_overlap (`bool`, *optional*, defaults to `False`):
+            Whether a vLLM server samples the next batch of rollouts while the current one trains. They then come from the
+            policy before the current step: one step off policy. `policy_gradient` corrects this by
+            `vllm_importance_sampling_correction`.
         vllm_importance_sampling_correction (`bool`, *optional*, defaults to `True`):
             Whether to log how far vLLM's token probabilities differ from those of the policy in training. With
             `policy_gradient`, each token's loss is also weighted by the ratio of the two probabilities. The exact
@@ -159,6 +163,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
     vllm_sync: str | None = option(None, one_of("adapter", "weights").or_none())
     vllm_adapter_dir: str | None = option(None)
     vllm_check_every: int = option(10, at_least(0))
+    vllm_overlap: bool = option(False)
     vllm_importance_sampling_correction: bool = option(True)
     vllm_importance_sampling_clip_max: float | None = option(3.0, above(0).or_none())
 
@@ -182,6 +187,11 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         super().__post_init__()
         self._check_mappings()
         self._refuse_sharded_batches()
+        if self.vllm_overlap and self.world_size > 1:
+            raise ConsistencyError(
+                "`vllm_overlap` is not available with several processes: the thread that samples cannot wait for the others. "
+                "Leave it out."
+            )
 
     @property
     def is_off_policy(self) -> bool:
@@ -256,6 +266,8 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                 f"`{clip_max}` is set, but no weights are used: it is for `use_vllm` with "
                 "`loss_type: policy_gradient` and `vllm_importance_sampling_correction`. Leave it out."
             )
+        if self.vllm_overlap:
+            self._check_overlap()
         if not self.use_vllm:
             return
         if self.vllm_adapter_dir is not None and (self.vllm_mode != "server" or self.vllm_sync == "weights"):
@@ -278,6 +290,28 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                     f"`{name}` is set, but `vllm_mode` is '{self.vllm_mode}': it is for '{other}'. Leave it out, or "
                     f"change `vllm_mode`."
                 )
+
+    def _check_overlap(self) -> None:
+        if not self.use_vllm or self.vllm_mode != "server":
+            raise ConsistencyError(
+                "`vllm_overlap` needs a vLLM server (`use_vllm: true`, `vllm_mode: server`): transformers, or an engine in the "
+                "training process, cannot sample while that process trains. Leave it out."
+            )
+        refused = {
+            "num_iterations or steps_per_generation": (
+                self.is_off_policy,
+                "with several optimizer steps for a batch, the rollouts would be more than one step old",
+            ),
+            "completion_length_schedule": (
+                self.completion_length_schedule,
+                "the length of the next batch is known only after the step",
+            ),
+            "vllm_importance_sampling_correction: false": (
+                self.loss_type == "policy_gradient" and not self.vllm_importance_sampling_correction,
+                "the rollouts are one step off policy, which only the correction makes up for",
+            ),
+        }
+        refuse("with `vllm_overlap`", refused)
 
     def _refuse_inherited(self) -> None:
         """Refuses options of `DistillationConfig` that on-policy consistency training does not support."""

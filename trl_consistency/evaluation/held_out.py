@@ -11,6 +11,7 @@ from ..data.anchors import anchor_rows
 from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, check_anchors, check_pairs
 from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
+from ..generation.targets import Engine
 from .answers.generate import AnswerOptions
 from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import Candidates, Names, possible_answers
@@ -132,18 +133,19 @@ def measure_sample(
     batch_size: int = 32,
     progress: bool = True,
     thinking_markers: tuple[str, str] = ("<think>", "</think>"),
+    engine: Engine | None = None,
 ) -> dict[str, Estimate]:
     """
     Returns the [`MEASURED`] metrics and `clean_accuracy/control` of a model on a sample from [`prepare_sample`], under
     greedy decoding and without intervals, where the sample has rows for them. All processes pass the same sample, and
-    share the work.
+    share the work. The `engine`, which decodes greedily, answers instead of `model.generate`.
     """
     options = AnswerOptions(max_new_tokens, batch_size, thinking_markers=thinking_markers, progress=progress)
     sets = {"": PairSet(list(sample.pairs), sample.candidates)}
     if sample.control:
         control = [{**row, "category": None} for row in sample.control]
         sets[CONTROL] = PairSet(control, {None: sample.control_answers})
-    rates = evaluate(model, tokenizer, sets, options).rates(with_intervals=False)
+    rates = evaluate(model, tokenizer, sets, options, engine=engine).rates(with_intervals=False)
     return {name: rates[name] for name in (*MEASURED, CONTROL_ACCURACY) if name in rates}
 
 

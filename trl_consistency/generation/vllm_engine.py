@@ -98,8 +98,6 @@ def check_vllm(args: "ConsistencyConfig", model: Any, quantization_config: Any) 
     Raises [`ConsistencyError`] if the checkpoint under the model's name is not the reference policy. `model` and
     `quantization_config` are the trainer's arguments; `model` may also be the loaded model.
     """
-    if not args.use_vllm:
-        return
     is_name = isinstance(model, str)
     name = model if is_name else model.name_or_path
     if not name:

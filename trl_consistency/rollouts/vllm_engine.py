@@ -4,32 +4,41 @@ sent, those of adapted layers as merged copies, one at a time.
 """
 
 import math
-import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, is_peft_model
 from torch import Tensor, nn
-from transformers import AutoConfig
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, one_line
 from ..generation.server_requests import BoundedClient
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
-from .adapter_server import Server, check_server_options
-from .adapter_sync import AdapterSync, EngineHere, check_adapter, check_adapter_config, engine_options, engine_rank
+from .adapter_server import Server
+from .adapter_sync import (
+    Adapter,
+    AdapterSync,
+    EngineHere,
+    engine_options,
+    engine_rank,
+)
 from .loss import importance_weights
 from .origin import OriginCheck, can_check
-from .policy_weights import ADAPTERS, has_adapter, policy_weights, write_base
+from .policy_weights import has_adapter, policy_weights, write_base
+from .vllm_checks import base_of, check_policy
+
+
+# Token ids of completions, and the log-probability of each token under the engine
+Sampled: TypeAlias = tuple[list[list[int]], list[list[float]] | None]
 
 
 class RolloutEngine:
@@ -52,7 +61,7 @@ class RolloutEngine:
         sends_adapter = sends_adapter_alone(model, args)
         check_policy(model, accelerator, args, sends_adapter)
         dtype = compute_dtype(model, args)
-        self._model, self._args = model, args
+        self._model, self._args, self._end_ids = model, args, end_ids
         self._origin = OriginCheck(model, accelerator, args, dtype) if sends_adapter and can_check(args) else None
         with (
             explained(args, "start"),
@@ -83,6 +92,7 @@ class RolloutEngine:
             )
         self._generation.model = model
         self._synced_step: int | None = None
+        self.in_background: Future[Any] | None = None  # rollouts that are being sampled
         self.report: dict[str, float] = {}
         self._adapter_sync: AdapterSync | None = None
         if sends_adapter:
@@ -100,12 +110,10 @@ class RolloutEngine:
             return EngineHere(self._generation.llm)
         if not accelerator.is_main_process:
             return None
-        vocabulary = _base_of(self._model).get_input_embeddings().num_embeddings
+        vocabulary = base_of(self._model).get_input_embeddings().num_embeddings
         return Server(self._generation.vllm_client, self._args, engine_rank(self._model), vocabulary)
 
-    def __call__(
-        self, prompts: list[list[int]], step: int, max_tokens: int
-    ) -> tuple[list[list[int]], list[list[float]] | None]:
+    def __call__(self, prompts: list[list[int]], step: int, max_tokens: int) -> Sampled:
         """
         Returns token ids of a rollout of at most `max_tokens` for each prompt (token ids, repeated for several
         rollouts) and, if `vllm_importance_sampling_correction` is on, each token's log-probability under the engine
@@ -113,25 +121,76 @@ class RolloutEngine:
         is logged of this call.
         """
         self.report = {}
+        self.bring_policy(step)
+        return self.checked(step, prompts, self.sample(prompts, max_tokens))
+
+    def sample(self, prompts: list[list[int]], max_tokens: int) -> Sampled:
+        """Returns unchecked rollouts of the policy that the engine has. With a server, a thread may do this while the model trains."""
         self._generation.max_completion_length = max_tokens
-        if step != self._synced_step:
-            self._send(step)
-            self._synced_step = step
         with explained(self._args, "sample rollouts"):
             _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
         completions = [list(completion_ids) for completion_ids in completions]
         if log_probs is not None:
             # One candidate per token: the sampled one
             log_probs = [[math.nan if value is None else value for (value,) in row] for row in log_probs]
+        return completions, log_probs
+
+    def checked(
+        self, step: int, prompts: list[list[int]], sampled: Sampled, origin: tuple[int, Adapter] | None = None
+    ) -> Sampled:
+        """
+        Returns rollouts after checking, if it is time to, where they come from: from the policy, or from the earlier one that
+        was sent as `origin`.
+        """
+        completions, log_probs = sampled
         if self._origin is not None and self._origin.is_due(step):
-            found = self._origin(step, prompts, completions, log_probs)
+            assert log_probs is not None
+            found = self._origin(step, prompts, completions, log_probs, origin)
             self.report |= {f"sampling/origin/{name}": value for name, value in found.items()}
         return completions, log_probs if self._args.vllm_importance_sampling_correction else None
+
+    @property
+    def sent(self) -> tuple[int, Adapter] | None:
+        """The adapter that the engine has, and its step, if their origin is checked."""
+        return None if self._origin is None else self._origin.present
 
     @property
     def other_seconds(self) -> float:
         """Seconds of the last call that went to sending the policy and to checking the rollouts' origin."""
         return sum(self.report.get(f"sampling/{name}", 0.0) for name in ("sync_seconds", "origin/seconds"))
+
+    def greedy(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+        """Returns token ids of the greedy answers to prompts (token ids) by the policy that the engine has."""
+        options: dict[str, Any] = {
+            "temperature": 0.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+        }
+        options |= {"max_completion_length": max_tokens, "structured_outputs_regex": None}
+        options |= {"generation_kwargs": {"stop_token_ids": self._end_ids}}
+        of_rollouts = {name: getattr(self._generation, name) for name in options}
+        vars(self._generation).update(options)
+        try:
+            with explained(self._args, "answer the prompts of the guard"):
+                _, completions, *_ = self._generation.generate(prompts, None, num_generations=1)
+        finally:
+            vars(self._generation).update(of_rollouts)
+        return [list(completion_ids) for completion_ids in completions]
+
+    def answers_each_process(self, processes: int) -> bool:
+        """Whether each process may ask by itself. Otherwise all must ask at the same time, for equally many prompts."""
+        is_own = self._args.vllm_mode == "colocate" and self._args.vllm_tensor_parallel_size == 1
+        return is_own or processes == 1
+
+    def bring_policy(self, step: int) -> None:
+        """Sends the policy to the engine, unless it has that of this `step` already. Waits until the engine is free."""
+        if self.in_background is not None:
+            self.in_background.result()
+        if step != self._synced_step:
+            self._send(step)
+            self._synced_step = step
 
     def _send(self, step: int) -> None:
         start = time.perf_counter()
@@ -146,8 +205,28 @@ class RolloutEngine:
     def forget(self) -> None:
         """Makes the next call send the policy at any step, as after a new start or after loading the best model."""
         self._synced_step = None
+        if self.in_background is not None:
+            self.in_background.exception()  # waits
+            self.in_background = None
         if self._origin is not None:
             self._origin.restart()
+
+
+class PolicyAnswers:
+    """
+    The greedy answers of the policy after `step` optimizer steps, by the engine of its rollouts: an
+    [`Engine`][trl_consistency.generation.targets.Engine] for the guard.
+    """
+
+    def __init__(self, engine: RolloutEngine, step: int, max_tokens: int):
+        self._engine, self._step, self._max_tokens = engine, step, max_tokens
+        self.options: dict[str, Any] = {"engine": "vllm"}
+
+    def start(self) -> None:
+        self._engine.bring_policy(self._step)
+
+    def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
+        return self._engine.greedy(prompts, self._max_tokens)
 
 
 def sends_adapter_alone(model: nn.Module, args: OnPolicyConsistencyConfig) -> bool:
@@ -180,7 +259,7 @@ def checkpoint_of(model: Any, processing_class: ProcessingClass, sends_adapter: 
     Yields the name or folder from which the engine loads its weights. If 4-bit weights stay in the engine, this is a
     temporary folder with the same weights, dequantized: vLLM 0.31 does not read bitsandbytes' format.
     """
-    if sends_adapter and getattr(_base_of(model), "is_loaded_in_4bit", False):
+    if sends_adapter and getattr(base_of(model), "is_loaded_in_4bit", False):
         with TemporaryDirectory(prefix="trl-consistency-base-") as folder:
             write_base(model, processing_class, Path(folder))
             yield folder
@@ -193,110 +272,6 @@ def compute_dtype(model: Any, args: OnPolicyConsistencyConfig) -> torch.dtype:
     if args.bf16:
         return torch.bfloat16
     return torch.float16 if args.fp16 else model.dtype
-
-
-def check_options(model: Any, args: OnPolicyConsistencyConfig, peft_config: Any) -> None:
-    """Raises [`ConsistencyError`] for what the trainer's arguments alone show that vLLM cannot serve."""
-    if not args.use_vllm:
-        return
-    if peft_config is not None and args.vllm_sync != "weights":
-        check_adapter_config(peft_config)
-        if args.vllm_mode == "server":
-            check_server_options(args)
-    is_whole = isinstance(model, str) and not os.path.isfile(os.path.join(model, "adapter_config.json"))
-    if peft_config is None and is_whole:
-        _check_takes_weights(args)
-
-
-def check_policy(
-    model: Any, accelerator: Accelerator, args: OnPolicyConsistencyConfig, sends_adapter: bool = False
-) -> None:
-    """Raises [`ConsistencyError`] if vLLM cannot serve the policy. `sends_adapter`: whether it gets the adapter alone."""
-    if sends_adapter:
-        check_adapter(model)
-        if args.vllm_mode == "server":
-            check_server_options(args)
-        if args.vllm_enable_sleep_mode:
-            raise ConsistencyError(
-                "`vllm_enable_sleep_mode` makes the engine forget its base model after each generation, and it gets the "
-                "adapter alone. Leave it out, or set `vllm_sync: weights`."
-            )
-    else:
-        _check_takes_weights(args)
-    if args.vllm_mode == "colocate" and not model.name_or_path:
-        raise ConsistencyError(
-            "`use_vllm` loads the model from its name, and this one has none (`model.name_or_path` is empty). Save it "
-            "and give the trainer the folder, or leave `use_vllm` out."
-        )
-    _check_quantization(model, args, sends_adapter)
-    if not has_adapter(model):
-        return
-    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
-    if accelerator.distributed_type == DistributedType.FSDP or (plugin is not None and plugin.zero_stage == 3):
-        raise ConsistencyError(
-            "`use_vllm` is not available with an adapter under FSDP or DeepSpeed ZeRO-3: a sharded layer cannot be "
-            "merged in a copy. Use DDP or ZeRO-2, or leave `use_vllm` out."
-        )
-    base = _base_of(model)
-    configs = (base.config, base.config.get_text_config())
-    is_tied = any(getattr(config, "tie_word_embeddings", False) for config in configs)
-    embeddings = (base.get_input_embeddings(), base.get_output_embeddings())
-    if is_tied and any(isinstance(module, ADAPTERS) for module in embeddings):
-        raise ConsistencyError(
-            "`use_vllm` is not available where an adapter trains one of two tied embeddings (`tie_word_embeddings`): the "
-            "engine has a single one for both. Leave the embeddings out of the adapter, or leave `use_vllm` out."
-        )
-
-
-def _check_quantization(model: Any, args: OnPolicyConsistencyConfig, sends_adapter: bool) -> None:
-    base = _base_of(model)
-    is_quantized, is_4bit = getattr(base, "hf_quantizer", None) is not None, getattr(base, "is_loaded_in_4bit", False)
-    from_quantized = False
-    if args.vllm_mode == "colocate":
-        config = AutoConfig.from_pretrained(model.name_or_path, trust_remote_code=args.trust_remote_code)
-        from_quantized = getattr(config, "quantization_config", None) is not None
-    if sends_adapter:
-        if is_quantized and args.vllm_mode == "server":
-            raise ConsistencyError(
-                "A vLLM server cannot get the adapter of a quantized model alone: its base weights would be others. Set "
-                "`vllm_mode: colocate`, whose engine loads the same weights, or `vllm_sync: weights`."
-            )
-        if is_quantized and not is_4bit and not from_quantized:
-            raise ConsistencyError(
-                "`use_vllm` is not available for weights quantized in another way than bitsandbytes' 4 bits when they "
-                "are loaded: the engine would load the checkpoint in full precision, another model. Use `load_in_4bit` or "
-                "a quantized checkpoint, or leave `use_vllm` out."
-            )
-        return
-    if from_quantized:
-        raise ConsistencyError(
-            f"`use_vllm` cannot take new weights into the quantized checkpoint {model.name_or_path}. Give the "
-            "trainer the checkpoint in full precision and a `quantization_config`: only the training then quantizes."
-        )
-    if is_quantized and not is_4bit:
-        raise ConsistencyError(
-            "`use_vllm` is not available for weights quantized in another way than bitsandbytes' 4 bits: they cannot be "
-            "sent to the engine together with the adapter. Use `load_in_4bit`, or leave `use_vllm` out."
-        )
-
-
-def _check_takes_weights(args: OnPolicyConsistencyConfig) -> None:
-    if args.vllm_mode == "colocate" and engine_is_on_cpu():
-        raise ConsistencyError(
-            "`use_vllm` cannot send whole weights to an engine on a CPU, which packs them when it loads them and takes no "
-            "others. Train a LoRA adapter (`use_peft: true`), which is sent alone, or leave `use_vllm` out."
-        )
-
-
-def _base_of(model: Any) -> Any:
-    return model.get_base_model() if is_peft_model(model) else model
-
-
-def engine_is_on_cpu() -> bool:
-    """Whether vLLM is built for CPUs."""
-    from vllm.platforms import current_platform
-
-    return current_platform.is_cpu()
 
 
 def _check_server(client: Any) -> None:

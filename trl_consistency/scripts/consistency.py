@@ -17,11 +17,11 @@ trl-consistency consistency \
 
 from ..config.consistency_config import ConsistencyConfig
 from ..trainer.consistency_trainer import ConsistencyTrainer
-from .loading import ConsistencyScriptArguments
+from .loading import TrainingScriptArguments
 from .training import TrainingCommand
 
 
-COMMAND = TrainingCommand("consistency", ConsistencyTrainer, ConsistencyConfig, ConsistencyScriptArguments)
+COMMAND = TrainingCommand("consistency", ConsistencyTrainer, ConsistencyConfig, TrainingScriptArguments)
 make_parser, run = COMMAND.make_parser, COMMAND.run
 
 

@@ -33,6 +33,7 @@ from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
+from ..generation.answer_engine import TRANSFORMERS
 from ..local_names import last_name
 from ..models.checks import context_of, load_config
 from ..models.embedded_models import EMBEDDED, resolve_model
@@ -130,6 +131,8 @@ def main(
     if unknown := [method for method in recipe.method if method not in METHODS]:
         raise ConsistencyError(f"Unknown `method` `{unknown[0]}`: it can be {', '.join(METHODS)}.")
     if not lint_args.dose:
+        if "engine" in recipe_keys:  # that of the training
+            lint_args.engine = TRANSFORMERS
         refuse_unused(lint_args, ["dose_pairs", "engine"], "no dose is measured: set `dose`")
     if lint_args.html is not None:
         if os.path.isfile(lint_args.html) and not lint_args.html.endswith((".html", ".htm")):

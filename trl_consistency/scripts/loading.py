@@ -92,7 +92,19 @@ class ConsistencyScriptArguments(ScriptArguments):
 
 @dataclass
 @with_help
-class OnPolicyConsistencyScriptArguments(ConsistencyScriptArguments):
+class TrainingScriptArguments(ConsistencyScriptArguments):
+    """Arguments of the scripts that have a model answer before or while it trains."""
+
+    engine: str | None = option(
+        None,
+        help="What answers: `transformers`, `vllm` in this process (as `use_vllm`), or the address of a vLLM server. If "
+        "None, `use_vllm` decides.",
+    )
+
+
+@dataclass
+@with_help
+class OnPolicyConsistencyScriptArguments(TrainingScriptArguments):
     """Arguments of the on-policy script."""
 
     # Parameters that control the reference

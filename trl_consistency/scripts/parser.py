@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 from argparse import SUPPRESS
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NoReturn, get_type_hints
 
@@ -22,13 +22,20 @@ class StrictParser(TrlParser):
     """
     A [`~trl.TrlParser`] for options that come from a YAML file (`--config`) and the command line. Unlike TRL's parser,
     it rejects abbreviated flags and unknown YAML keys and flags, names the nearest option, and checks YAML values
-    against the option's type and choices. `command` is the name of the command, for its help.
+    against the option's type and choices. `command` is the name of the command, for its help. `implied` returns the flags
+    that others stand for, given the command line and the file.
     """
 
-    def __init__(self, dataclass_types: Iterable[type], command: str, **kwargs: Any):
+    def __init__(
+        self,
+        dataclass_types: Iterable[type],
+        command: str,
+        implied: Callable[[list[str], dict[str, Any]], list[str]] | None = None,
+        **kwargs: Any,
+    ):
         dataclass_types = list(dataclass_types)
         super().__init__(dataclass_types, allow_abbrev=False, **kwargs)
-        self.command = command
+        self.command, self._implied = command, implied
         self.add_argument("--help_all", action="help", help=SUPPRESS)
         self._hints = {
             field.name: get_type_hints(dataclass_type)[field.name]
@@ -55,6 +62,8 @@ class StrictParser(TrlParser):
         self.config_keys = list(config)
         flags = (arg.removeprefix("--").split("=")[0] for arg in args if arg.startswith("--"))
         self.given = {*config, *(flag.replace("-", "_") for flag in flags)}
+        if self._implied is not None:
+            args += self._implied(args, config)
         try:
             return super().parse_args_and_config(args, **kwargs)
         except (TypeError, ValueError) as error:

@@ -29,12 +29,13 @@ class Command(NamedTuple):
 
 _SCRIPTS = "trl_consistency.scripts"
 _RECIPE = (f"{_SCRIPTS}.loading.ConsistencyScriptArguments", "trl.ModelConfig", "trl.DatasetMixtureConfig")
+_PAIRED = (PAIRED, f"{_SCRIPTS}.loading.TrainingScriptArguments", *_RECIPE[1:])
 _TRAINING_DATA = ("dataset_name", "anchor_dataset_name", "guard_dataset_name", "guard_control_dataset_name")
 _CONFIG = "--config FILE takes the options below from a YAML file; flags override it."
 _PROCESSES = "Several processes: --accelerate_config NAME_OR_FILE, --num_processes N, or `accelerate launch`."
 
 COMMANDS = {
-    "consistency": Command(f"Train on pairs. {_CONFIG} {_PROCESSES}", (PAIRED, *_RECIPE), _TRAINING_DATA),
+    "consistency": Command(f"Train on pairs. {_CONFIG} {_PROCESSES}", _PAIRED, _TRAINING_DATA),
     "on-policy-consistency": Command(
         f"Train on the student's own answers to the perturbed prompts. {_CONFIG} {_PROCESSES}",
         (ON_POLICY, f"{_SCRIPTS}.loading.OnPolicyConsistencyScriptArguments", *_RECIPE[1:]),
@@ -43,7 +44,7 @@ COMMANDS = {
     "targets": Command(
         "Answer the clean prompts, and write the pairs with the answers. Takes the recipe that will train on them. "
         f"{_CONFIG} {_PROCESSES}",
-        (f"{_SCRIPTS}.targets.TargetsArguments", PAIRED, *_RECIPE),
+        (f"{_SCRIPTS}.targets.TargetsArguments", *_PAIRED),
         ("dataset_name",),
     ),
     "lint": Command(

@@ -9,7 +9,6 @@ accelerate launch -m trl_consistency.scripts.targets --config recipes/quickstart
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +21,12 @@ from ..config.options import CommandArguments, option, with_help
 from ..data.prepare import needs_targets
 from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file
-from ..generation.answer_engine import VLLM, check_url, is_url
-from ..generation.vllm_engine import check_vllm
 from ..json_files import as_json
 from ..log import get_logger
-from ..trainer.consistency_trainer import ConsistencyTrainer
 from ..upstream import end_run
 from .consistency import COMMAND
 from .json_output import one_object
-from .loading import ConsistencyScriptArguments
+from .loading import ConsistencyScriptArguments, TrainingScriptArguments
 from .model_options import check_model_options
 from .parser import StrictParser
 
@@ -44,43 +40,6 @@ class TargetsArguments(CommandArguments):
     """Arguments of the `targets` command, besides those of training."""
 
     targets_file: str = option(help="JSON Lines file to write: the pairs with their targets.")
-    engine: str | None = option(
-        None,
-        help="What answers: `transformers`, `vllm` in this process (as `use_vllm`), or the address of a vLLM server of the "
-        "model. If None, `use_vllm` decides.",
-    )
-
-
-def choose_engine(engine: str | None, args: ConsistencyConfig, names_use_vllm: bool) -> str | None:
-    """
-    Sets `use_vllm` as `engine` says; returns the address if it is a server's. `names_use_vllm`: whether the user set
-    `use_vllm`, which must then agree.
-    """
-    if engine is None:
-        return None
-    check_url(engine)
-    if names_use_vllm and args.use_vllm != (engine == VLLM):
-        raise ConsistencyError(
-            f"`engine` is {engine}, and `use_vllm` is {str(args.use_vllm).lower()}: they disagree. Leave one of them out."
-        )
-    args.use_vllm = engine == VLLM
-    if not is_url(engine):
-        return None
-    if args.generation_kwargs:
-        raise ConsistencyError(
-            "`generation_kwargs` are not available with a server as `engine`. Leave one of them out."
-        )
-    return engine
-
-
-def check_served(trainer: ConsistencyTrainer, args: ConsistencyConfig) -> None:
-    """Raises [`ConsistencyError`] if a server cannot have the reference policy: that of a checkpoint by its name."""
-    model = trainer.model if trainer._peft_config is None else trainer.model.get_base_model()
-    use_vllm, args.use_vllm = args.use_vllm, True
-    try:
-        check_vllm(args, model, None)
-    finally:
-        args.use_vllm = use_vllm
 
 
 def _paths_of(mixture: Sequence[Any]) -> Iterator[str]:
@@ -110,8 +69,8 @@ def _check_not_data(file: str, data: Sequence[str | None]) -> None:
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, generates and writes; faulty data or options end the program with one message."""
-    kinds = (TargetsArguments, ConsistencyScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
-    parser = StrictParser(kinds, "targets", prog=prog)
+    kinds = (TargetsArguments, TrainingScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
+    parser = StrictParser(kinds, "targets", COMMAND.flags_of_engine, prog=prog)
     targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)
     check_model_options(parser.given, script_args, other_args[0])
     training_args.eval_strategy = "no"
@@ -128,13 +87,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         raise ConsistencyError(f"`targets_file` {file} must end in .jsonl: it is written as JSON Lines.")
     _check_not_data(file, [script_args.dataset_name, *_paths_of(other_args[1].datasets)])
     check_file(file, "targets_file")
-    given = parser.config_keys + [flag.split("=")[0].strip("-").replace("-", "_") for flag in args or sys.argv]
-    server = choose_engine(targets_args.engine, training_args, "use_vllm" in given)
     with one_object(script_args.json) as printed:
         trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
-        if server is not None:
-            check_served(trainer, training_args)
-            trainer.target_maker.server = server
         if not needs_targets(trainer.train_dataset):
             logger.warning(
                 "The pairs come with their completions: nothing is generated, and the model and its options decide nothing. For "

@@ -8,6 +8,7 @@ from trl import DatasetMixtureConfig, ModelConfig
 from ..errors import ConsistencyError, ends_with_message
 from ..files import writing
 from ..folder_lock import check_unused
+from ..generation.answer_engine import is_url
 from ..models.embedded_models import resolve_model
 from ..trainer.callbacks.evaluation import ConsistencyEvalCallback
 from ..trainer.run.interruption import find_checkpoint
@@ -24,6 +25,7 @@ from .loading import (
 )
 from .model_options import adapter_of, check_init_kwargs, check_model_options, quantization_of
 from .parser import StrictParser
+from .training_engine import check_server_of_targets, flags_of_engine
 
 
 NO_PREDICTION = "`do_predict` predicts nothing in this command: leave it out, and measure the model with `trl-consistency evaluate`."
@@ -34,24 +36,38 @@ class TrainingCommand(NamedTuple):
 
     name: str
     trainer: type
-    config: type
+    config: Any
     script_arguments: type
 
     def make_parser(self, prog: str | None = None) -> StrictParser:
         """Returns the parser of the command's options."""
         return StrictParser(
-            (self.script_arguments, self.config, ModelConfig, DatasetMixtureConfig), self.name, prog=prog
+            (self.script_arguments, self.config, ModelConfig, DatasetMixtureConfig),
+            self.name,
+            self.flags_of_engine,
+            prog=prog,
         )
 
-    def make_trainer(self, *parsed: Any) -> Any:
+    def flags_of_engine(self, args: list[str], config: dict[str, Any]) -> list[str]:
+        """Returns the flags that `engine` stands for, given the command line and the recipe."""
+        return flags_of_engine(args, config, self.config.rolls_out)
+
+    def make_trainer(self, script_args: Any, training_args: Any, *others: Any) -> Any:
         """Returns the trainer for the parsed options."""
-        return self.trainer(**trainer_arguments(*parsed))
+        server = script_args.engine if is_url(script_args.engine or "") and not training_args.rolls_out else None
+        arguments = trainer_arguments(script_args, training_args, *others)
+        if server is not None:
+            check_server_of_targets(server, training_args, arguments["model"], arguments["quantization_config"])
+        trainer = self.trainer(**arguments)
+        if server is not None:
+            trainer.target_maker.server = server
+        return trainer
 
     def run(self, args: Sequence[str] | None = None, prog: str | None = None) -> Any:
         """Trains and returns the trainer; faulty data or options end the program with one message."""
         parser = self.make_parser(prog)
-        script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
         with ends_with_message():
+            script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
             check_model_options(parser.given, script_args, model_args)
             with one_object(script_args.json) as printed:
                 guard = load_guard(script_args, training_args)

@@ -31,6 +31,7 @@ from ..data.rendering import load_processing_class
 from ..data.repeated_stream import CountedStream, Passes, SamePass, read_here
 from ..errors import ConsistencyError
 from ..files import write_text
+from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
@@ -169,6 +170,10 @@ class PairTrainer(PushMixin, _Trainer):
     def _total(self, means: dict[str, float]) -> float | None:
         """Returns the total loss from the means by objective, or None if one of them is missing."""
         raise NotImplementedError
+
+    def _answering_engine(self, max_tokens: int) -> Engine | None:
+        """Returns what answers for the policy greedily, with at most `max_tokens`, instead of `model.generate`, if anything does."""
+        return None
 
     def _card_facts(self) -> dict[str, str]:
         """Returns what the model card states about the training."""

@@ -200,8 +200,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                 peft_config=peft_config,
             )
         complete_head(self.model)
-        # Checked again: a model loaded by name may have an adapter.
-        check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
+        if args.use_vllm:  # Checked again: a model loaded by name may have an adapter.
+            check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
         # Trainer counts the tokens of the global batch only if this is set; `compute_loss` divides by them.
         self.model_accepts_loss_kwargs = True
         self.target_maker = TargetMaker(self, loaded_by_name=isinstance(model, str) and self._loads_plainly)
@@ -217,7 +217,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _check_options(self, model: Any, model_id: str, args: Any, peft_config: Any, quantization_config: Any) -> None:
         check_model_options(model, model_id, args, peft_config)
-        check_vllm(args, model, quantization_config)
+        if args.use_vllm:
+            check_vllm(args, model, quantization_config)
         if args.should_save and args.target_cache_dir is not None:
             check_output_dir(args.target_cache_dir, "target_cache_dir")
         if args.accelerator_config.dispatch_batches is None:

@@ -31,10 +31,11 @@ from ..rollouts.data import RolloutSampler, check_batches, loss_mask, padded, re
 from ..rollouts.horizon import Horizon
 from ..rollouts.loss import RolloutLoss, Rollouts
 from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, correct_lengths, length_metrics
+from ..rollouts.overlap import RolloutsAhead
 from ..rollouts.seconds import StepSeconds
 from ..rollouts.table import RolloutTable
-from ..rollouts.vllm_engine import EngineMismatch, RolloutEngine, without_vllm
-from ..rollouts.vllm_engine import check_options as check_vllm_options
+from ..rollouts.vllm_checks import check_options as check_vllm_options
+from ..rollouts.vllm_engine import EngineMismatch, PolicyAnswers, RolloutEngine, without_vllm
 from ..upstream import RepeatSampler, pad, split_tensor_dict
 from .base import PairTrainer, ProcessingClass, resolve_config
 from .card.facts import rollout_facts
@@ -195,6 +196,10 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             self.rollout_engine = RolloutEngine(
                 self.model, self.accelerator, self.processing_class, args, list(self.eos_token_ids)
             )
+        # With `vllm_overlap`: the engine, what was read of the data for the next step, and its prompts
+        self._ahead = RolloutsAhead(self.rollout_engine) if args.vllm_overlap and self.rollout_engine else None
+        self._read_ahead: tuple[list[Any], Any] | None = None
+        self._next_prompts: list[list[int]] | None = None
         self._engine_log_probs: list[list[float]] | None = None
         self._longest = args.max_completion_length
         self._make_metrics(reference)
@@ -276,6 +281,24 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _get_eval_sampler(self, eval_dataset: Dataset) -> RepeatSampler:
         return RepeatSampler(eval_dataset, mini_repeat_count=1, shuffle=False)  # the rows are already repeated
 
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """Reads the batches of an optimizer step and, with `vllm_overlap`, those of the next one."""
+        if self._ahead is None:
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
+        batches = self._read_ahead or super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._read_ahead = super().get_batch_samples(epoch_iterator, num_batches, device)
+        is_last = self.state.global_step + 1 >= self.state.max_steps or not self._read_ahead[0]
+        self._next_prompts = None if is_last else [row["perturbed_ids"] for row in self._read_ahead[0][0]]
+        if not self._read_ahead[0]:  # the end of an epoch
+            self._read_ahead = None
+        return batches
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        self._read_ahead = None
+        super()._run_epoch(*args, **kwargs)
+
     # The student's rollouts on the perturbed prompts
 
     def _prepare_inputs(self, generation_batch: Any) -> Rollouts:
@@ -318,8 +341,13 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
         engine = self.rollout_engine
         with self._seconds.sampling(self.model.training):
-            if engine is not None:
-                completion_ids, self._engine_log_probs = engine(prompt_ids, self.state.global_step, self._longest)
+            step = self.state.global_step
+            if self._ahead is not None and self.model.training:
+                completion_ids, self._engine_log_probs = self._ahead(
+                    prompt_ids, step, self._longest, self._next_prompts
+                )
+            elif engine is not None:
+                completion_ids, self._engine_log_probs = engine(prompt_ids, step, self._longest)
             else:
                 completion_ids = self._generate_here(prompt_ids, *args, **kwargs)
         self._seconds.count(completion_ids, engine.other_seconds if engine is not None else 0.0)
@@ -439,6 +467,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _after_training(self) -> None:
         if self.rollout_engine is not None:
             self.rollout_engine.forget()
+        if self._ahead is not None:
+            self._ahead.forget()
         if self._has_compared is False:
             raise ConsistencyError(
                 f"No token of any rollout was compared, so that nothing was learned. {NOTHING_COMPARED}"
@@ -504,6 +534,12 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         super().log(logs, start_time)
         if is_training:
             self._tables["train"].log("completions", self.state.global_step)
+
+    def _answering_engine(self, max_tokens: int) -> PolicyAnswers | None:
+        engine = self.rollout_engine
+        if engine is None or not engine.answers_each_process(self.accelerator.num_processes):
+            return None
+        return PolicyAnswers(engine, self.state.global_step, max_tokens)
 
     def _card_facts(self) -> dict[str, str]:
         return rollout_facts(self)

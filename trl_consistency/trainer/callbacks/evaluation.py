@@ -51,7 +51,8 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
     them. The trainer's evaluation metrics include these scores, so `metric_for_best_model="consistency/score"` with
     `load_best_model_at_end=True` keeps the best checkpoint.
 
-    The callback does not change the training itself.
+    With `use_vllm`, an [`OnPolicyConsistencyTrainer`] has the engine of its rollouts answer. The callback does not change
+    the training itself.
 
     Example:
 
@@ -241,6 +242,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                     self.batch_size,
                     progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
                     thinking_markers=tuple(args.thinking_markers),
+                    engine=trainer._answering_engine(self.max_new_tokens),
                 )
             metrics = {f"eval_{PREFIX}{name}": value for name, value in _figures(rates).items()}
             trainer.log(dict(metrics))  # in training mode, `log` would add the step's training means

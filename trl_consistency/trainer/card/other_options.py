@@ -20,7 +20,7 @@ DECIDING = (
     *("dataloader_drop_last", "ignore_data_skip", "full_determinism", "tf32", "use_liger_kernel"),
     *("num_iterations", "steps_per_generation", "cache_implementation", "target_batch_size", "rollout_batch_size"),
     *("vllm_model_impl", "vllm_max_model_length", "vllm_structured_outputs_regex"),
-    *("vllm_importance_sampling_correction", "vllm_importance_sampling_clip_max"),
+    *("vllm_importance_sampling_correction", "vllm_importance_sampling_clip_max", "vllm_overlap"),
 )
 # Options of `model_init_kwargs` that decide the result. Others can hold paths and tokens.
 OF_THE_MODEL = ("attn_implementation", "experts_implementation", "rope_scaling")

@@ -30,7 +30,7 @@ OPTIMISATION = (
 OPTIONS = (
     *("method", "method_weights", "layers", "act_tokens", "mlp_distance", "loss_type", "regenerate_targets_every"),
     *("num_generations", "num_iterations", "beta", "clip_range", "loss_temperature", "mask_truncated_completions"),
-    *("train_on_thinking", "disable_dropout", "vllm_importance_sampling_correction"),
+    *("train_on_thinking", "disable_dropout", "vllm_importance_sampling_correction", "vllm_overlap"),
     *("vllm_importance_sampling_clip_max", "vllm_structured_outputs_regex"),
     *("anchor_ratio", "seed", "data_seed", "shuffle_dataset", "train_sampling_strategy", "dataloader_drop_last"),
     "packing",

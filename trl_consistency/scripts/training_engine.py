@@ -1,0 +1,61 @@
+"""`engine` of the training commands: the options that it stands for, and a server that makes targets."""
+
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import ConsistencyError
+from ..generation.answer_engine import TRANSFORMERS, VLLM, check_url, is_url
+from ..generation.vllm_engine import check_vllm
+
+
+def settings_of_engine(engine: str, samples_rollouts: bool) -> dict[str, Any]:
+    """
+    Returns the training options that `engine` stands for. A server that answers for the reference alone, and not for the
+    policy in training (`samples_rollouts`), has none: it is asked instead of vLLM in the process.
+    """
+    check_url(engine)
+    if engine == TRANSFORMERS or (is_url(engine) and not samples_rollouts):
+        return {"use_vllm": False}
+    if engine == VLLM:
+        return {"use_vllm": True, **({"vllm_mode": "colocate"} if samples_rollouts else {})}
+    return {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": engine}
+
+
+def flags_of_engine(args: Sequence[str], config: Mapping[str, Any], samples_rollouts: bool) -> list[str]:
+    """
+    Returns the flags that `engine` stands for, in the arguments of a training command and its recipe. Raises
+    [`ConsistencyError`] for an unknown engine, and if the recipe or another flag says something else.
+    """
+    names = ("engine", "use_vllm", "vllm_mode", "vllm_server_base_url")
+    flags = ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in names:
+        flags.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="?", const="true")
+    typed = vars(flags.parse_known_args(list(args))[0])
+    given = {**config, **{name: text for name, text in typed.items() if text is not None}}
+    engine = given.get("engine")
+    if engine is None:
+        return []
+    settings = settings_of_engine(engine, samples_rollouts)
+    for name, value in settings.items():
+        if given.get(name) is not None and str(given[name]).lower() != str(value).lower():
+            raise ConsistencyError(
+                f"`engine` is {engine}, and `{name}` is {str(given[name]).lower()}: they disagree. Leave one of them out."
+            )
+    return [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+
+
+def check_server_of_targets(address: str, args: Any, model: str, quantization_config: Any) -> None:
+    """
+    Raises [`ConsistencyError`] if a training needs no targets of a server, and if a server cannot have the reference policy: that
+    of a checkpoint by its name.
+    """
+    if not args.needs_completions:
+        raise ConsistencyError(
+            f"`engine` is {address}, but `method` {', '.join(args.method)} trains without answers. Leave it out."
+        )
+    if args.generation_kwargs:
+        raise ConsistencyError(
+            "`generation_kwargs` are not available with a server as `engine`. Leave one of them out."
+        )
+    check_vllm(args, model, quantization_config)
