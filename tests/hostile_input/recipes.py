@@ -30,7 +30,7 @@ CASES: list[Case] = [
     ),
     Case(
         "octal number",
-        "A number that YAML 1.1 reads otherwise than the command line: `max_steps: 010` (8), `max_steps: 1:30` (90)",
+        "A number that YAML 1.1 reads otherwise than the command line: `max_steps: 010` (8)",
         "…recipe.yaml is not valid YAML: 010 would be read as 8: write that, or put quotes around it if it is text in …line…",
         lambda room: room.train("max_steps: 010\n", max_steps=""),
     ),

@@ -6,7 +6,7 @@ from tests.helpers.held_out import CONTROL, PAIRS
 from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
 from tests.rollouts.test_adapter_server import options
 from tests.rollouts.test_adapter_sync import lora, make_trainer
-from trl_consistency import ConsistencyEvalCallback
+from trl_consistency import ConsistencyError, ConsistencyEvalCallback
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_ids
 from trl_consistency.generation import targets
 
@@ -51,3 +51,11 @@ def test_processes_that_answer_unequally_many_prompts(
     engine = trainer.rollout_engine
     engine._args.vllm_mode, engine._args.vllm_tensor_parallel_size = mode, tensor_parallel
     assert engine.answers_each_process(processes) == answers_each
+
+
+def test_an_engine_whose_context_is_too_short(colocated, tmp_path, model_dir):  # noqa: F811
+    trainer = make_trainer(tmp_path, str(model_dir), lora(), vllm_max_model_length=64)
+    longest = max(len(row["perturbed_ids"]) for row in trainer.train_dataset)
+    assert answers(trainer, trainer._answering_engine(64 - longest))
+    with pytest.raises(ConsistencyError, match=f"`vllm_max_model_length` is 64.*has {longest} tokens.*Raise it to 65"):
+        answers(trainer, trainer._answering_engine(65 - longest))

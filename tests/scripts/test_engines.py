@@ -322,9 +322,16 @@ def test_engine_and_mode_agree():
         ({"engine": "vllm", "vllm_mode": "server"}, "`vllm_mode` is server"),
         ({"engine": URL, "vllm_mode": "colocate"}, "`vllm_mode` is colocate"),
         ({"engine": URL, "vllm_server_base_url": "http://gpu-8:8000"}, "`vllm_server_base_url` is http://gpu-8:8000"),
+        ({"engine": URL, "vllm_server_host": "gpu-8"}, "`vllm_server_host` is gpu-8"),
+        ({"engine": URL, "vllm_server_port": 8001}, "`vllm_server_port` is 8001"),
     ):
         with pytest.raises(ConsistencyError, match=rf"`engine` is {config['engine']}, and {said}: they disagree"):
             flags_of_engine([], config, True)
+
+
+def test_engine_and_other_spellings_agree():
+    for config in ({"use_vllm": "yes"}, {"use_vllm": 1}, {"vllm_server_base_url": f"{URL}/"}):
+        assert "--vllm_server_base_url" in flags_of_engine(["--engine", URL], config, True)
 
 
 def test_flags_disagree(recipe, tmp_path):

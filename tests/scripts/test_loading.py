@@ -525,7 +525,13 @@ def test_later_numbers_of_another_size_and_missing_keys_are_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("ids", "changed"),
-    [([2**64 - 1, 5], 2**64 - 1), ([2**53 + 1, 0.5], 2**53 + 1), ([2**60, 5], None), ([1e300, 5], None)],
+    [
+        ([2**64 - 1, 5], 2**64 - 1),
+        ([2**53 + 1, 0.5], 2**53 + 1),
+        ([10**400, 0.5], 10**400),
+        ([2**60, 5], None),
+        ([1e300, 5], None),
+    ],
 )
 def test_whole_numbers_are_not_rounded(tmp_path, ids, changed):
     path = tmp_path / "pairs.jsonl"
@@ -541,6 +547,13 @@ def test_whole_numbers_are_not_rounded(tmp_path, ids, changed):
     else:
         with pytest.raises(ConsistencyError, match=f"would read {changed} as .* Write such numbers as text"):
             load()
+
+
+def test_a_row_over_several_lines_with_a_large_number_is_read(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(f"{json.dumps(row | {'score': 1e300}, indent=1)}\n" for row in FIRST))
+    found = load_pairs(ConsistencyScriptArguments(dataset_name=str(path)), DatasetMixtureConfig())["train"]
+    assert found["score"][:] == [1e300] * len(FIRST)
 
 
 @pytest.mark.parametrize("name", ["pairs.json", "pairs.jsonl"])

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -145,7 +146,7 @@ def _is_of_type(found: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
         return all(field.name in theirs and _is_of_type(field.type, theirs[field.name]) for field in found)
     if all(map(_is_list, (found, wanted))):
         return _is_of_type(found.value_type, wanted.value_type)
-    return any(all(map(kind, (found, wanted))) for kind in (_is_text, _is_number)) or found.id == wanted.id
+    return any(all(map(kind, (found, wanted))) for kind in (_is_text, _is_bytes, _is_number)) or found.id == wanted.id
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:
@@ -272,6 +273,10 @@ class _JsonReader:
         return pyarrow.json.read_json(file, read_options, pyarrow.json.ParseOptions(explicit_schema=schema))
 
 
+def _is_bytes(of: pyarrow.DataType) -> bool:
+    return pyarrow.types.is_binary(of) or pyarrow.types.is_large_binary(of)
+
+
 def _has_large_floats(column: pyarrow.ChunkedArray) -> bool:
     """Whether a column holds numbers with a fraction so large that whole numbers among them would be rounded."""
     if pyarrow.types.is_struct(column.type):
@@ -288,13 +293,20 @@ def _check_whole_numbers(rows: bytes) -> None:
 
     def read(text: str) -> int:
         number = int(text)
-        if float(number) != number:
-            raise ValueError(f"`datasets` would read {text} as {float(number)}. Write such numbers as text")
+        try:
+            found = float(number)
+        except OverflowError:
+            found = math.inf
+        if found != number:
+            raise ValueError(f"`datasets` would read {text} as {found}. Write such numbers as text")
         return number
 
     for line in rows.split(b"\n"):
         if line.strip():
-            json.loads(line, parse_int=read)
+            try:
+                json.loads(line, parse_int=read)
+            except json.JSONDecodeError:
+                return  # a row over several lines
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -92,7 +92,8 @@ def prepare_pairs(
     dataset = unformatted(dataset)
     columns = columns_of(dataset)
     # `map` would convert its results to the types of the user's columns of these names.
-    dataset = dataset.rename_columns({column: f"{OWN}{column}" for column in MADE_COLUMNS if column in columns})
+    if renamed := {column: f"{OWN}{column}" for column in MADE_COLUMNS if column in columns}:
+        dataset = dataset.rename_columns(renamed)
     if overlong == "drop" and max_length is not None and isinstance(dataset, IterableDataset):
         raise InvalidPairsError(
             f"`{name}` is streamed, and `overlong='drop'` could not say how many of its rows are left out. Load it without "

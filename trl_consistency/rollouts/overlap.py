@@ -25,8 +25,8 @@ class Begun:
 
 class RolloutsAhead:
     """
-    Rollouts of an engine on a server, each batch but the first one step off policy: it is sampled while the batch before it
-    trains, from the policy as it was before that step.
+    Rollouts of an engine on a server, each batch one step off policy, except for the first of an epoch: it is sampled while the
+    batch before it trains, from the policy as it was before that step.
     """
 
     def __init__(self, engine: RolloutEngine):
@@ -45,7 +45,9 @@ class RolloutsAhead:
             engine.report = {}
             sampled, seconds = begun.future.result()
             engine.report["sampling/tokens_per_second"] = sum(map(len, sampled[0])) / max(seconds, 1e-9)
-            sampled = engine.checked(step, prompts, sampled, begun.origin)
+            # Checked when its policy was due: that before the first step cannot be told from the base model.
+            of_step = step if begun.origin is None else begun.origin[0]
+            sampled = engine.checked(of_step, prompts, sampled, begun.origin)
         else:
             sampled = engine(prompts, step, max_tokens)
         if next_prompts is not None:

@@ -117,8 +117,8 @@ class RolloutEngine:
         """
         Returns token ids of a rollout of at most `max_tokens` for each prompt (token ids, repeated for several
         rollouts) and, if `vllm_importance_sampling_correction` is on, each token's log-probability under the engine
-        (NaN where it returns none). A new `step`, the number of optimizer steps so far, sends the policy to the engine. `report` then has what
-        is logged of this call.
+        (NaN where it returns none). A new `step`, the number of optimizer steps so far, sends the policy to the engine.
+        `report` then has what is logged of this call.
         """
         self.report = {}
         self.bring_policy(step)
@@ -179,6 +179,15 @@ class RolloutEngine:
             vars(self._generation).update(of_rollouts)
         return [list(completion_ids) for completion_ids in completions]
 
+    def check_lengths(self, prompts: list[list[int]], max_tokens: int) -> None:
+        """Raises [`ConsistencyError`] if the engine's context is too short for the guard, whose answers it would cut."""
+        longest, context = max(map(len, prompts), default=0), self._args.vllm_max_model_length
+        if context is not None and longest + max_tokens > context:
+            raise ConsistencyError(
+                f"`vllm_max_model_length` is {context}, and the engine also answers the guard, whose longest prompt has {longest} tokens "
+                f"and whose answers have up to {max_tokens}. Raise it to {longest + max_tokens}, or leave it out."
+            )
+
     def answers_each_process(self, processes: int) -> bool:
         """Whether each process may ask by itself. Otherwise all must ask at the same time, for equally many prompts."""
         is_own = self._args.vllm_mode == "colocate" and self._args.vllm_tensor_parallel_size == 1
@@ -186,11 +195,16 @@ class RolloutEngine:
 
     def bring_policy(self, step: int) -> None:
         """Sends the policy to the engine, unless it has that of this `step` already. Waits until the engine is free."""
-        if self.in_background is not None:
-            self.in_background.result()
+        self._wait()
         if step != self._synced_step:
             self._send(step)
             self._synced_step = step
+
+    def _wait(self) -> None:
+        """Waits for rollouts that are being sampled. Whoever asks for them gets their error."""
+        begun, self.in_background = self.in_background, None
+        if begun is not None:
+            begun.exception()
 
     def _send(self, step: int) -> None:
         start = time.perf_counter()
@@ -205,9 +219,7 @@ class RolloutEngine:
     def forget(self) -> None:
         """Makes the next call send the policy at any step, as after a new start or after loading the best model."""
         self._synced_step = None
-        if self.in_background is not None:
-            self.in_background.exception()  # waits
-            self.in_background = None
+        self._wait()
         if self._origin is not None:
             self._origin.restart()
 
@@ -226,6 +238,7 @@ class PolicyAnswers:
         self._engine.bring_policy(self._step)
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
+        self._engine.check_lengths(prompts, self._max_tokens)
         return self._engine.greedy(prompts, self._max_tokens)
 
 

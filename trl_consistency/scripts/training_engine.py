@@ -1,8 +1,11 @@
 """`engine` of the training commands: the options that it stands for, and a server that makes targets."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+from transformers.hf_argparser import string_to_bool
 
 from ..errors import ConsistencyError
 from ..generation.answer_engine import TRANSFORMERS, VLLM, check_url, is_url
@@ -27,7 +30,7 @@ def flags_of_engine(args: Sequence[str], config: Mapping[str, Any], samples_roll
     Returns the flags that `engine` stands for, in the arguments of a training command and its recipe. Raises
     [`ConsistencyError`] for an unknown engine, and if the recipe or another flag says something else.
     """
-    names = ("engine", "use_vllm", "vllm_mode", "vllm_server_base_url")
+    names = ("engine", "use_vllm", "vllm_mode", "vllm_server_base_url", "vllm_server_host", "vllm_server_port")
     flags = ArgumentParser(add_help=False, allow_abbrev=False)
     for name in names:
         flags.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="?", const="true")
@@ -37,12 +40,20 @@ def flags_of_engine(args: Sequence[str], config: Mapping[str, Any], samples_roll
     if engine is None:
         return []
     settings = settings_of_engine(engine, samples_rollouts)
-    for name, value in settings.items():
-        if given.get(name) is not None and str(given[name]).lower() != str(value).lower():
+    others = {"vllm_server_host": None, "vllm_server_port": None} if is_url(engine) else {}
+    for name, value in {**settings, **others}.items():
+        if given.get(name) is not None and not _agree(given[name], value):
             raise ConsistencyError(
                 f"`engine` is {engine}, and `{name}` is {str(given[name]).lower()}: they disagree. Leave one of them out."
             )
     return [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+
+
+def _agree(given: Any, value: Any) -> bool:
+    if isinstance(value, bool):
+        with suppress(ArgumentTypeError):  # which the parser says
+            return bool(string_to_bool(str(given))) == value
+    return str(given).rstrip("/") == str(value).rstrip("/")
 
 
 def check_server_of_targets(address: str, args: Any, model: str, quantization_config: Any) -> None:

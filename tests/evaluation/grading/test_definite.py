@@ -176,3 +176,26 @@ def test_reading_takes_time_in_proportion_to_the_answer(text):
 
     seconds(100)
     assert seconds(8_000) < 25 * max(seconds(1_000), 1e-3), "eight times the words, and not 64 times the time"
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "answer"),
+    [
+        ("World War 2 ended in 1944.", "When did World War 2 end?", "1945"),  # no calculation is asked for
+        ("The largest animal is an elephant.", "What is the largest animal?", "Blue whale"),  # no name
+        ("So, 7 times 1 is 7.", "What is 7 times 10?", "70"),
+    ],
+)
+def test_a_definite_answer_is_another_one(text, question, answer):
+    assert gives_answer(text, question, answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "answer"),
+    [
+        ("So, 7 times 1", "What is 7 times 10?", "70"),
+        ("Cuba is a country in the Caribbean.", "Which country has Havana as its capital?", "Trinidad and Tobago"),
+    ],
+)
+def test_nothing_definite_is_said(text, question, answer):
+    assert not gives_answer(text, question, answer)

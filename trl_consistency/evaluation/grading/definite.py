@@ -52,15 +52,19 @@ _NO_ANSWER = re.compile(
 _NAMES_IT = re.compile(
     r"\b(?:called|named|known as|(?<!bordered )by|(?<!which )(?<!that )(?<!it )(?:is|was))\b", re.IGNORECASE
 )
+# A calculation that a question asks for: "What is 7 times 10?"
+_OPERATION = re.compile(
+    r"\d\s*(?:times|plus|minus|multiplied|divided|[+*/x\u00d7\u00f7-])\s*(?:by\s*)?\d", re.IGNORECASE
+)
 # "7 times 10 is 60" and "12 is 5 times 12", but not "to find 7 times 10"
 _RESULT = re.compile(
     r"(?:\b(?:is|are|equals?|gives?|get)|[=:])[^\w-]{0,5}(?:approximately\s+)?-?\d[\d.,]*+(?!\s*(?:times|plus|minus|[+*/x\u00d7-]))|"
     r"^\W*-?\d[\d.,]*+\s+is\s+\d",
 )
-_CAPITAL = re.compile(r"\b(?!(?:Yes|No|True|False)$)[A-Z]")
 
 # A clause of at most so many words and without a verb is an answer of its own: "Anchorage, Alaska."
 SHORT_CLAUSE = 5
+_POLAR = ("Yes", "No", "True", "False")
 _VERBS = frozenset(["is", "are", "was", "were", "be", "has", "have", "had", "do", "does", "did"])
 
 
@@ -85,27 +89,23 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
     asked = {word.lower() for word in _words(question)}
     text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))
     clauses = Clauses(text, question)
+    calculates = answer[:1].isdigit() and _OPERATION.search(question) is not None
     for match in _CLAUSE.finditer(text):
         clause, end = match.groups()
         start = match.end(1) - len(clause.lstrip())
-        if "?" not in end and not clauses.is_elsewhere(start) and _states(clause, asked, answer):
+        if "?" not in end and not clauses.is_elsewhere(start) and _states(clause, asked, answer, calculates):
             return True
     return False
 
 
-def _states(clause: str, asked: set[str], answer: str) -> bool:
+def _states(clause: str, asked: set[str], answer: str, calculates: bool) -> bool:
     """Returns whether a clause states something that answers a question of these words."""
     opinion = _OPINION.match(clause)
     clause = clause[opinion.end() :] if opinion else clause
     if _NEGATED.search(clause) or _ADDRESS.search(clause):
         return False
     words = [word.lower() for word in _words(clause)]
-    if (
-        answer[:1].isdigit()
-        and any(word.isdigit() for word in asked)
-        and len(words) > 1
-        and not _RESULT.search(clause)
-    ):
+    if calculates and len(words) > 1 and not _RESULT.search(clause):
         return False
     is_new = any(word not in _COMMON and word not in asked for word in words)
     if "answer" in words or _ABOUT_IT.match(clause) or any(word in asked and word not in _COMMON for word in words):
@@ -123,7 +123,13 @@ def _describes(clause: str, asked: set[str], answer: str) -> bool:
         return False
     if any(word[0].isupper() and word.lower() not in _COMMON | asked for word in _words(described["subject"])):
         return False
-    return _CAPITAL.search(answer) is not None or _NO_ANSWER.search(described["noun"]) is not None
+    return _is_name(answer) or _NO_ANSWER.search(described["noun"]) is not None
+
+
+def _is_name(answer: str) -> bool:
+    """Returns whether an answer is a name: its words have capitals, but for those such as "of"."""
+    words = [word for word in _words(answer) if word.lower() not in _COMMON]
+    return bool(words) and answer not in _POLAR and all(word[0].isupper() for word in words)
 
 
 def _words(text: str) -> list[str]:
