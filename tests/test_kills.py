@@ -291,6 +291,7 @@ def kill_and_go_on(room, name, kills, seed):
     check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["targets", "bct"])
 def test_killed_twice(room, name):
     kill_and_go_on(room, name, 2, seed=0)

@@ -89,6 +89,7 @@ def test_streams_are_evaluated_by_row(tmp_path):
         assert streamed == pytest.approx(whole, rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("streamed", [False, True])

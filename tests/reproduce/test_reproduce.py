@@ -232,6 +232,7 @@ def made(tmp_path_factory):
     return plan, places
 
 
+@pytest.mark.long
 def test_cells_have_every_row_and_its_reply(made):
     plan, places = made
     for name in ("base", "bct-1"):
@@ -267,12 +268,14 @@ def test_cells_have_every_row_and_its_reply(made):
     assert one["distance"]["activation"] != other["distance"]["activation"]
 
 
+@pytest.mark.long
 def test_a_finished_cell_is_not_made_again(made, monkeypatch):
     plan, places = made
     monkeypatch.setattr("tests.reproduce.run.make_cell", None)
     assert run(plan, places, ["base", "bct/1"], processes=0) == []
 
 
+@pytest.mark.long
 def test_a_deleted_cell_comes_out_the_same(made, tmp_path):
     """Trained and measured again from nothing, and then from what was kept."""
     plan, places = made
@@ -290,6 +293,7 @@ def test_a_deleted_cell_comes_out_the_same(made, tmp_path):
     assert [file.read_bytes() for file in files] == content
 
 
+@pytest.mark.long
 def test_replies_are_read_again_without_the_model(made, tmp_path, monkeypatch):
     plan, places = made
     other = Places(tmp_path / "work", places.data_dir, tmp_path / "cells")
@@ -306,6 +310,7 @@ def test_replies_are_read_again_without_the_model(made, tmp_path, monkeypatch):
     assert cells_of(other) == cells
 
 
+@pytest.mark.long
 def test_preferences_of_other_keys_are_measured_again(made, tmp_path, monkeypatch):
     plan, places = made
     other = Places(places.work, places.data_dir, tmp_path / "cells")
@@ -322,6 +327,7 @@ def test_preferences_of_other_keys_are_measured_again(made, tmp_path, monkeypatc
     assert cells_of(other) == cells
 
 
+@pytest.mark.long
 def test_only_replies_to_the_same_prompts_are_read_again(made, tmp_path, capsys):
     plan, places = made
     other = Places(tmp_path / "work", places.data_dir, tmp_path / "cells")
@@ -338,6 +344,7 @@ def test_only_replies_to_the_same_prompts_are_read_again(made, tmp_path, capsys)
     assert cells_of(other) == cells_of(places)
 
 
+@pytest.mark.long
 def test_parts_are_kept_until_the_rows_change(made, tmp_path, monkeypatch):
     """A killed measurement goes on after its last part, but not with the figures of other rows."""
     plan, places = made
@@ -358,6 +365,7 @@ def test_parts_are_kept_until_the_rows_change(made, tmp_path, monkeypatch):
     assert len(read_cell(other.cells / "base.json")["sets"]["feedback"]["sources"]) == 2
 
 
+@pytest.mark.long
 def test_an_adapter_from_elsewhere_is_measured_without_training(made, tmp_path, monkeypatch):
     plan, places = made
     other = Places(tmp_path / "work", places.data_dir, tmp_path / "cells")
@@ -374,6 +382,7 @@ def test_an_adapter_from_elsewhere_is_measured_without_training(made, tmp_path, 
     assert found["distance"] == expected["distance"]
 
 
+@pytest.mark.long
 def test_a_training_with_another_recipe_starts_anew(made, tmp_path):
     plan, places = made
     shutil.copytree(places.work / "models", tmp_path / "models")
