@@ -273,7 +273,7 @@ def claims_table(cells: Cells) -> str:
 
 
 def short_table(cells: Cells, text: Callable[[Cells, str, Figure], str]) -> str:
-    """Returns the short table: a column for each model, and a row for each figure."""
+    """Returns the table of the README: a column for each model, and a row for each figure."""
     questions = (("held-out questions and wordings", "test"), ("held-out categories", "test_categories"))
     figures = [
         share(f"{label}, {of_set}", sample, name)
@@ -287,12 +287,6 @@ def short_table(cells: Cells, text: Callable[[Cells, str, Figure], str]) -> str:
     figures.append(replace(TEXT, label="Plain text, nats per token"))
     shown = {figure.label: [text(cells, name, figure) for name in SHORT] for figure in figures}
     return cells_table([cells.label(name) for name in SHORT], shown)
-
-
-def shortest_table(cells: Cells) -> str:
-    """Returns the table of the README: the first of the short one's rows, and the two sides of the same questions."""
-    head, line, *rows = short_table(cells, value_text).splitlines()
-    return "\n".join([head, line, rows[0], rows[1], rows[2], rows[4]])
 
 
 def rows_of_categories() -> list[dict[str, Any]]:
@@ -341,7 +335,7 @@ PAGES: dict[Path, dict[str, Callable[[Cells], str]]] = {
     PAGE: TABLES,
     PAGE.with_name("real_model.md"): METHODS | {"categories": categories_table},
     PAGE.with_name("choosing.md"): METHODS,
-    ROOT / "README.md": {"short": shortest_table},
+    ROOT / "README.md": {"short": lambda cells: short_table(cells, value_text)},
 }
 
 

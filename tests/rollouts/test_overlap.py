@@ -112,7 +112,7 @@ def test_evaluations_have_the_present_policy(served, tmp_path, model_dir):  # no
     numbers = {temperature: [number for number, of, _ in asked(served) if of == temperature] for temperature in (0, 1)}
     # The guard, before the first step and after each
     assert numbers[0] == [1, 2, 3, 4]
-    # Rollouts to train on, of steps 0 to 2, and the evaluations between them
+    # The first two batches to train on: the second was begun before the first step.
     assert numbers[1][:2] == [1, 1]
     evaluations = [
         log["eval_sampling/sampling_logp_difference/mean"] for log in trainer.state.log_history if "eval_loss" in log

@@ -34,9 +34,8 @@ Texts = list[tuple[list[int], list[int]]]  # token ids of prompts and completion
 ROLLOUTS, TOKENS = 3, 32
 # An older adapter is scored too if the engine is further from the policy than so many times what it was at the first check
 FURTHER = 1.25
-# Largest mean difference of the engine's log-probabilities from the trainer's, in nats a token. In bf16, checks of SmolLM2's own
-# rollouts reached 0.079, and such an engine that ignored the adapter is found at 0.2 as well.
-TOLERANCE_FLOAT32, TOLERANCE_16_BITS = 1e-3, 0.2
+# Largest mean difference of the engine's log-probabilities from the trainer's, in nats a token
+TOLERANCE_FLOAT32, TOLERANCE_16_BITS = 1e-3, 0.1
 # Largest standard error of [`Fit.share`] with which the policy (0) and other weights (1) can be told apart
 TOLD_APART = 0.1
 
