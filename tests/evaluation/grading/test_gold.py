@@ -19,7 +19,7 @@ from trl_consistency.smollm2.rows import read_data
 
 
 LEAST = 0.97
-PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # All have served to make the rules.
+PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)  # All but the last two have served to make the rules.
 AIMS = [(label, of) for label in ("right", "suggested") for of in ("precision", "recall")]
 NOT_MET = pytest.mark.xfail(strict=True, reason="docs/grading.md says by how much, and which replies are misread")
 MISSED = [
@@ -31,6 +31,10 @@ MISSED = [
     (11, "suggested", "precision"),
     (12, "right", "recall"),
     (12, "suggested", "precision"),
+    (13, "suggested", "precision"),
+    (14, "right", "precision"),
+    (14, "right", "recall"),
+    (14, "suggested", "precision"),
 ]
 DOCS = Path(__file__).parents[3] / "docs" / "grading.md"
 
