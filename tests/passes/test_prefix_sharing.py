@@ -125,6 +125,8 @@ def test_states_of_recurrent_layers_are_handed_on(kind):
     assert states.strategy == "plain"
     assert states.reason.startswith("gradient checkpointing drops the key/value cache; ")
     assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+    with torch.no_grad():  # as of the reference
+        assert PrefixSharing()(model, *batch).strategy == "cache"
 
 
 @pytest.mark.parametrize("kind", HYBRIDS)
