@@ -202,7 +202,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             )
         complete_head(self.model)
         if self.aux_loss_enabled and not has_routers(self.model.config):
-            self.aux_loss_enabled = False
+            self.aux_loss_enabled: bool = False
             self.model.config.get_text_config().output_router_logits = False
         if args.use_vllm:  # Checked again: a model loaded by name may have an adapter.
             check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
