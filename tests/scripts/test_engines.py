@@ -126,6 +126,15 @@ def test_a_server_answers_as_transformers(served, options, tmp_path):  # noqa: F
     assert not any(folder.exists() for folder in served.folders)
 
 
+def test_a_server_samples_without_defaults_of_the_model(served, options, tmp_path):  # noqa: F811
+    run([*options, "--output_dir", str(tmp_path / "transformers")])
+    served.defaults = {"repetition_penalty": 50.0, "top_k": 1, "presence_penalty": 1.0, "min_p": 0.9}
+    run([*options, "--output_dir", str(tmp_path / "server"), "--engine", served.url])
+    assert answers(tmp_path / "server") == answers(tmp_path / "transformers")
+    asked = [body for path, body in served.requests if path == "/v1/completions"]
+    assert all(served.defaults.keys() <= body.keys() for body in asked)
+
+
 def test_refusals(in_process, served, options, adapters, model_dir, tmp_path, monkeypatch):  # noqa: F811
     def refused(*flags):
         known = options[: options.index("--adapters")] if "--adapters" in flags else options
@@ -228,6 +237,8 @@ def test_an_engine_that_nothing_is_asked_of(in_process, options, tmp_path):
     cli(
         ["lint", "--pairs", str(tmp_path / "pairs.jsonl"), "--config", str(tmp_path / "recipe.yaml")]
     )  # of the training
+    with pytest.raises(SystemExit, match="`--engine` is given, but no dose is measured: set `dose`"):
+        cli([*lint, "--config", str(tmp_path / "recipe.yaml")])
     pairs = ["pairs", "--dataset_name", str(tmp_path / "pairs.jsonl"), "--output_dir", str(tmp_path / "out")]
     with pytest.raises(
         SystemExit, match="`--engine` is given, but nothing is asked of a model: set `--keep_vulnerable`"
@@ -272,6 +283,8 @@ def test_a_server_makes_the_targets(served, recipe, tmp_path):  # noqa: F811
 def test_a_server_makes_the_targets_of_a_training(served, recipe, tmp_path):  # noqa: F811
     def train(name, *flags):
         cli(["consistency", "--config", recipe, "--output_dir", str(tmp_path / name), "--max_steps", "1", *flags])
+        card = (tmp_path / name / "README.md").read_text()
+        assert ("at most 6 tokens, by vLLM)" in card) == (name == "server")
         (file,) = (tmp_path / name / "_targets").glob("*/*/batch-000000.json")
         return json.loads(file.read_text())["completion_ids"]
 
