@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from trl_consistency.generation import answer_engine
 from trl_consistency.scripts import engines
 from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.training_engine import flags_of_engine
+from trl_consistency.trainer import target_maker
 
 
 class Several(LLM):
@@ -298,6 +300,13 @@ def test_a_server_makes_the_targets_of_a_training(served, recipe, tmp_path):  # 
         train("kwargs", "--engine", served.url, "--generation_kwargs", '{"num_beams": 2}')
     with pytest.raises(SystemExit, match="`--engine` must be 'transformers', 'vllm', or the address"):
         train("none", "--engine", "gpu-7:8000")
+
+
+def test_a_server_that_is_too_slow_for_the_targets(served, recipe, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(target_maker, "SERVER_SECONDS", 0.5)
+    served.complete = lambda **body: time.sleep(2)
+    with pytest.raises(SystemExit, match=r"no answer within 0.5 seconds. Lower `target_batch_size`, or see"):
+        targets(recipe, tmp_path, "slow", "--engine", served.url)
 
 
 URL = "http://gpu-7:8000"

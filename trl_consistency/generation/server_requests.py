@@ -54,6 +54,7 @@ class BoundedClient:
     session: Any
     base_url: str
     request_seconds = 240.0
+    if_slow = "Raise `vllm_server_timeout`"
 
     def init_communicator(self, device: Any = 0) -> None:
         """Adapters need no connection for weights."""
@@ -82,7 +83,7 @@ class BoundedClient:
         try:
             return request()
         except TooSlow as error:
-            raise self._failure(error, f"Raise `vllm_server_timeout`, or see the server's log, and {then}") from None
+            raise self._failure(error, f"{self.if_slow}, or see the server's log, and {then}") from None
         except Unanswered as error:
             logger.warning(f"The vLLM server did not answer ({error}). Trying once more.")
         try:
