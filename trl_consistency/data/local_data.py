@@ -103,7 +103,7 @@ class _OfOneType:
             for column in table.column_names:
                 if column in wanted and not _is_of_type(table[column].type, wanted[column]):
                     value = next((value.as_py() for value in table[column] if value.is_valid), None)
-                    raise ValueError(
+                    raise ConsistencyError(
                         f"`{column}` holds {value!r:.60} ({table[column].type!s:.60}), and {wanted[column]!s:.60} in the first rows of "
                         f"the data: {_ONE_TYPE}"
                     )
@@ -112,7 +112,7 @@ class _OfOneType:
         except (pyarrow.ArrowException, TypeError) as error:
             if self.is_declared:
                 raise
-            raise ValueError(self._misfit(table) or str(error)) from None
+            raise ConsistencyError(self._misfit(table) or one_line(error)) from None
 
     def _misfit(self, table: pyarrow.Table) -> str | None:
         """Says which column has values that its type in the first rows cannot hold, such as 300 beside small integers."""
@@ -229,8 +229,8 @@ def _json_paths(examples: list[Any], but_tools: bool) -> list[list[Any]]:
 
 
 def _refuse_path(paths: list[list[Any]], path: list[Any]) -> None:
-    """Raises `ValueError` for values of several types after the first rows, whose column is read as of one type."""
-    raise ValueError(
+    """Raises [`ConsistencyError`] for values of several types after the first rows, whose column is read as of one type."""
+    raise ConsistencyError(
         f"`{path[0]}` holds values of several types, and of one type in the first rows of the data: {_ONE_TYPE}"
     )
 
