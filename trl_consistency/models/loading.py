@@ -202,7 +202,8 @@ def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -
 
 def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | None) -> None:
     """Warns of adapters that were trained at another commit of the base model, which has been loaded at `revision`."""
-    folder = None if os.path.isdir(base_model) else folder_of(base_model, revision)
+    name = resolve_model(base_model)
+    folder = None if os.path.isdir(name) else folder_of(name, revision)
     for path in paths:
         own = PeftConfig.from_pretrained(path).revision if is_adapter_folder(path) else None
         if folder is not None and re.fullmatch("[0-9a-f]{40}", own or "") and own != folder.name:

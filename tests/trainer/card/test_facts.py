@@ -14,6 +14,7 @@ from tests.helpers.guard import guarded, rates, script
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.config.consistency_config import METHODS
+from trl_consistency.models.embedded_models import EMBEDDED, MODELS
 from trl_consistency.models.loading import warn_of_revisions
 from trl_consistency.publishing import Result, add_results, write_results
 from trl_consistency.trainer.card.facts import describe_data
@@ -89,7 +90,7 @@ def test_commit_of_a_base_model_that_is_loaded_by_name(tmp_path, cached_base, lo
     assert metadata["base_model_revision"] == COMMITS.get(revision or "main", revision)
 
 
-def test_an_adapter_names_the_commit_of_its_base_model(tmp_path, cached_base):
+def test_an_adapter_names_the_commit_of_its_base_model(tmp_path, cached_base, monkeypatch):
     cached_base("v1")
     trainer = make_trainer(tmp_path, "me/base", model_init_kwargs={"revision": "v1"})
     trainer.save_model()
@@ -100,6 +101,8 @@ def test_an_adapter_names_the_commit_of_its_base_model(tmp_path, cached_base):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_revisions([folder], "me/base", "v1")
+        monkeypatch.setitem(MODELS, EMBEDDED, lambda progress: tmp_path)
+        warn_of_revisions([folder], EMBEDDED, None)
 
 
 def test_commit_of_a_base_model_that_was_loaded_before(tmp_path, cached_base):
