@@ -7,6 +7,8 @@ import copy
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from statistics import median
@@ -322,7 +324,21 @@ def test_evaluate_and_targets_by_each_engine(tmp_path, llama_dir):
         assert sum(alike) >= 0.95 * len(alike)
 
 
-@pytest.mark.slow
+def test_commands_end_without_a_word_of_the_engine(tmp_path, llama_dir):
+    """An engine in the process ends its groups before the process ends its own."""
+    pairs = write_pairs(tmp_path / "pairs.jsonl", rows=4)
+    of_all = ["--model_name_or_path", str(llama_dir), "--engine", "vllm", "--max_completion_length", "4"]
+    trained = ["--dataset_name", pairs, "--max_steps", "1", "--use_peft", "true", "--num_generations", "2"]
+    trained += ["--per_device_train_batch_size", "2", "--bf16", "false", "--use_cpu", "true", "--report_to", "none"]
+    trained += ["--vllm_max_model_length", "256", "--output_dir", str(tmp_path / "trained")]
+    measured = ["--pairs", pairs, "--output_dir", str(tmp_path / "measured")]
+    for command, options in (("on-policy-consistency", trained), ("evaluate", measured)):
+        words = [sys.executable, "-m", "trl_consistency.cli", command, *of_all, *options]
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=600)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        assert "Traceback" not in ended.stderr, ended.stderr[-3000:]
+
+
 def completion(url, model, prompt):
     body = {
         "model": model,
@@ -364,6 +380,7 @@ def test_the_command_on_the_card_serves_the_adapter(tmp_path, llama_dir):
     assert served == expected != of_base
 
 
+@pytest.mark.slow
 def test_faults_of_an_ordinary_server(tmp_path, llama_dir):
     """Each ends as a retry or as one clear line. `test_server_faults.py` has more of them, on a stand-in."""
     port = free_port()

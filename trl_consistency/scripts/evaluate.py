@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
@@ -68,6 +67,7 @@ from ..publishing.page import check_card
 from ..trainer.run.checks import check_bitsandbytes
 from ..trainer.run.output_checks import check_output_dir, check_report_folder
 from ..trainer.run.run_lock import command_lock
+from ..upstream import end_process_group
 from .capability_files import (
     CAPABILITY_FILE,
     Capability,
@@ -552,17 +552,14 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and evaluates; faulty data or options end the program with one message."""
     (evaluate_args,) = StrictParser((EvaluateArguments,), "evaluate", prog=prog).parse_args_and_config(args)
     # Loggers need it. It detects several CPU processes only if told so.
-    state = PartialState(cpu=not torch.accelerator.is_available())
+    PartialState(cpu=not torch.accelerator.is_available())
     with one_object(evaluate_args.json) as printed:
         try:
             printed |= main(evaluate_args)
         except KeyboardInterrupt:
             print("Interrupted. The same command goes on from here.", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
-    if torch.distributed.is_initialized():
-        if torch.distributed.get_backend() == "gloo":
-            time.sleep(0.5)  # see `end_run`
-        state.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":
