@@ -60,6 +60,7 @@ from ..models.loading import (
     load_model,
     load_tokenizer,
     name_models,
+    warn_of_revisions,
     warn_of_templates,
 )
 from ..publishing.page import check_card
@@ -229,6 +230,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     source = args.model_name_or_path, args.model_revision, args.trust_remote_code
     tokenizer = load_tokenizer(*source)
     warn_of_templates(args.adapters, tokenizer)
+    warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
     sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
     context = context_of(check_loadable(*source, args.adapters)[2])
     check_lengths(sets, context, args.max_completion_length)
