@@ -8,7 +8,7 @@ import griffe
 # `name (`str` or [`~trl.X`], *optional*, defaults to `None`):`
 PARAMETER = re.compile(r"^(?P<indent> +)(?P<name>\*{0,2}\w+(?:, \w+)*) \((?P<kind>.+)\):$", re.MULTILINE)
 # A section whose items are `` `type`: text ``, which may go on in lines that are not indented further
-ITEMS = re.compile(r"^(?P<title>Returns|Raises):\n(?P<items>(?: +.*\n?)+)", re.MULTILINE)
+ITEMS = re.compile(r"^(?P<title>Returns|Yields|Raises):\n(?P<items>(?: +.*\n?)+)", re.MULTILINE)
 
 
 def plain_reference(text: str) -> str:

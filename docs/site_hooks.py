@@ -63,10 +63,9 @@ def on_page_content(html: str, page, config, files) -> str:
     html = inline.sub(lambda match: convert(unescape(match[1])), html)
     html = block.sub(lambda match: convert(unescape(match[1]), display="block"), html)
     # Browsers would end a line within `--method`, after its hyphens.
-    html = re.sub(r"<code>(--\w[\w-]*)", r'<code><span class="option">\1</span>', html)
-    commands = re.compile(r'<div class="language-(?:ba)?sh.*?</div>', re.S)
+    code = re.compile(r'<code>[^<]*</code>|<div class="language-(?:ba)?sh.*?</div>', re.S)
     option = re.compile(r"(?<=[\s>])(--?\w[\w-]*)")
-    return commands.sub(lambda match: option.sub(r'<span class="option">\1</span>', match[0]), html)
+    return code.sub(lambda match: option.sub(r'<span class="option">\1</span>', match[0]), html)
 
 
 class Addresses(HTMLParser):

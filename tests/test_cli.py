@@ -1,9 +1,11 @@
 """What the console adds to every command: options in messages as they are typed, and less noise of other libraries."""
 
 import warnings
+from pathlib import Path
 
 import pytest
 
+import trl_consistency
 from tests.helpers.models import make_pairs
 from trl_consistency.cli import main as cli
 from trl_consistency.errors import ConsistencyError, InvalidPairsError, ends_with_message, naming_flags
@@ -41,6 +43,17 @@ def test_columns_and_keys_keep_their_names(error, said):
     with pytest.raises(SystemExit) as end, naming_flags({"tools"}), ends_with_message():
         raise error
     assert end.value.code == f"error: {said}"
+
+
+def test_warnings_of_a_command_are_one_line():
+    """Those of other libraries still say where they come from, and so do all in Python."""
+    own = str(Path(trl_consistency.__file__).parent / "publishing" / "hub.py")
+    in_python = warnings.formatwarning("No base model.", UserWarning, own, 159)
+    elsewhere = warnings.formatwarning("Old.", FutureWarning, "elsewhere.py", 7)
+    with ends_with_message():
+        assert warnings.formatwarning("No base model.", UserWarning, own, 159) == "warning: No base model.\n"
+        assert warnings.formatwarning("Old.", FutureWarning, "elsewhere.py", 7) == elsewhere
+    assert warnings.formatwarning("No base model.", UserWarning, own, 159) == in_python
 
 
 def test_a_warning_of_other_libraries_about_each_other_is_not_shown():

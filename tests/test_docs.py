@@ -383,7 +383,7 @@ def test_commands_in_sequence(page, tmp_path, monkeypatch, organism_dir, capsys)
     monkeypatch.setenv("COLUMNS", "120")
     for line, shown in commands_with_outputs(page):
         words = [str(ROOT / word) if word.startswith("recipes/") else word for word in shlex.split(line)]
-        steps = ["--max_steps", "2"] if words[1] == "consistency" else []
+        steps = ["--max_steps", "2"] if words[1] in ("consistency", "on-policy-consistency") else []
         capsys.readouterr()
         cli([*words[1:], *steps])
         printed = capsys.readouterr().out

@@ -60,6 +60,9 @@ Returns:
     `dict[str, X]`: Differences. If all are
     known, only those: `a` and `b`.
 
+Yields:
+    `tuple[str, dict]`: Split and pair.
+
 Raises:
     [`ConsistencyError`]: If options contradict
         each other.
@@ -84,6 +87,9 @@ def test_docstrings_as_mkdocstrings_reads_them(monkeypatch):
         "    dict[str, X]: Differences. If all are",
         "        known, only those: `a` and `b`.",
         "",
+        "Yields:",
+        "    tuple[str, dict]: Split and pair.",
+        "",
         "Raises:",
         "    ConsistencyError: If options contradict",
         "        each other.",
@@ -91,6 +97,15 @@ def test_docstrings_as_mkdocstrings_reads_them(monkeypatch):
         "",
         "Example:",
     ]
+
+
+def test_a_line_does_not_end_within_an_option():
+    """The hyphens of `--memory` would let a browser do that, wherever it stands in a command."""
+    hooks = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))
+    html = "<p><code>trl-consistency estimate M --dtype x-y --memory 80</code>, <code>--seed</code>, --no</p>"
+    shown = "<p><code>trl-consistency estimate M {} x-y {} 80</code>, <code>{}</code>, --no</p>"
+    options = [f'<span class="option">{name}</span>' for name in ("--dtype", "--memory", "--seed")]
+    assert hooks["on_page_content"](html, None, None, None) == shown.format(*options)
 
 
 def test_dollars_are_formulas_or_escaped():

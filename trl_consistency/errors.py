@@ -3,10 +3,12 @@
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
+from pathlib import Path
 
 from .escaping import printable
 
@@ -68,10 +70,33 @@ def _with_dashes(error: ConsistencyError) -> str:
 
 
 @contextmanager
-def ends_with_message() -> Iterator[None]:
-    """Decorator of a command. A [`ConsistencyError`] or Ctrl-C ends the program with a message, without a traceback."""
+def _plain_warnings() -> Iterator[None]:
+    """Warnings of this package are one line, without their place in its code."""
+    formatted, package = warnings.formatwarning, Path(__file__).parent
+
+    def plain(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if Path(filename).is_relative_to(package):
+            return f"warning: {message}\n"
+        return formatted(message, category, filename, lineno, line)
+
+    warnings.formatwarning = plain
     try:
         yield
+    finally:
+        warnings.formatwarning = formatted
+
+
+@contextmanager
+def ends_with_message() -> Iterator[None]:
+    """
+    Decorator of a command. A [`ConsistencyError`] or Ctrl-C ends the program with a message, without a traceback, and warnings
+    are one line.
+    """
+    try:
+        with _plain_warnings():
+            yield
     except ConsistencyError as error:
         sys.exit(f"error: {_with_dashes(error)}")
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Container, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -29,6 +30,17 @@ def as_json(value: Any, bytes_as_text: bool = False, column: str | None = None) 
             f"`{column}` holds bytes, which JSON cannot hold: leave the column out, or write it as text."
         )
     return str(value) if isinstance(value, date | time | timedelta | Decimal) else value
+
+
+def own_columns(row: Mapping[str, Any], taken: Container[str]) -> dict[str, Any]:
+    """Returns a user's columns, those with a name that is taken under another one: `own_model` for `model`."""
+    own = {}
+    for column, value in row.items():
+        name = column
+        while name in taken or (name != column and name in row):
+            name = f"own_{name}"
+        own[name] = value
+    return own
 
 
 def fault_in(*files: Path) -> str | None:

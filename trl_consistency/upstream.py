@@ -1,5 +1,6 @@
 """The only imports of TRL names outside its documented API; `tests/test_upstream.py` checks each one."""
 
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from accelerate.utils import fsdp2_prepare_model
 from peft.utils.other import TrainableTokensWrapper
 from trl.distributed import DistributedBackend
@@ -34,6 +36,7 @@ __all__ = [
     "RepeatSampler",
     "complete_head",
     "create_model_from_path",
+    "end_process_group",
     "end_run",
     "extra_engine_options",
     "fsdp2_prepare_model",
@@ -136,6 +139,28 @@ def end_run(trainer: Any) -> None:
     The short sleep gives the thread the lock.
     """
     trainer.accelerator.wait_for_everyone()
+    _wait_for_gloo()
+    _end_engine()
+    trainer.accelerator.end_training()  # as `Trainer.end`, which transformers 5.17 lacks
+
+
+def end_process_group() -> None:
+    """Ends the process group of a script without a trainer, if there is one; see [`end_run`]."""
+    if torch.distributed.is_initialized():
+        _wait_for_gloo()
+        _end_engine()
+        PartialState().destroy_process_group()
+
+
+def _wait_for_gloo() -> None:
     if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
         time.sleep(0.5)
-    trainer.accelerator.end_training()  # as `Trainer.end`, which transformers 5.17 lacks
+
+
+def _end_engine() -> None:
+    """
+    Lets vLLM end its groups before the process group ends. Otherwise, an engine in this process does it at the exit, and
+    fails with a traceback.
+    """
+    if (vllm := sys.modules.get("vllm.distributed.parallel_state")) is not None:
+        vllm.cleanup_dist_env_and_memory()

@@ -337,3 +337,12 @@ def test_columns_of_the_user_come_back_by_their_names(tokenizer):
     pairs = make_pairs(2, completion=False).add_column("length", ["short", "long"]).add_column("render_fault", [1, 2])
     prepared = with_own_columns(prepare_pairs(pairs, tokenizer, "train"))
     assert prepared.to_list() == pairs.to_list()
+
+
+def test_columns_of_the_user_come_back_after_aligning(tokenizer):
+    pairs = make_pairs(2, completion=False).add_column("header_length", ["short", "long"])
+    aligned, _ = align_pairs(
+        prepare_pairs(pairs, tokenizer, "train"), tokenizer, "train", kinds=("suffix", "content_span")
+    )
+    assert "content_span" in aligned.column_names
+    assert with_own_columns(aligned).to_list() == pairs.to_list()

@@ -132,6 +132,18 @@ def test_preferences_and_what_is_left_out(model, tokenizer, says):
     assert len(found.rows) + len(found.left_out) == len(pairs)
 
 
+def test_a_users_columns_by_the_names_of_ours(model, tokenizer, says):
+    says({"1?": "Paris.", "Rome! 1?": "Paris."}, [])
+    own = {"reason": "hard", "clean_answer": "mine", "own_reason": "easy"}
+    found = convert_pairs([capital("1?", "Rome!", **own)], "preference", model, tokenizer)
+    assert found.reasons() == {conversion.SAME_WORDS: 1}
+    (row,) = found.left_out
+    expected = {
+        "clean_answer": "Paris.", "own_clean_answer": "mine", "own_reason": "easy", "own_own_reason": "hard",
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == expected
+
+
 def test_what_is_rejected_is_warned_about(model, tokenizer, says):
     said = {"1?": "Paris.", "Rome! 1?": "", "2?": "Paris.", "Rome! 2?": "Rome. " * 20}
     said |= {"3?": "Paris.", "Rome! 3?": "[THINK]Hm.[/THINK] Rome."}

@@ -42,6 +42,8 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     max_tokens: int = 16
     logprobs: int | None = None
     stop_token_ids: list[int] = field(default_factory=list)
@@ -179,6 +181,7 @@ class Server:
         self.held = HeldModel(model_dir)
         self.logprobs_mode = logprobs_mode
         self.adapters, self.folders, self.loads_adapters = {}, [], True
+        self.defaults = {}  # of the model's generation_config.json: for what a request does not say
         self.requests, self.wire = [], queue.Queue()
         server = self
 
@@ -256,7 +259,7 @@ class Server:
 
     def complete(self, model, prompt, return_token_ids, return_tokens_as_token_ids=False, **options):
         answering = self.held.model if model == "held" else self.adapters[model]
-        params = SamplingParams(**options)
+        params = SamplingParams(**{**self.defaults, **options})
         choices = []
         for prompt_ids in prompt:
             ids, log_probs = self.held.sample(prompt_ids, params, answering)

@@ -314,6 +314,12 @@ CASES: list[Case] = [
         lambda room: room.train(use_vllm=True, vllm_adapter_dir="adapters", command="on-policy-consistency"),
     ),
     Case(
+        "regex without vLLM",
+        "A pattern for rollouts, without vLLM",
+        "`vllm_structured_outputs_regex` is set, but `use_vllm` is not: transformers samples without it. Leave it out.",
+        lambda room: room.train(vllm_structured_outputs_regex="A|B", command="on-policy-consistency"),
+    ),
+    Case(
         "engine and use_vllm",
         "Two options that disagree about what answers",
         "`engine` is vllm, and `use_vllm` is false: they disagree. Leave one of them out.",

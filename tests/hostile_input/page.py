@@ -53,6 +53,8 @@ SECTIONS: dict[str, list[Case]] = {
 INTRODUCTION = """\
 # Errors
 
+You have a message, and it does not say enough? Search this page in your browser, for words of the message that are not names of yours.
+
 What each kind of faulty or hostile input is answered with: one line (below it the rows, if several are faulty) that names the
 row, the key or the option, before any weights are loaded. The commands print it after `error:` and end with a status other
 than 0; in Python it is a `ConsistencyError`, or an `InvalidPairsError` for data. `…` stands for what differs from case to case.

@@ -236,6 +236,11 @@ def test_vllm_serves_the_model_from_where_it_is_published(adapter_dir):
     assert (
         command.format("me/base", "lab/bct") in prepare_page(adapter_dir, "lab/bct", "me/base")["README.md"].decode()
     )
+    path.write_text(path.read_text().replace("2507 --enable-lora", "2507 --revision abc123 --enable-lora"))
+    text = prepare_page(adapter_dir, "lab/bct")["README.md"].decode()
+    assert "vllm serve Qwen/Qwen3-4B-Instruct-2507 --revision abc123 --enable-lora" in text
+    text = prepare_page(adapter_dir, "lab/bct", "me/base")["README.md"].decode()
+    assert command.format("me/base", "lab/bct") in text, "the revision is the other base model's"
 
 
 def test_example_that_loads_the_base_model_stays(adapter_dir):

@@ -3,9 +3,10 @@
 import os
 
 import pytest
+import torch
 from peft import LoraConfig
 
-from tests.helpers.on_policy import moved
+from tests.helpers.on_policy import moved, uneven_pairs
 from tests.helpers.vllm_stand_in import served  # noqa: F401
 from tests.rollouts.test_adapter_sync import lora, make_trainer
 from tests.rollouts.test_vllm_engine import make_nf4, merged, mismatches
@@ -35,6 +36,19 @@ def test_the_server_answers_as_the_policy_at_every_step(served, tmp_path, model_
     assert all(weight.allclose(expected[of], rtol=1e-4, atol=1e-5) for of, weight in model.named_parameters())
     assert not served.held.received
     assert not any("weight" in path for path, _ in served.requests)
+
+
+def test_evaluations_between_which_the_weights_change(served, tmp_path, model_dir):  # noqa: F811
+    """Without a step in between, as when another adapter is loaded."""
+    trainer = make_trainer(tmp_path, str(model_dir), lora(), uneven_pairs(4), **options(served))
+    for _ in range(2):
+        trainer.evaluate()
+        with torch.no_grad():
+            for name, matrix in trainer.model.named_parameters():
+                if "lora_B" in name:
+                    matrix.add_(0.5 * torch.randn_like(matrix))
+    name = "eval_sampling/sampling_logp_difference/mean"
+    assert max(log[name] for log in trainer.state.log_history) < 1e-4
 
 
 def test_a_server_that_forgets_the_adapter_gets_it_again(served, tmp_path, model_dir):  # noqa: F811

@@ -7,6 +7,8 @@ import copy
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from statistics import median
@@ -162,11 +164,11 @@ def check_trained(trainer, folder, prompts, tokens):
     assert policy_answers[0] != of_base[0]
 
 
-@pytest.mark.parametrize("loss_type", ["divergence", "policy_gradient"])
-def test_opct_with_an_engine_in_the_process(tmp_path, llama_dir, loss_type):
-    trainer = make_trainer(tmp_path, llama_dir, loss_type=loss_type, max_steps=5, learning_rate=1e-2)
+@pytest.mark.parametrize(("loss_type", "steps"), [("divergence", 50), ("policy_gradient", 5)])
+def test_opct_with_an_engine_in_the_process(tmp_path, llama_dir, loss_type, steps):
+    trainer = make_trainer(tmp_path, llama_dir, loss_type=loss_type, max_steps=steps, learning_rate=1e-2)
     trainer.train()
-    assert len(trainer.rollout_engine._adapter_sync.seconds) == 6
+    assert len(trainer.rollout_engine._adapter_sync.seconds) == steps + 1
     rows = list(trainer.train_dataset)
     prompts = [rows[number % len(rows)]["perturbed_ids"][: 5 + number] for number in range(PROMPTS)]
     check_trained(trainer, llama_dir, prompts, tokens=24)
@@ -322,7 +324,21 @@ def test_evaluate_and_targets_by_each_engine(tmp_path, llama_dir):
         assert sum(alike) >= 0.95 * len(alike)
 
 
-@pytest.mark.slow
+def test_commands_end_without_a_word_of_the_engine(tmp_path, llama_dir):
+    """An engine in the process ends its groups before the process ends its own."""
+    pairs = write_pairs(tmp_path / "pairs.jsonl", rows=4)
+    of_all = ["--model_name_or_path", str(llama_dir), "--engine", "vllm", "--max_completion_length", "4"]
+    trained = ["--dataset_name", pairs, "--max_steps", "1", "--use_peft", "true", "--num_generations", "2"]
+    trained += ["--per_device_train_batch_size", "2", "--bf16", "false", "--use_cpu", "true", "--report_to", "none"]
+    trained += ["--vllm_max_model_length", "256", "--output_dir", str(tmp_path / "trained")]
+    measured = ["--pairs", pairs, "--output_dir", str(tmp_path / "measured")]
+    for command, options in (("on-policy-consistency", trained), ("evaluate", measured)):
+        words = [sys.executable, "-m", "trl_consistency.cli", command, *of_all, *options]
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=600)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        assert "Traceback" not in ended.stderr, ended.stderr[-3000:]
+
+
 def completion(url, model, prompt):
     body = {
         "model": model,
@@ -364,6 +380,7 @@ def test_the_command_on_the_card_serves_the_adapter(tmp_path, llama_dir):
     assert served == expected != of_base
 
 
+@pytest.mark.slow
 def test_faults_of_an_ordinary_server(tmp_path, llama_dir):
     """Each ends as a retry or as one clear line. `test_server_faults.py` has more of them, on a stand-in."""
     port = free_port()

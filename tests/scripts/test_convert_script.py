@@ -59,6 +59,8 @@ def rows_of(file):
 
 def test_folder_of_preferences(pairs_file, tmp_path, model_dir, answers, capsys):
     out = tmp_path / "out"
+    own = [row | {"reason": "hard", "split": "mine"} for row in rows_of(pairs_file)]
+    pairs_file.write_text("".join(f"{json.dumps(row)}\n" for row in own))
     convert(pairs_file, out, "--model_name_or_path", model_dir)
     rows = load_dataset(str(out), split="train")
     assert len(rows) == 8
@@ -70,6 +72,7 @@ def test_folder_of_preferences(pairs_file, tmp_path, model_dir, answers, capsys)
     assert [(row["source_id"], row["reason"], row["split"]) for row in left_out] == [
         (number, conversion.SAME_WORDS, "train") for number in (0, 5)
     ]
+    assert {(row["own_reason"], row["own_split"]) for row in left_out} == {("hard", "mine")}
     printed = capsys.readouterr().out
     assert f"{out}/{TRAIN}: 8 rows" in printed
     assert f"left out: 2 pair(s): {conversion.SAME_WORDS}" in printed

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from trl_consistency.generation import answer_engine
 from trl_consistency.scripts import engines
 from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.training_engine import flags_of_engine
+from trl_consistency.trainer import target_maker
 
 
 class Several(LLM):
@@ -126,6 +128,15 @@ def test_a_server_answers_as_transformers(served, options, tmp_path):  # noqa: F
     assert not any(folder.exists() for folder in served.folders)
 
 
+def test_a_server_samples_without_defaults_of_the_model(served, options, tmp_path):  # noqa: F811
+    run([*options, "--output_dir", str(tmp_path / "transformers")])
+    served.defaults = {"repetition_penalty": 50.0, "top_k": 1, "presence_penalty": 1.0, "min_p": 0.9}
+    run([*options, "--output_dir", str(tmp_path / "server"), "--engine", served.url])
+    assert answers(tmp_path / "server") == answers(tmp_path / "transformers")
+    asked = [body for path, body in served.requests if path == "/v1/completions"]
+    assert all(served.defaults.keys() <= body.keys() for body in asked)
+
+
 def test_refusals(in_process, served, options, adapters, model_dir, tmp_path, monkeypatch):  # noqa: F811
     def refused(*flags):
         known = options[: options.index("--adapters")] if "--adapters" in flags else options
@@ -228,6 +239,8 @@ def test_an_engine_that_nothing_is_asked_of(in_process, options, tmp_path):
     cli(
         ["lint", "--pairs", str(tmp_path / "pairs.jsonl"), "--config", str(tmp_path / "recipe.yaml")]
     )  # of the training
+    with pytest.raises(SystemExit, match="`--engine` is given, but no dose is measured: set `dose`"):
+        cli([*lint, "--config", str(tmp_path / "recipe.yaml")])
     pairs = ["pairs", "--dataset_name", str(tmp_path / "pairs.jsonl"), "--output_dir", str(tmp_path / "out")]
     with pytest.raises(
         SystemExit, match="`--engine` is given, but nothing is asked of a model: set `--keep_vulnerable`"
@@ -272,6 +285,8 @@ def test_a_server_makes_the_targets(served, recipe, tmp_path):  # noqa: F811
 def test_a_server_makes_the_targets_of_a_training(served, recipe, tmp_path):  # noqa: F811
     def train(name, *flags):
         cli(["consistency", "--config", recipe, "--output_dir", str(tmp_path / name), "--max_steps", "1", *flags])
+        card = (tmp_path / name / "README.md").read_text()
+        assert ("at most 6 tokens, by vLLM)" in card) == (name == "server")
         (file,) = (tmp_path / name / "_targets").glob("*/*/batch-000000.json")
         return json.loads(file.read_text())["completion_ids"]
 
@@ -285,6 +300,13 @@ def test_a_server_makes_the_targets_of_a_training(served, recipe, tmp_path):  # 
         train("kwargs", "--engine", served.url, "--generation_kwargs", '{"num_beams": 2}')
     with pytest.raises(SystemExit, match="`--engine` must be 'transformers', 'vllm', or the address"):
         train("none", "--engine", "gpu-7:8000")
+
+
+def test_a_server_that_is_too_slow_for_the_targets(served, recipe, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(target_maker, "SERVER_SECONDS", 0.5)
+    served.complete = lambda **body: time.sleep(2)
+    with pytest.raises(SystemExit, match=r"no answer within 0.5 seconds. Lower `target_batch_size`, or see"):
+        targets(recipe, tmp_path, "slow", "--engine", served.url)
 
 
 URL = "http://gpu-7:8000"

@@ -398,6 +398,16 @@ def test_dates_ride_along(options, tmp_path):
     assert answers_in(tmp_path / "out")[0]["made"] == "2026-01-02"
 
 
+def test_columns_of_the_users_own_by_the_names_of_ours_ride_along(options, tmp_path):
+    options[options.index("--pairs") + 1] = write(tmp_path / "own.jsonl", [pair(0, model="mine", row=7, own_row=8)])
+    run(options)
+    for line in answers_in(tmp_path / "out"):
+        assert line["model"] in ("base", "bct", "act")
+        assert {name: line[name] for name in ("row", "own_model", "own_own_row", "own_row")} == {
+            "row": 0, "own_model": "mine", "own_own_row": 7, "own_row": 8,
+        }  # fmt: skip
+
+
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives(options, tmp_path, capsys):
     run([*options, "--json"])

@@ -6,7 +6,8 @@ import json
 import lzma
 import os
 import re
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -511,8 +512,32 @@ def test_later_rows_of_another_type_are_refused(tmp_path, place, kind):
         else:
             (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     arguments = ConsistencyScriptArguments(dataset_name=str(tmp_path), dataset_streaming=place == "stream")
-    with pytest.raises((ConsistencyError, ValueError), match="a column has one type in all files and splits"):
+    with pytest.raises(ConsistencyError, match="a column has one type in all files and splits"):
         list(load_pairs(arguments, DatasetMixtureConfig())["train"])
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (pa.array([0.1], pa.float32()), pa.array([0.1])),  # which would be rounded
+        (pa.array([datetime(2020, 1, 1)]), pa.array([datetime(2020, 1, 1)], pa.timestamp("us", "UTC"))),
+        (pa.array([date(2020, 1, 1)]), pa.array([datetime(2020, 1, 1, 5)])),
+        (pa.array([2]), pa.array([Decimal("1.50")])),
+        (pa.array([2]), pa.array([1.5])),
+        (pa.array([1], pa.int8()), pa.array([300])),
+        (pa.array([Decimal("1.5")]), pa.array([Decimal("1.505")])),
+        (pa.array([None]), pa.array(["a"])),
+        (pa.array([[1, 2]], pa.list_(pa.int64(), 2)), pa.array([[1, 2, 3]])),
+    ],
+)
+def test_later_values_that_the_first_type_cannot_hold_are_named(tmp_path, first, later):
+    prompts = {column: [text] for column, text in FIRST[0].items() if isinstance(text, str)}
+    for number, values in enumerate((first, later)):
+        pq.write_table(pa.table({**prompts, "own": values}), tmp_path / f"train-0000{number}-of-00002.parquet")
+    with pytest.raises(
+        ConsistencyError, match=r"`own` holds .* the first rows of the data.*: a column has one type in all"
+    ):
+        load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path)), DatasetMixtureConfig())
 
 
 def test_later_numbers_of_another_size_and_missing_keys_are_read(tmp_path):

@@ -411,7 +411,9 @@ def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, 
 
     monkeypatch.setattr(answering, "generate_ids", answer)
     out = tmp_path / "out"
-    options = ("--perturbations", "are_you_sure", "--test_share", "0.3")
+    own = [json.loads(line) | {"kept": "mine"} for line in questions.read_text().splitlines()]
+    questions.write_text("\n".join(map(json.dumps, own)))
+    options = ("--perturbations", "are_you_sure", "--test_share", "0.3", "--keep_columns", "kept")
     pairs(questions, tmp_path / "all", *options)
     filtered(questions, out, model_dir, *options, "--file_type", "parquet")
     whole, kept = load_dataset(str(tmp_path / "all")), load_dataset(str(out))
@@ -428,6 +430,7 @@ def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, 
     counts = Counter(row["outcome"] for row in verdicts)
     assert counts.keys() == {"vulnerable", "robust", "unread", "bad without the cue"}
     assert all(row["kept"] == (row["outcome"] == "vulnerable") for row in verdicts)
+    assert {row["own_kept"] for row in verdicts} == {"mine"}
     assert verdicts[0]["clean_answer"] in "ABC"
     printed = capsys.readouterr().out
     for outcome, count in counts.items():

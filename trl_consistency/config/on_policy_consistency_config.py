@@ -268,6 +268,10 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             )
         if self.vllm_overlap:
             self._check_overlap()
+        if not self.use_vllm and self.vllm_structured_outputs_regex:
+            raise ConsistencyError(
+                "`vllm_structured_outputs_regex` is set, but `use_vllm` is not: transformers samples without it. Leave it out."
+            )
         if not self.use_vllm:
             return
         if self.vllm_adapter_dir is not None and (self.vllm_mode != "server" or self.vllm_sync == "weights"):

@@ -21,6 +21,7 @@ from datasets.packaged_modules.csv.csv import Csv
 from datasets.packaged_modules.json import json as json_builder
 from datasets.packaged_modules.json.json import Json
 from datasets.packaged_modules.parquet.parquet import Parquet
+from datasets.table import table_cast
 from datasets.utils.file_utils import xpandas_read_csv
 
 from ..errors import ConsistencyError, one_line
@@ -102,11 +103,32 @@ class _OfOneType:
             for column in table.column_names:
                 if column in wanted and not _is_of_type(table[column].type, wanted[column]):
                     value = next((value.as_py() for value in table[column] if value.is_valid), None)
-                    raise ValueError(
+                    raise ConsistencyError(
                         f"`{column}` holds {value!r:.60} ({table[column].type!s:.60}), and {wanted[column]!s:.60} in the first rows of "
                         f"the data: {_ONE_TYPE}"
                     )
-        return super()._cast_table(table, **options)  # type: ignore[misc]
+        try:
+            return super()._cast_table(table, **options)  # type: ignore[misc]
+        except (pyarrow.ArrowException, TypeError) as error:
+            if self.is_declared:
+                raise
+            raise ConsistencyError(self._misfit(table) or one_line(error)) from None
+
+    def _misfit(self, table: pyarrow.Table) -> str | None:
+        """Says which column has values that its type in the first rows cannot hold, such as 300 beside small integers."""
+        for column in table.column_names:
+            if column not in self.info.features:
+                continue
+            wanted = datasets.Features({column: self.info.features[column]}).arrow_schema
+            try:
+                table_cast(table.select([column]), wanted)
+            except (pyarrow.ArrowException, TypeError) as error:
+                first = self.info.features.arrow_schema.field(column).type
+                return (
+                    f"`{column}` holds {table[column].type!s:.60}, which {first!s:.60}, its type in the first rows of the data, cannot "
+                    f"hold ({one_line(error)}): {_ONE_TYPE}"
+                )
+        return None
 
 
 class _ParquetAsWritten(_OfOneType, Parquet):
@@ -146,6 +168,10 @@ def _is_of_type(found: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
         return all(field.name in theirs and _is_of_type(field.type, theirs[field.name]) for field in found)
     if all(map(_is_list, (found, wanted))):
         return _is_of_type(found.value_type, wanted.value_type)
+    if types.is_floating(found) and types.is_floating(wanted):
+        return found.bit_width <= wanted.bit_width  # a narrower one would round them
+    if types.is_timestamp(found) and types.is_timestamp(wanted):
+        return found.tz == wanted.tz
     return any(all(map(kind, (found, wanted))) for kind in (_is_text, _is_bytes, _is_number)) or found.id == wanted.id
 
 
@@ -203,8 +229,8 @@ def _json_paths(examples: list[Any], but_tools: bool) -> list[list[Any]]:
 
 
 def _refuse_path(paths: list[list[Any]], path: list[Any]) -> None:
-    """Raises `ValueError` for values of several types after the first rows, whose column is read as of one type."""
-    raise ValueError(
+    """Raises [`ConsistencyError`] for values of several types after the first rows, whose column is read as of one type."""
+    raise ConsistencyError(
         f"`{path[0]}` holds values of several types, and of one type in the first rows of the data: {_ONE_TYPE}"
     )
 

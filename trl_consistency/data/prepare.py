@@ -41,7 +41,7 @@ logger = get_logger(__name__)
 RENDERERS = ("transformers", "tokenizers", "jinja2")
 
 # Columns that preparation makes, and what a user's own of these names are called after that, for `with_own_columns`
-MADE_COLUMNS, OWN = ("length", "unknown", "render_fault"), "_own_"
+MADE_COLUMNS, OWN = ("length", "unknown", "render_fault", "header_length"), "_own_"
 
 
 def columns_of(dataset: AnyDataset) -> list[str]:
@@ -129,7 +129,10 @@ def prepare_pairs(
 
 def with_own_columns(dataset: Dataset) -> Dataset:
     """Returns a prepared data set as the user gave it: without what preparation adds, and with the user's names of columns."""
-    dataset = dataset.remove_columns(["clean_ids", "perturbed_ids", "length"])
+    made = [
+        column for column in ("clean_ids", "perturbed_ids", "length", "content_span") if column in dataset.column_names
+    ]
+    dataset = dataset.remove_columns(made)
     names = {f"{OWN}{column}": column for column in MADE_COLUMNS}
     return dataset.rename_columns({own: column for own, column in names.items() if own in dataset.column_names})
 

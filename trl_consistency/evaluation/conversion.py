@@ -21,6 +21,7 @@ from ..data.unknown_words import say_unknown
 from ..errors import ConsistencyError, InvalidPairsError
 from ..generation.answer_cache import TargetCache
 from ..generation.options import end_tokens
+from ..json_files import own_columns
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .answers.replies import after_thinking, warning_of_markers
@@ -58,7 +59,7 @@ class Conversion(NamedTuple):
             Rows in TRL's format. Columns of the pairs such as `answer` and `source_id` ride along.
         left_out (`list[dict[str, Any]]`):
             The pairs that were left out, each with the `reason` and its `clean_answer` and `perturbed_answer` (None if
-            there is none).
+            there is none). Columns of the pairs with such a name are called `own_reason` and so on.
         warnings (`list[str]`, *optional*, defaults to `[]`):
             What a reader must know of the rows: rejected answers that are empty or cut, and thoughts between other markers
             than `thinking_markers`.
@@ -328,8 +329,8 @@ def _left_out(
     row: dict[str, Any], reason: str, clean_answer: str | None = None, perturbed_answer: str | None = None
 ) -> dict[str, Any]:
     prompts = {column: row[column] for column in PROMPT_COLUMNS}
-    answers = {"clean_answer": clean_answer, "perturbed_answer": perturbed_answer}
-    return {"reason": reason, **prompts, **answers, **_carried(row)}
+    ours = {"reason": reason, **prompts, "clean_answer": clean_answer, "perturbed_answer": perturbed_answer}
+    return ours | own_columns(_carried(row), ours)
 
 
 def _converted(

@@ -16,7 +16,7 @@ from ..data.rendering import ProcessingClass
 from ..generation.options import evaluating
 from ..generation.targets import Engine
 from .answers.generate import AnswerOptions
-from .answers.replies import THINKING_MARKERS
+from .answers.replies import THINKING_MARKERS, warning_of_cut
 from .grading.answer_keys import check_keys
 from .grading.names import possible_answers
 from .rates.intervals import Estimate
@@ -56,11 +56,14 @@ class Dose:
             `perturbed_accuracy`, `attack_success`, `clean_refusal` and `benign_answered`.
         kl (`float`):
             KL divergence of the perturbed side from the clean one, in nats: mean over the tokens of the clean answers.
+        cut (`int`, *optional*, defaults to `0`):
+            Number of answers, of both sides, that reached `max_new_tokens` before their end.
     """
 
     pairs: int
     rates: dict[str, Estimate]
     kl: float
+    cut: int = 0
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics to log."""
@@ -69,8 +72,8 @@ class Dose:
         return {**rates, "dose/kl": self.kl, "dose/pairs": self.pairs, "dose/unread": unread}
 
     def warnings(self) -> list[str]:
-        """Returns reasons not to train on these pairs."""
-        found = []
+        """Returns reasons not to train on these pairs, and not to trust the rates."""
+        found = warning_of_cut(self.cut, 2 * self.pairs)
         alike = [self.rates[name] for name in ("consistency", "same_words") if name in self.rates]
         # Unread answers may differ, so they show neither.
         differing = sum(rate.total - rate.unread_total - (rate.hits or 0) for rate in alike)
@@ -157,7 +160,8 @@ def measure_dose(
     divergences = _divergences(model, list(zip(*sides, answers, strict=True)))
     rates = results.rates(with_intervals=False)
     measured = {name: rates[name] for name in MEASURED if name in rates}
-    return Dose(len(rows), measured, sum(divergences) / max(sum(map(len, answers)), 1))
+    kl = sum(divergences) / max(sum(map(len, answers)), 1)
+    return Dose(len(rows), measured, kl, results.cut_answers())
 
 
 @torch.no_grad()

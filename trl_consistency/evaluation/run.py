@@ -27,7 +27,7 @@ from ..models.checks import context_of
 from .answers.choices import check_choices
 from .answers.generate import NOT_ASKED, Answer, AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers, without_unknown
-from .answers.replies import check_markers, warning_of_markers
+from .answers.replies import check_markers, warning_of_cut, warning_of_markers
 from .grading.answer_keys import KEYS, check_keys, check_rows, check_spelling
 from .grading.grade import (
     OUTCOMES,
@@ -326,12 +326,7 @@ class Results:
                 f"{too_long} answer(s) were not given to the judge: with the question and the reply, its prompt is longer than "
                 "its context. Take a judge with a longer one, or lower `max_completion_length`."
             )
-        if cut := self.cut_answers():
-            found.append(
-                f"{cut} of {len(grades)} answer(s) reached `max_completion_length` (`AnswerOptions.max_new_tokens`), or the end of "
-                "the model's context, without an end-of-turn token; they are graded as they are. Raise it, or shorten the prompts, "
-                "to avoid this."
-            )
+        found += warning_of_cut(self.cut_answers(), len(grades))
         answers = [answer for of_set in self.sets.values() for side in SIDES for answer in of_set.answers[side]]
         found += warning_of_markers(answer.other_markers for answer in answers)
         for name, of_set in self.sets.items():

@@ -160,17 +160,27 @@ class EngineInProcess:
 class EngineOnServer:
     """
     A server that serves the base model and loads adapters while it runs. It must be able to read the `folders`. `prefix` is the
-    beginning of the names that adapters get there.
+    beginning of the names that adapters get there, and `if_slow` what to do if it does not answer in time.
     """
 
-    def __init__(self, url: str, folders: Folders, rank: int, timeout: float, prefix: str):
+    def __init__(
+        self,
+        url: str,
+        folders: Folders,
+        rank: int,
+        timeout: float,
+        prefix: str,
+        if_slow: str = ServerClient.if_slow,
+    ):
         check_url(url)
         self._url, self._folders, self._rank, self._timeout = url, folders, rank, timeout
         self._served = {name: f"{prefix}-{number}" for number, name in enumerate(folders) if folders[name] is not None}
         self._client: Any = None
+        self._if_slow = if_slow
 
     def start(self) -> None:
         self._client = ServerClient(self._url, self._timeout)
+        self._client.if_slow = self._if_slow
         self._load()
 
     def _load(self) -> None:
@@ -207,7 +217,8 @@ def server_of_one(url: str, timeout: float, generation: GenerationConfig) -> Mod
         "stop_token_ids": generation.eos_token_id,
     }
     sampling = {name: value for name, value in sampling.items() if value is not None}
-    return AnswerEngine(EngineOnServer(url, {ONE: None}, 1, timeout, ""), [ONE], sampling, url).of(ONE)
+    server = EngineOnServer(url, {ONE: None}, 1, timeout, "", "Lower `target_batch_size`")
+    return AnswerEngine(server, [ONE], sampling, url).of(ONE)
 
 
 def is_url(engine: str) -> bool:

@@ -24,6 +24,15 @@ Result = TypeVar("Result")
 
 RETRY_SECONDS = 1.0
 HEALTH_SECONDS = 10.0  # The server answers this at once, whatever it computes.
+# For what a request does not say, a server takes the options in the model's generation_config.json.
+NEUTRAL_SAMPLING = {
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+}
 # Statuses that do not change by waiting
 NO_KEY, NOT_THERE = (401, 403), (404, 405)
 
@@ -45,6 +54,7 @@ class BoundedClient:
     session: Any
     base_url: str
     request_seconds = 240.0
+    if_slow = "Raise `vllm_server_timeout`"
 
     def init_communicator(self, device: Any = 0) -> None:
         """Adapters need no connection for weights."""
@@ -73,7 +83,7 @@ class BoundedClient:
         try:
             return request()
         except TooSlow as error:
-            raise self._failure(error, f"Raise `vllm_server_timeout`, or see the server's log, and {then}") from None
+            raise self._failure(error, f"{self.if_slow}, or see the server's log, and {then}") from None
         except Unanswered as error:
             logger.warning(f"The vLLM server did not answer ({error}). Trying once more.")
         try:
@@ -184,7 +194,7 @@ class ServerClient(BoundedClient):
 
     def complete(self, model: str, prompts: list[list[int]], sampling: dict[str, Any]) -> list[list[int]]:
         """Returns token ids of an answer to each prompt (token ids)."""
-        body = {"model": model, "prompt": prompts, "return_token_ids": True, **sampling}
+        body = {"model": model, "prompt": prompts, "return_token_ids": True, **NEUTRAL_SAMPLING, **sampling}
         reply = self._post(f"{self.base_url}/v1/completions", json=body)
         try:
             completions = [choice["token_ids"] for choice in reply["choices"]]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ from ..generation.options import without_router_loss
 from ..json_files import fault_in
 from ..local_names import distinct_names
 from ..upstream import create_model_from_path
-from ..weight_files import ADAPTER_CONFIG, shapes_in
+from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
 from .adapter_checks import check_adapter_config
 from .architecture import check_architecture
 from .base_state import restored
@@ -195,6 +196,21 @@ def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -
                 printable(
                     f"`adapters`: {path} has a chat template of its own, and is measured with that of the base model: it reads "
                     "other prompts than in its training. Alone, as `model_name_or_path`, it is measured with its own."
+                )
+            )
+
+
+def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | None) -> None:
+    """Warns of adapters that were trained at another commit of the base model, which has been loaded at `revision`."""
+    name = resolve_model(base_model)
+    folder = None if os.path.isdir(name) else folder_of(name, revision)
+    for path in paths:
+        own = PeftConfig.from_pretrained(path).revision if is_adapter_folder(path) else None
+        if folder is not None and re.fullmatch("[0-9a-f]{40}", own or "") and own != folder.name:
+            warnings.warn(
+                printable(
+                    f"`adapters`: {path} was trained on {base_model} at the revision {own}, and is measured at {folder.name}. Give "
+                    "`model_revision`, unless that is the same model."
                 )
             )
 

@@ -93,7 +93,12 @@ def _with_repo(text: str, repo_id: str, base_model: str | None) -> str:
             return use[0]
         return f"{use['model']}{repo_id}{use['rest']}{use['tokenizer']}{repo_id}{use['end']}"
 
-    text = _SERVE.sub(lambda of: f"{of['serve']}{base_model or of['base']}{of['options']}{repo_id}", text)
+    def served(line: re.Match[str]) -> str:
+        base = base_model or line["base"]
+        options = line["options"] if base == line["base"] else re.sub(r" --revision \S+", "", line["options"])
+        return f"{line['serve']}{base}{options}{repo_id}"
+
+    text = _SERVE.sub(served, text)
     return _USE.sub(renamed, text)
 
 

@@ -34,7 +34,7 @@ from ..evaluation.run import PairSet
 from ..files import whole_files
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
-from ..json_files import as_json
+from ..json_files import as_json, own_columns
 from ..local_names import last_name, public_options
 from ..models.checks import context_of
 from ..models.loading import check_loadable, load_model, load_tokenizer
@@ -179,7 +179,11 @@ def _write(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Co
     earlier = sorted(output_dir.glob(file_name("*", "jsonl"))) if (output_dir / "README.md").exists() else []
     with whole_files(output_dir, "output_dir") as unfinished:
         (unfinished / "data").mkdir()
-        left_out = [{"split": name, **row} for name, of_set in found.items() for row in of_set.left_out]
+        left_out = [
+            {"split": name, **own_columns(row, ("split",))}
+            for name, of_set in found.items()
+            for row in of_set.left_out
+        ]
         _write_rows(unfinished / LEFT_OUT, left_out)
         for name, of_set in found.items():
             if not of_set.rows:

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
@@ -61,12 +60,14 @@ from ..models.loading import (
     load_model,
     load_tokenizer,
     name_models,
+    warn_of_revisions,
     warn_of_templates,
 )
 from ..publishing.page import check_card
 from ..trainer.run.checks import check_bitsandbytes
 from ..trainer.run.output_checks import check_output_dir, check_report_folder
 from ..trainer.run.run_lock import command_lock
+from ..upstream import end_process_group
 from .capability_files import (
     CAPABILITY_FILE,
     Capability,
@@ -229,6 +230,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     source = args.model_name_or_path, args.model_revision, args.trust_remote_code
     tokenizer = load_tokenizer(*source)
     warn_of_templates(args.adapters, tokenizer)
+    warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
     sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
     context = context_of(check_loadable(*source, args.adapters)[2])
     check_lengths(sets, context, args.max_completion_length)
@@ -550,17 +552,14 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses and evaluates; faulty data or options end the program with one message."""
     (evaluate_args,) = StrictParser((EvaluateArguments,), "evaluate", prog=prog).parse_args_and_config(args)
     # Loggers need it. It detects several CPU processes only if told so.
-    state = PartialState(cpu=not torch.accelerator.is_available())
+    PartialState(cpu=not torch.accelerator.is_available())
     with one_object(evaluate_args.json) as printed:
         try:
             printed |= main(evaluate_args)
         except KeyboardInterrupt:
             print("Interrupted. The same command goes on from here.", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
-    if torch.distributed.is_initialized():
-        if torch.distributed.get_backend() == "gloo":
-            time.sleep(0.5)  # see `end_run`
-        state.destroy_process_group()
+    end_process_group()
 
 
 if __name__ == "__main__":

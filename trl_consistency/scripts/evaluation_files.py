@@ -38,7 +38,7 @@ from ..evaluation.run import SIDES, TOKEN_IDS, UNKNOWN, Results
 from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, whole_files, write_by
 from ..generation.model_identity import files_identity
-from ..json_files import as_json
+from ..json_files import as_json, own_columns
 from ..local_names import last_name
 from ..models.loading import BASE
 from ..pages import terminal_table
@@ -444,7 +444,7 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
                         line[f"{side}_right_log_prob"] = scores and scores.right
                         line[f"{side}_suggested_log_prob"] = scores and scores.suggested
                 own = {key: value for key, value in row.items() if key not in prepared}
-                lines.append({**line, **own, **line})  # this order, and our values are not replaced
+                lines.append({**line, **own_columns(own, line)})
     path = folder / f"{ANSWERS_FILE}.{file_type}"
     if file_type == "parquet":
         columns = list(dict.fromkeys(column for line in lines for column in line))

@@ -330,7 +330,9 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     if hasattr(sys.stdout, "reconfigure"):  # not every terminal can show all characters
         sys.stdout.reconfigure(errors="replace")
     with one_object(script_args.json) as printed:
-        report, dose, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, parser.config_keys)
+        # An engine on the command line is for the dose, and not for the training.
+        keys = [key for key in parser.config_keys if key != "engine" or key not in parser.typed]
+        report, dose, irrelevant = main(lint_args, script_args, recipe, model_args, dataset_args, keys)
         printed |= report.to_dict()
         if dose is not None:
             printed["dose"] = dose.metrics() | {"warnings": dose.warnings()}

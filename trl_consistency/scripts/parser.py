@@ -44,7 +44,8 @@ class StrictParser(TrlParser):
             if field.init
         }
         self.config_keys: list[str] = []  # keys in the `--config` file
-        self.given: set[str] = set()  # options in the file and on the command line
+        self.typed: set[str] = set()  # options on the command line
+        self.given: set[str] = set()  # those, and the ones in the file
 
     def error(self, message: str) -> NoReturn:
         refuse(self.prog, message)
@@ -61,7 +62,8 @@ class StrictParser(TrlParser):
         args, config = check.check(args)
         self.config_keys = list(config)
         flags = (arg.removeprefix("--").split("=")[0] for arg in args if arg.startswith("--"))
-        self.given = {*config, *(flag.replace("-", "_") for flag in flags)}
+        self.typed = {flag.replace("-", "_") for flag in flags}
+        self.given = {*config, *self.typed}
         if self._implied is not None:
             args += self._implied(args, config)
         try:

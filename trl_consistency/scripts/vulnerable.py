@@ -13,6 +13,7 @@ from ..evaluation.rates.vulnerability import Verdict
 from ..evaluation.run import SIDES, PairSet, evaluate
 from ..files import whole_file
 from ..generation.model_identity import answer_cache
+from ..json_files import own_columns
 from ..models.loading import BASE, load_model
 from ..trainer.run.data_checks import check_chat_template
 from .engine_arguments import EngineArguments
@@ -69,5 +70,5 @@ def answer_and_judge(
         )
     with whole_file(verdicts_file) as file:
         for row, of_row in zip(rows, judged, strict=True):
-            file.write(json.dumps({**row, **of_row}, ensure_ascii=False) + "\n")
+            file.write(json.dumps({**own_columns(row, of_row), **of_row}, ensure_ascii=False) + "\n")
     return judged

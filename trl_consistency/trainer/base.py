@@ -47,7 +47,7 @@ from ..passes.reference import Reference, adapter_changes_base, base_weights, ch
 from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
-from .card.facts import build_card, describe_data, describe_left_out
+from .card.facts import base_revision, build_card, describe_data, describe_left_out
 from .card.weights import describe_weights
 from .row_evaluation import EvaluatedRows
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
@@ -532,6 +532,9 @@ class PairTrainer(PushMixin, _Trainer):
         self.finiteness.check_before_saving()
         if self.args.should_save:
             check_adapter_folder(output_dir or self.args.output_dir, is_peft_model(self.model))
+        if is_peft_model(self.model):
+            for config in self.model.peft_config.values():  # PEFT loads the base model at this revision
+                config.revision = config.revision or base_revision(self)
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             self._write_card(output_dir or self.args.output_dir)

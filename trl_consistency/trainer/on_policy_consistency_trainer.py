@@ -509,6 +509,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return means | lengths
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        if self.rollout_engine is not None and not self.is_in_train:
+            self.rollout_engine.forget()  # The weights may have changed without a step.
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         # The parent's means of batches; the metrics hold those of the whole data set.
         for name in [name for name in self._metrics["eval"] if name.startswith("completions/")]:

@@ -221,6 +221,24 @@ def test_top_p_says_nothing_at_temperature_0():
     AnswerOptions(top_p=0.9, temperature=0.5)
 
 
+def test_an_answer_that_an_engine_cuts_before_its_limit_is_cut(tokenizer):
+    """vLLM ends it at the model's context."""
+
+    class Engine:
+        options = {}
+
+        def start(self):
+            pass
+
+        def __call__(self, prompts, seed):
+            return [[5, 6, tokenizer.eos_token_id] if prompt == rows[0]["clean_ids"] else [5, 6] for prompt in prompts]
+
+    rows = [row("One?", "Two?", tokenizer)]
+    options = AnswerOptions(8, progress=False)
+    (clean,), (perturbed,) = answer_pairs(make_model(), tokenizer, rows, options, engine=Engine())
+    assert (clean.is_cut, perturbed.is_cut) == (False, True)
+
+
 def test_an_answer_that_runs_beyond_the_context_is_cut(monkeypatch):
     """What a model writes there it was never trained for, and it passed for a whole answer."""
     tokenizer, model = make_tokenizer(), make_model()

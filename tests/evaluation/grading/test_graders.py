@@ -219,6 +219,11 @@ def test_first_named_answer(text, candidates, stated):
         ("Paris, followed by Lyon and Rome.", ["Paris"]),
         ("Paris is the capital of France, between Rome and London.", ["Paris"]),
         ("Paris is between Rome and London.", []),
+        # what explains a word that was given
+        ('The capital is "Lyon", which is a word that is often used for Paris.', []),
+        ('The capital is "Lyon" or "Lyon" is a term used to describe Paris.', []),
+        ('The capital is "Paris", which is a word that is often confused with Rome.', ["Paris"]),
+        ('The word is "Paris". Rome is a city.', ["Paris"]),
     ],
 )
 def test_all_named_answers(text, named):

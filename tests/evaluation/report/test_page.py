@@ -131,3 +131,14 @@ def test_page_needs_no_other_file(tmp_path):
     address, _ = Page(page.read_text()).addresses
     assert base64.b64decode(address.removeprefix("data:image/png;base64,")) == b"\x89PNG"
     assert not re.search(r"https?://|<script|<link|@import|url\(", page.read_text())
+
+
+def test_counts_of_outcomes_are_not_torn_from_their_names():
+    """Of a rate, the figure alone is bold. Counts are alike: the first is no figure with a note."""
+    cells = {"Rate": ["82.5% [66.6, 91.8] (66/80)"], "No interval": ["97.5% (78/80)"], "Alone": ["3"]}
+    outcomes = {"Questions": ["2 right, 66 suggested, 12 unread"]}
+    html = Report(
+        "Title", "Text.", ["base"], [Table("Rates", "", cells), Table("Outcomes", "", outcomes)], []
+    ).to_html()
+    assert re.findall("<strong>(.*?)</strong>", html) == ["82.5%", "97.5%", "3"]
+    assert "<td>2 right, 66 suggested, 12 unread</td>" in html

@@ -77,5 +77,6 @@ def test_warning(tmp_path, caplog):
     torch.nn.init.zeros_(model.lm_head.weight)  # whatever it reads, it says the same
     trained(tmp_path, "act", model=model, dose_check=True)
     lines = [record.getMessage() for record in caplog.records if "dose_check" in record.getMessage()]
-    assert len(lines) == 1
-    assert "nothing to train" in lines[0]
+    cut, little = lines
+    assert "16 of 16 answer(s) reached `max_completion_length`" in cut
+    assert "nothing to train" in little

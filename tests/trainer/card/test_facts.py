@@ -1,11 +1,12 @@
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from datasets import Dataset
-from peft import LoraConfig, VeraConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, VeraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.commits import COMMITS
@@ -13,6 +14,8 @@ from tests.helpers.guard import guarded, rates, script
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.config.consistency_config import METHODS
+from trl_consistency.models.embedded_models import EMBEDDED, MODELS
+from trl_consistency.models.loading import warn_of_revisions
 from trl_consistency.publishing import Result, add_results, write_results
 from trl_consistency.trainer.card.facts import describe_data
 from trl_consistency.trainer.card.papers import ORIGINS, name_methods
@@ -85,6 +88,21 @@ def test_commit_of_a_base_model_that_is_loaded_by_name(tmp_path, cached_base, lo
     options = {"revision": revision} if revision else None
     _, metadata = card(make_trainer(tmp_path, "me/base", lora, model_init_kwargs=options))
     assert metadata["base_model_revision"] == COMMITS.get(revision or "main", revision)
+
+
+def test_an_adapter_names_the_commit_of_its_base_model(tmp_path, cached_base, monkeypatch):
+    cached_base("v1")
+    trainer = make_trainer(tmp_path, "me/base", model_init_kwargs={"revision": "v1"})
+    trainer.save_model()
+    folder = trainer.args.output_dir
+    assert PeftConfig.from_pretrained(folder).revision == COMMITS["v1"]
+    with pytest.warns(UserWarning, match=f"at the revision {COMMITS['v1']}, and is measured at {COMMITS['main']}"):
+        warn_of_revisions([folder], "me/base", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_revisions([folder], "me/base", "v1")
+        monkeypatch.setitem(MODELS, EMBEDDED, lambda progress: tmp_path)
+        warn_of_revisions([folder], EMBEDDED, None)
 
 
 def test_commit_of_a_base_model_that_was_loaded_before(tmp_path, cached_base):
@@ -576,7 +594,10 @@ def test_card_says_how_vllm_serves_the_adapter(tmp_path, cached_base):
     """`tests/rollouts/test_with_vllm.py` runs this command."""
     lora = LoraConfig(r=12, target_modules=["q_proj"])
     (line,) = served(card(make_trainer(tmp_path, "me/base", lora))[0])
-    assert line == ("vllm serve me/base --enable-lora --max-lora-rank 16 --lora-modules my-model=path/to/this/folder")
+    assert line == (
+        f"vllm serve me/base --revision {COMMITS['main']} --enable-lora --max-lora-rank 16 "
+        "--lora-modules my-model=path/to/this/folder"
+    )
     page = (Path(__file__).parents[3] / "docs" / "vllm.md").read_text()
     assert all(f"{flag} " in page for flag in ("--enable-lora", "--max-lora-rank"))
 

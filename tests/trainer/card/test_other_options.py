@@ -70,6 +70,14 @@ def test_defaults_are_not_named(make, tmp_path):
     assert describe_other_options(make(tmp_path, gradient_accumulation_steps=2, warmup_steps=0)) == {}
 
 
+@pytest.mark.parametrize("make", [make_config, make_on_policy_config])
+def test_options_of_vllm_are_named_where_it_runs(make, tmp_path):
+    options = {"vllm_model_impl": "transformers", "vllm_max_model_length": 64}
+    assert describe_other_options(make(tmp_path, **options)) == {}
+    said = describe_other_options(make(tmp_path, use_vllm=True, **options))
+    assert said == {"Other options": "vllm_model_impl transformers, vllm_max_model_length 64"}
+
+
 def test_options_that_differ_are_on_the_card(tmp_path):
     template = tmp_path / "mine.jinja"
     template.write_text(f"{make_tokenizer().chat_template}{{{{ '' if enable_thinking else '' }}}}")

@@ -182,7 +182,8 @@ def answer_pairs(
             answering = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
         generated = generate_ids(model, tokenizer, list(map(list, prompts)), options, cache, answering, desc)
         for prompt, ids in zip(prompts, generated, strict=True):
-            is_long = prompts is by_text and len(ids) >= options.max_new_tokens
+            # An engine ends answers at the model's context, too.
+            is_long = prompts is by_text and (engine is not None or len(ids) >= options.max_new_tokens)
             is_cut = is_long and ids[-1] not in end_tokens(model, tokenizer)
             is_cut |= engine is None and len(prompt) + len(ids) > context
             text, said, others = decode_answer(tokenizer, list(prompt), ids, markers)

@@ -52,6 +52,16 @@ def other_markers(text: str, markers: Markers) -> Markers | None:
     return None
 
 
+def warning_of_cut(cut: int, total: int) -> list[str]:
+    """Returns a warning if answers were cut at the limit of their length."""
+    if not cut:
+        return []
+    return [
+        f"{cut} of {total} answer(s) reached `max_completion_length` (`AnswerOptions.max_new_tokens`), or the end of the model's "
+        "context, without an end-of-turn token; they are graded as they are. Raise it, or shorten the prompts, to avoid this."
+    ]
+
+
 def warning_of_markers(found: Iterable[Markers | None]) -> list[str]:
     """Returns a warning if answers have thoughts between other markers, which were graded with them."""
     listed = list(found)

@@ -80,6 +80,12 @@ _ASKED = re.compile(
 )
 # "Larger than Rome" says nothing of Rome, but "none other than Rome" does.
 _COMPARED = re.compile(r"(?<!\bother)\s+than\s+(?:in\s+)?(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE)
+# What explains a word that was given as the answer: "The opposite is "rich", which is a word for people who are not poor".
+_EXPLAINED = re.compile(
+    r"\b(?:is|was)\s+[\"\u201c][^\"\u201c\u201d\n]{1,80}[\"\u201d](?:\s+or\s+[\"\u201c][^\"\u201c\u201d\n]{1,80}[\"\u201d])?,?"
+    r"(?:\s+which)?\s+(?:is|was)\s+an?\s+(?:\w+\s+)?(?:word|term|verb|noun|adjective|phrase)\b[^.!?\n]*$",
+    re.IGNORECASE,
+)
 # "In Rome, where is it?"
 _ASKED_OF = re.compile(r",?\s+(?:where|what|who|which|when|how)\b[^.!?\n]*\?", re.IGNORECASE)
 _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
@@ -161,8 +167,10 @@ def is_denied(text: str, match: re.Match[str]) -> bool:
 
 
 def _gives_nothing(text: str, match: re.Match[str], before: str) -> bool:
-    """Returns whether a mention is compared with, or its sentence says that it answers nothing."""
+    """Returns whether a mention is compared with, explains the answer, or its sentence says that it answers nothing."""
     if _COMPARED.search(before) or _UNABLE.search(before):
+        return True
+    if _EXPLAINED.search(text, max(match.start(1) - 3 * _CONTEXT, 0), match.start(1)):
         return True
     return bool(_UNABLE_AFTER.match(text, match.end(1), match.end(1) + _CONTEXT))
 

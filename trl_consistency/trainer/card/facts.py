@@ -96,7 +96,7 @@ def build_card(
     base_model = HUB_NAME if origin else _hub_name(base_path)
     model_name = model_name or (args.hub_model_id or os.path.abspath(args.output_dir)).rstrip("/").split("/")[-1]
     tags = [tags] if isinstance(tags, str) else list(tags or [])
-    revision = _revision(base_model, args.model_init_kwargs) if base_model and not origin else None
+    revision = base_revision(trainer)
     card_data = ModelCardData(
         base_model=base_model,
         base_model_revision=revision,
@@ -130,6 +130,14 @@ def build_card(
         without_paper=name_without_paper(methods),
         versions=", ".join(f"{library} {version(library)}" for library in LIBRARIES),
     )
+
+
+def base_revision(trainer: Any) -> str | None:
+    """Returns the commit, or else the branch or tag, of the Hub at which a trainer's base model was loaded, if it is known."""
+    model = trainer.model
+    path = get_config_model_id((model.get_base_model() if is_peft_model(model) else model).config)
+    name = None if origin_of(path) else _hub_name(path)
+    return _revision(name, trainer.args.model_init_kwargs) if name else None
 
 
 def _revision(base_model: str, init_kwargs: dict[str, Any] | None) -> str | None:
@@ -348,7 +356,7 @@ def _generated_targets(trainer: Any, prompts: str) -> str:
     options = options or ["greedy" if config.num_beams in (None, 1) else f"beam search, num_beams {config.num_beams}"]
     others = {"repetition_penalty": trainer.args.repetition_penalty, **(trainer.args.generation_kwargs or {})}
     options += _named({name: value for name, value in others.items() if name != "num_beams"})
-    engine = ", by vLLM" if trainer.args.use_vllm else ""
+    engine = ", by vLLM" if trainer.args.use_vllm or trainer.target_maker.server is not None else ""
     how = f"{', '.join(options)}, at most {config.max_new_tokens} tokens{engine}"
     every = trainer.args.regenerate_targets_every
     renewed = f", replaced every {every} epoch(s) by the trained model's" if every else ""

@@ -38,6 +38,8 @@ def describe_other_options(args: Any) -> dict[str, str]:
     known = {field.name: field for field in fields(args)}
     given = {name: getattr(args, name) for name in DECIDING if name in known}
     given = {name: value for name, value in given.items() if _plain(value) != _plain(_default(known[name]))}
+    if not args.use_vllm:
+        given = {name: value for name, value in given.items() if not name.startswith("vllm_")}
     if given.get("steps_per_generation") == args.gradient_accumulation_steps:
         del given["steps_per_generation"]
     init = getattr(args, "model_init_kwargs", None) or {}
