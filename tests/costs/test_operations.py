@@ -58,6 +58,22 @@ def pair_step(model, method, lora, layers=None):
     return step
 
 
+def unread(model, with_reference=False):
+    """
+    What whole passes on pairs compute that nothing reads: the last token, and in the last block the prompts' queries,
+    outputs and MLPs.
+    """
+    shapes = Shapes.of(model)
+    whole = [Segment(ROWS, 0, PROMPT + ANSWER)]
+    needed = [Segment(ROWS, 0, PROMPT - 1, only_cached=True), Segment(ROWS, PROMPT - 1, ANSWER)]
+
+    def operations(segments):
+        reference = shapes.forward(segments, 3, False, True) if with_reference else 0
+        return reference + shapes.forward(segments, 3, True, True) + shapes.backward(segments, 3, True)
+
+    return operations(whole) - operations(needed)
+
+
 @pytest.mark.parametrize("lora", [True, False])
 @pytest.mark.parametrize(("method", "layers"), [("act", None), ("act", [0, 1])])
 def test_act_is_counted_as_torch_counts_it(method, layers, lora):
@@ -78,7 +94,7 @@ def test_the_passes_of_bct_are_counted_as_torch_counts_them(lora):
         (hidden @ head.t()).log_softmax(-1)[..., 0].sum().backward()
 
     setup = Setup(("bct",), PROMPT + ANSWER, ANSWER, ROWS)
-    assert counted(step) == count_step(model, setup, dense=True).step
+    assert counted(step) == count_step(model, setup, dense=True).step + unread(model)
 
 
 def test_kl_computes_the_head_twice():
@@ -89,7 +105,17 @@ def test_kl_computes_the_head_twice():
     model = make_model()
     needed = count_step(model, Setup(("kl",), PROMPT + ANSWER, ANSWER, ROWS), dense=True).step
     of_head = 2 * ROWS * ANSWER * 64 * 32
-    assert counted(pair_step(model, "kl", True)) == needed + 2 * of_head - of_head
+    assert counted(pair_step(model, "kl", True)) == needed + unread(model, with_reference=True) + 2 * of_head - of_head
+
+
+def test_prompts_are_needed_whole_where_their_states_are_compared():
+    model = make_model()
+    of_pairs, with_states = (
+        count_step(model, Setup(method, PROMPT + ANSWER, ANSWER, ROWS)) for method in (("kl",), ("kl", "act"))
+    )
+    of_rollouts = count_step(model, Setup(("opct",), PROMPT + ANSWER, ANSWER, ROWS, num_generations=1))
+    assert vars(of_pairs) == {**vars(of_rollouts), "sampling": 0}
+    assert with_states.step - of_pairs.step > 0
 
 
 def test_opct_is_counted_as_torch_counts_it():

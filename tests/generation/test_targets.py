@@ -36,6 +36,19 @@ def test_greedy_targets_equal_one_prompt_at_a_time(model):
         )
 
 
+def test_batches_have_like_lengths(model, monkeypatch):
+    """Longest first: short prompts are not padded to the length of long ones."""
+    lengths = [3, 17, 2, 9, 18, 4, 11, 1, 10]
+    prompts, batches, generate = [[*range(5, 5 + length)] for length in lengths], [], model.generate
+    monkeypatch.setattr(
+        model,
+        "generate",
+        lambda **inputs: batches.append(inputs["attention_mask"].sum(1).tolist()) or generate(**inputs),
+    )
+    generate_targets(model, prompts, config(do_sample=False), 3, seed=0, progress=False)
+    assert batches == [[18, 17, 11], [10, 9, 4], [3, 2, 1]]
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 def test_a_learned_prompt_answers_each_prompt_as_alone(is_on):
     """PEFT drops the position ids of these, so that padding would count."""

@@ -106,6 +106,13 @@ GATED_DELTA_NET = {
 }
 
 
+def qwen3_5_config(**changes):
+    text = Qwen3_5TextConfig(**SHAPE, **GATED_DELTA_NET).to_dict() | changes
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
+    vision = {"depth": 4, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
+    return Qwen3_5Config(text_config=text, vision_config=vision)
+
+
 # With layers that carry a state from token to token: Gated DeltaNet, short convolutions, Mamba-2
 HYBRIDS = {
     "qwen3_5": lambda: Qwen3_5TextConfig(**SHAPE, **GATED_DELTA_NET),
@@ -121,6 +128,7 @@ HYBRIDS = {
         **{k: v for k, v in SHAPE.items() if k != "num_hidden_layers"}, layers_block_type=["mamba", "attention", "mlp", "mamba"],
         head_dim=8, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8, n_groups=1, chunk_size=8,
     ),
+    "qwen3_5_with_vision": qwen3_5_config,
 }  # fmt: skip
 
 
@@ -140,11 +148,12 @@ MLP_IN = {"nemotron_h": [2]}
 MULTIMODAL = {
     "gemma3_with_vision": Gemma3ForConditionalGeneration,
     "qwen2_5_vl": Qwen2_5_VLForConditionalGeneration,
+    "qwen3_5_with_vision": Qwen3_5ForConditionalGeneration,
 }
 
 
 # Standard deviations of weights where 0.2 magnifies rounding
-SMALLER = {"gemma4": 0.1, "qwen3_5": 0.1}
+SMALLER = {"gemma4": 0.1, "qwen3_5": 0.1, "qwen3_5_with_vision": 0.1, "qwen3_next": 0.1}
 
 
 WITHOUT_MLP = ("qwen3_moe", "gpt_oss")
@@ -174,17 +183,17 @@ def make(kind, attention="eager", of_text=None, **changes):
 
 
 def qwen3_5_with_vision(**changes):
-    text = Qwen3_5TextConfig(**SHAPE, **GATED_DELTA_NET).to_dict() | FOR_TEXTS | changes
-    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
-    vision = {"depth": 4, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
     torch.manual_seed(0)
-    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision))
+    return Qwen3_5ForConditionalGeneration(qwen3_5_config(**{**FOR_TEXTS, **changes}))
+
+
+def lora_targets(kind):
+    """The layers that get adapters. Of Nemotron-H, PEFT refuses `out_proj`, which fused kernels of Mamba read past the adapter."""
+    return r".*\.(q_proj|v_proj|in_proj|up_proj)" if kind == "nemotron_h" else "all-linear"
 
 
 def add_lora(model):
-    # PEFT refuses `out_proj`, which fused kernels of Mamba read past the adapter.
-    is_mamba = model.config.model_type == "nemotron_h"
-    targets = ["q_proj", "v_proj", "in_proj", "up_proj"] if is_mamba else "all-linear"
+    targets = lora_targets(model.config.model_type)
     peft_model = get_peft_model(model, LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM"))
     for name, parameter in peft_model.named_parameters():
         if "lora_B" in name:

@@ -67,6 +67,7 @@ def train(
     if others.get("use_vllm"):
         stand_in_for_vllm(patch)
     guard, streamed = others.pop("guard", False), others.pop("streamed_evaluation", False)
+    target_modules = others.pop("target_modules", "all-linear")
     held_out = make_pairs(7)
     trainer = ConsistencyTrainer(
         model=model,
@@ -86,7 +87,7 @@ def train(
         train_dataset=make_pairs(rows, completion=given),
         eval_dataset=held_out.to_iterable_dataset() if streamed else held_out,
         processing_class=make_tokenizer(),
-        **adapter_options(adapter),
+        **adapter_options(adapter, target_modules),
     )
     if guard:
         add_guard(trainer)

@@ -39,9 +39,9 @@ def options():
     return {"use_cpu": not is_on("DEEPSPEED"), "ddp_backend": "gloo"}
 
 
-def adapter_options(adapter):
+def adapter_options(adapter, target_modules="all-linear"):
     """Arguments of a trainer for what trains: everything (`full`), `lora`, or `qlora`."""
-    arguments = {"peft_config": LoraConfig(r=4, target_modules="all-linear")} if adapter != "full" else {}
+    arguments = {"peft_config": LoraConfig(r=4, target_modules=target_modules)} if adapter != "full" else {}
     if adapter == "qlora":
         arguments["quantization_config"] = BitsAndBytesConfig(**NF4)
     return arguments

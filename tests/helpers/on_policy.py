@@ -25,13 +25,14 @@ def make_on_policy_config(output_dir, **options):
 
 def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None, kind="qwen3", **options):
     arguments = {name: options.pop(name) for name in ("ref_model", "anchor_dataset", "callbacks") if name in options}
+    target_modules = options.pop("target_modules", LORA["target_modules"])
     return OnPolicyConsistencyTrainer(
         model=make_model(kind) if model is None else model,
         args=make_on_policy_config(tmp_path, **options),
         train_dataset=make_pairs() if pairs is None else pairs,
         eval_dataset=eval_dataset,
         processing_class=make_tokenizer(),
-        peft_config=LoraConfig(**LORA) if lora else None,
+        peft_config=LoraConfig(**{**LORA, "target_modules": target_modules}) if lora else None,
         **arguments,
     )
 

@@ -30,6 +30,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, loss_type: s
     others = json.loads(others)
     is_sampled, with_ref_model, guard = (others.pop(name, False) for name in ("sampled", "ref_model", "guard"))
     by_path = others.pop("by_path", adapter == "qlora")
+    target_modules = others.pop("target_modules", "all-linear")
     # Before the config, which under ZeRO-3 has models drawn in shards, hence other ones.
     ref_model = make_model(seed=1) if with_ref_model else None
     trainer = OnPolicyConsistencyTrainer(
@@ -52,7 +53,7 @@ def main(directory: str, model: str, batch_size: str, adapter: str, loss_type: s
         train_dataset=uneven_pairs(16),
         eval_dataset=uneven_pairs(7),
         processing_class=make_tokenizer(),
-        **adapter_options(adapter),
+        **adapter_options(adapter, target_modules),
         ref_model=ref_model,
     )
     if not is_sampled:

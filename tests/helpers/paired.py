@@ -11,6 +11,7 @@ LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-lin
 
 
 def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None, anchor_dataset=None, **options):
+    target_modules = options.pop("target_modules", LORA["target_modules"])
     return ConsistencyTrainer(
         model=make_model() if model is None else model,
         args=make_config(tmp_path, **options),
@@ -18,7 +19,7 @@ def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None
         eval_dataset=eval_dataset,
         anchor_dataset=anchor_dataset,
         processing_class=make_tokenizer(),
-        peft_config=LoraConfig(**LORA) if lora else None,
+        peft_config=LoraConfig(**{**LORA, "target_modules": target_modules}) if lora else None,
     )
 
 

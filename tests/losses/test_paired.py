@@ -233,7 +233,7 @@ def test_hybrids_compare_the_blocks_that_have_such_a_state(tmp_path, kind, metho
     model = add_lora(make(kind))
     check(tmp_path, model, methods)
     said = [record.getMessage() for record in caplog.records]
-    kind = model.config.model_type
+    kind = model.config.get_text_config().model_type
     with_attention = ATTENTION_IN[kind]
     others = ", ".join(str(layer) for layer in range(4) if layer not in with_attention)
     line = f"`attct` compares block(s) {with_attention[0]}. It leaves out {others}, which have no attention map."
@@ -246,7 +246,7 @@ def test_hybrids_compare_the_blocks_that_have_such_a_state(tmp_path, kind, metho
 @pytest.mark.parametrize("kind", HYBRIDS)
 def test_named_blocks_without_such_a_state_are_refused(tmp_path, kind):
     model = make(kind)
-    attention = ATTENTION_IN[model.config.model_type]
+    attention = ATTENTION_IN[model.config.get_text_config().model_type]
     with pytest.raises(
         ConsistencyError,
         match=rf"^`attct` needs blocks with an attention map, and block 0, a `\w+`, has none. Leave `attct` out, or name "

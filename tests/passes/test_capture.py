@@ -90,11 +90,10 @@ def test_runs_no_further_than_the_last_block_asked_for(model, layers):
     assert count_hooks(model) == hooks
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
-def test_padding_changes_nothing(kind, model, side):
+def check_padding(model, side, mlp):
     input_ids, attention_mask, rows, positions = batch(side=side)
-    kinds = {"mlp": kind not in WITHOUT_MLP, "attention": True, "need_last_hidden": True}
+    kinds = {"mlp": mlp, "attention": True, "need_last_hidden": True}
     together = capture_states(model, input_ids, attention_mask, rows, positions, **kinds)
     for row in range(len(input_ids)):
         columns = attention_mask[row].bool()
@@ -107,6 +106,17 @@ def test_padding_changes_nothing(kind, model, side):
         assert_close([state[rows == row][..., columns] for state in together.attention], alone.attention, **close)
         assert_close(together.last_hidden[row, columns], alone.last_hidden[0], **close)
         assert all((state[rows == row][..., ~columns] == 0).all() for state in together.attention)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_nothing(kind, model, side):
+    check_padding(model, side, mlp=kind not in WITHOUT_MLP)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_padding_changes_nothing_on_hybrids(kind, side):
+    check_padding(make(kind), side, mlp=True)
 
 
 @torch.no_grad()

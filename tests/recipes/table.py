@@ -99,9 +99,10 @@ MODELS = [
         notes={
             "bct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} {_EMPTY_THOUGHT}",
             "act": _GATED_DELTA_NET.format(layers="the queries and values of both"),
-            "opct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} Each rollout computes "
-            "its prompt anew: with recurrent layers, rollouts share a prompt only with `gradient_checkpointing: false`. That takes several "
-            "times the memory. Try it where answers are short.",
+            "opct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} Sampling "
+            "and the reference compute a prompt once for its rollouts. The student's training pass computes it for each rollout anew: with "
+            "recurrent layers, it shares a prompt only with `gradient_checkpointing: false`, which takes several "
+            "times the memory. Try that where answers are short.",
         },
     ),
     Model(

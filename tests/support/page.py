@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.table import KINDS, NAMES, REFUSED, YES, rows_of_objectives, rows_of_roads
+from tests.support.table import KINDS, NAMES, REFUSED, YES, rows_of_objectives, rows_of_roads, rows_of_runs
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
@@ -33,9 +33,20 @@ ROADS = """\
 - **Checkpointing**: `gradient_checkpointing: true`, of all objectives.
 """
 
+RUNS = """\
+## Whole runs
+
+Trainers run with these architectures (and in many more tests with Qwen3). BCT with ACT is trained, and OPCT. In two processes it is KL, ACT,
+MLPCT and BCT together, and OPCT. In 4 bits it is BCT, ACT and OPCT, each alone. A cell names the command that runs the test:
+
+- **Resumed**: a run that goes on from a checkpoint ends with the weights of an uninterrupted one ([Interruption](interruption.md)).
+- **Two processes**: they end with the weights of one process, to 1e-5 ([Many GPUs](distributed.md)).
+- **Checkpointing**: the weights are those without it, to 1e-5 of their size.
+- **Weights in 4 bits**: they stay as they are, and the adapter is trained ([QLoRA](qlora.md)).
+"""
+
 REST = """\
-Whole runs are tested with Qwen3, Qwen3.5 and LFM2. They are [resumed](interruption.md), run in [two processes](distributed.md), use gradient
-checkpointing, and train on [weights in 4 bits](qlora.md). No figure on this page comes from a GPU.
+Batches are padded on the left and on the right in tests of all architectures on this page. No figure on it comes from a GPU.
 """
 
 
@@ -50,10 +61,20 @@ def table(cells: dict[str, dict[str, str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def table_of_runs() -> str:
+    """Returns the rows of the architectures with whole runs, each with all of them."""
+    cells = rows_of_runs()
+    lines = [["architecture", *cells], ["---"] * (1 + len(cells))]
+    for kind in KINDS:
+        if any(kind in of_column for of_column in cells.values()):
+            lines.append([NAMES[kind], *(of_column[kind] for of_column in cells.values())])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def make_page() -> str:
     reasons = "".join(f"{number}. {reason}\n" for number, reason in enumerate(REFUSED.values(), start=1))
     return "\n".join(
-        [INTRODUCTION, "## Objectives\n", table(rows_of_objectives()), ROADS, table(rows_of_roads()), "## What is refused\n", reasons, REST]
+        [INTRODUCTION, "## Objectives\n", table(rows_of_objectives()), ROADS, table(rows_of_roads()), "## What is refused\n", reasons, RUNS, table_of_runs(), REST]
     )  # fmt: skip
 
 

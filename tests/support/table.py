@@ -6,10 +6,14 @@ themselves, so that the table has no claim of its own.
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from tests.helpers.architectures import CONFIGS, HYBRIDS, WITHOUT_MLP
 from tests.losses import test_paired
 from tests.passes import test_capture, test_flat, test_prefix_sharing
 from tests.rollouts import test_loss
+from tests.trainer import test_architectures
 
 
 KINDS = (*CONFIGS, *HYBRIDS)
@@ -30,7 +34,8 @@ NAMES = {
     "gemma4": "Gemma 4 (text)",
     "gemma3_with_vision": "Gemma 3 with its vision tower, on text",
     "qwen2_5_vl": "Qwen2.5-VL, on text",
-    "qwen3_5": "Qwen3.5 (text)",
+    "qwen3_5": "[Qwen3.5](recipes.md#which-there-are) (text)",
+    "qwen3_5_with_vision": "[Qwen3.5](recipes.md#which-there-are) with its vision tower, on text",
     "qwen3_next": "Qwen3-Next",
     "lfm2": "LFM2",
     "granitemoehybrid": "Granite 4 hybrid",
@@ -38,6 +43,8 @@ NAMES = {
 }
 
 YES = "yes"
+# What runs a test, by its mark
+COMMANDS = {"long": "`make test-long`", "slow": "`make slow`"}
 # What is refused, and why: footnotes of the page
 REFUSED = {
     "router": "Each token passes other experts, and no expert gets them all: there is no state to compare.",
@@ -48,17 +55,32 @@ REFUSED = {
 }
 
 
-def kinds_of(test: Callable[..., Any], name: str = "kind") -> set[str]:
-    """Returns the architectures that a test of the default run is parametrized with."""
-    found: set[str] = set()
-    for mark in test.pytestmark:  # type: ignore[attr-defined]
+def runs_of(test: Callable[..., Any], name: str = "kind") -> dict[str, str]:
+    """Returns the architectures that a test is parametrized with, and the command that runs it there."""
+    found: dict[str, str] = {}
+    marks = test.pytestmark  # type: ignore[attr-defined]
+    of_test = [mark.name for mark in marks]
+    for mark in marks:
         if mark.name != "parametrize":
-            raise ValueError(f"{test.__name__} is marked {mark.name}: it is no evidence")
+            continue
         names = [part.strip() for part in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
         if name in names:
-            rows = (row if len(names) > 1 else (row,) for row in mark.args[1])
-            found |= {row[names.index(name)] for row in rows}
+            for row in mark.args[1]:
+                values = row if isinstance(row, ParameterSet) else pytest.param(*(row if len(names) > 1 else (row,)))
+                of_row = [*of_test, *(mark.name for mark in values.marks)]
+                for unknown in {*of_row} - {"parametrize", *COMMANDS}:
+                    raise ValueError(f"{test.__name__} is marked {unknown}: it is no evidence")
+                command = next((COMMANDS[mark] for mark in of_row if mark in COMMANDS), "`make test`")
+                found[values.values[names.index(name)]] = command
     return found
+
+
+def kinds_of(test: Callable[..., Any], name: str = "kind") -> set[str]:
+    """Returns the architectures that a test of the default run is parametrized with."""
+    found = runs_of(test, name)
+    for command in {*found.values()} - {"`make test`"}:
+        raise ValueError(f"{test.__name__} is run by {command}: it is no evidence")
+    return set(found)
 
 
 def rows_of_objectives() -> dict[str, dict[str, str]]:
@@ -90,4 +112,14 @@ def rows_of_roads() -> dict[str, dict[str, str]]:
         "prompts once: packed": {**dict.fromkeys(shared, YES), **dict.fromkeys(handed_on, "state")},
         "padding-free": flat,
         "checkpointing": dict.fromkeys(of_states & of_rollouts, YES),
+    }
+
+
+def rows_of_runs() -> dict[str, dict[str, str]]:
+    """Returns the commands that run the tests of whole runs, by architecture."""
+    return {
+        "resumed": runs_of(test_architectures.test_resumed_run_equals_an_uninterrupted_one),
+        "two processes": runs_of(test_architectures.test_two_processes_equal_one),
+        "checkpointing": runs_of(test_architectures.test_gradient_checkpointing_changes_nothing),
+        "weights in 4 bits": runs_of(test_architectures.test_weights_in_4_bits),
     }

@@ -117,7 +117,7 @@ def load_result(directory):
     return torch.load(directory / "result.pt", weights_only=True)
 
 
-def launch(name, precision, command):
+def launch(name, precision, command, timeout=150):
     """Has `accelerate launch` run a command in two processes."""
     config = CONFIGS / f"{CONFIG_OF[name]}.yaml"
     with socket.socket() as found:
@@ -126,7 +126,7 @@ def launch(name, precision, command):
     options = f"--num_processes 2 --mixed_precision {precision} --main_process_port {port}".split()
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config), *options]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    result = subprocess.run([*launcher, *command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=150)
+    result = subprocess.run([*launcher, *command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout)
     assert result.returncode == 0, result.stderr[-6000:]
 
 

@@ -5,6 +5,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import GptOssConfig, GptOssForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from tests.helpers.architectures import FOR_TEXTS, make
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
@@ -189,3 +190,18 @@ def test_a_model_that_balances_its_routers_can_generate(tmp_path):
     model = make_moe(output_router_logits=True)
     args = make_on_policy_config(tmp_path, max_steps=1)
     OnPolicyConsistencyTrainer(model, args=args, **{**arguments, "train_dataset": make_pairs(8)}).train()
+
+
+@pytest.mark.parametrize("method", ["bct", ["bct", "act"], "opct"])
+def test_a_dense_model_of_a_family_of_mixtures_has_no_such_loss(tmp_path, method):
+    """Granite 4's dense models have the config of its mixtures, with 0 experts and a weight of the routers' loss."""
+    model = make("granitemoehybrid", "sdpa", **FOR_TEXTS)
+    assert model.config.router_aux_loss_coef > 0
+    trainer = make_trainer(tmp_path, method, model, max_steps=1, logging_steps=1)
+    trainer.train()
+    assert not any("aux_loss" in name for entry in trainer.state.log_history for name in entry)
+
+
+def test_the_weight_of_a_dense_model_is_refused(tmp_path):
+    with pytest.raises(ConsistencyError, match=r"\(granitemoehybrid\) has no router logits"):
+        make_trainer(tmp_path, "bct", make("granitemoehybrid", "sdpa", **FOR_TEXTS), router_aux_loss_coef=0.1)

@@ -166,7 +166,7 @@ def test_multimodal_models_train_on_text(tmp_path, monkeypatch, kind, method):
     template = CHATML.replace("message.content", "message.content[0].text")
     trainer = ConsistencyTrainer(
         model=make(kind, "sdpa"),
-        args=make_config(tmp_path, method=method, max_steps=2, logging_steps=1),
+        args=make_config(tmp_path, method=method, max_steps=2, logging_steps=1, learning_rate=1e-3),
         train_dataset=make_pairs(8, completion=False),
         processing_class=TextProcessor(make_tokenizer(template)),
         peft_config=LoraConfig(**LORA),

@@ -4,8 +4,9 @@ The floating-point operations that a step cannot do without, counted from shapes
 A product of an (n, k) and a (k, m) matrix is 2·n·k·m operations. Counted are the products of linear layers, adapters,
 attention and the head; all else is small beside them. What gradient checkpointing or a fused kernel computes a second
 time is not counted, nor padding, nor the half of an attention map that a causal mask hides, nor a prompt that several
-rollouts share more than once. So a program that wastes nothing reaches the device's rate, and the share that a real
-one reaches says what it wastes.
+rollouts share more than once, nor what nothing reads: a text's last token, and in the last block all but the keys and
+values of prompts whose states are not compared. So a program that wastes nothing reaches the device's rate, and the
+share that a real one reaches says what it wastes.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from .setup import Setup
 # Layers that read a block's input: in the first block of a frozen model, no gradient of it is needed.
 READS_INPUT = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "Wqkv")
 KEYS_AND_VALUES = ("k_proj", "v_proj")
+# Objectives that read the last compared block at prompt positions, too
+OF_PROMPTS = {"act", "attct", "mlpct"}
 
 
 @dataclass(frozen=True)
@@ -178,9 +181,9 @@ def count_step(outline: nn.Module, setup: Setup, dense: bool = False) -> Operati
 def _segments(setup: Setup) -> tuple[list[Segment], int]:
     """Returns what one side runs, and the number of compared answer tokens."""
     rows = setup.per_device_train_batch_size
-    if not setup.is_opct:
+    if not setup.answer or {*setup.method} & OF_PROMPTS:
         return [Segment(rows, 0, setup.max_length)], rows * setup.answer
-    # A prompt's last token runs with each of its rollouts, whose last token predicts nothing.
+    # A prompt's last token predicts an answer's first, and the last token of an answer predicts nothing.
     prompts = Segment(setup.num_prompts, 0, setup.prompt - 1, only_cached=True)
     return [prompts, Segment(rows, setup.prompt - 1, setup.answer)], rows * setup.answer
 

@@ -91,9 +91,15 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     return getattr(config.get_text_config(), "vocab_size", None)
 
 
+def has_routers(config: PreTrainedConfig) -> bool:
+    """Whether a model can return router logits. Dense models of Granite 4 have the config of its mixtures, with 0 experts."""
+    text_config = config.get_text_config()
+    return hasattr(text_config, "output_router_logits") and getattr(text_config, "num_local_experts", None) != 0
+
+
 def _check_routers(config: PreTrainedConfig, args: Any) -> None:
     coefficient = getattr(args, "router_aux_loss_coef", None)
-    if coefficient and not hasattr(config.get_text_config(), "output_router_logits"):
+    if coefficient and not has_routers(config):
         raise ConsistencyError(
             f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no router logits: the "
             "option is for mixtures of experts. Leave it out."

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
+from ..models.checks import has_routers
+
 
 class Routing(NamedTuple):
     """Router logits of N tokens."""
@@ -41,5 +43,4 @@ def load_balancing_loss(model: Any, routing: Routing) -> Tensor:
 
 def router_coefficient(model: Any) -> float:
     """Returns TRL's weight of that loss: the config's, or 0 for a model that cannot return its router logits."""
-    config = model.config.get_text_config()
-    return getattr(config, "router_aux_loss_coef", 0.0) if hasattr(config, "output_router_logits") else 0.0
+    return getattr(model.config.get_text_config(), "router_aux_loss_coef", 0.0) if has_routers(model.config) else 0.0

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache
 
@@ -60,9 +61,13 @@ def run_cache(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Ten
     last_ids, last_mask, last_position = (
         part[batch.rows, -1:] for part in (batch.prompt_ids, batch.prompt_mask, _positions(batch.prompt_mask))
     )
+    input_ids = torch.cat([last_ids, batch.completion_ids[:, :-1]], 1)
     mask = torch.cat([last_mask, batch.completion_mask[:, :-1]], 1)
+    if input_ids.shape[1] == 1 and cached_kinds(backbone.config) & RECURRENT.keys():
+        # Recurrent layers take a single token for a step of `generate`. That step has no backward pass.
+        input_ids, mask = F.pad(input_ids, (0, 1)), F.pad(mask, (0, 1))
     output = backbone(
-        input_ids=torch.cat([last_ids, batch.completion_ids[:, :-1]], 1),
+        input_ids=input_ids,
         attention_mask=torch.cat([batch.prompt_mask[batch.rows, :-1], mask], 1),
         position_ids=last_position + mask.cumsum(-1) - 1,
         past_key_values=cache,
@@ -71,7 +76,7 @@ def run_cache(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Ten
     )
     in_prompts = batch.prompt_mask[:, :-1] * batch.rollouts[:, None]
     routing = joined([routing_of(of_prompts, in_prompts), routing_of(output, mask)])
-    return output.last_hidden_state, routing
+    return output.last_hidden_state[:, : batch.completion_ids.shape[1]], routing
 
 
 def run_packed(

@@ -27,6 +27,7 @@ from ..generation.vllm_engine import check_vllm
 from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses, means_of
 from ..losses.supervised import ObservedModel, flat_inputs, supervised_row_losses
+from ..models.checks import has_routers
 from ..models.sharding import gathered
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
@@ -200,6 +201,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                 peft_config=peft_config,
             )
         complete_head(self.model)
+        if self.aux_loss_enabled and not has_routers(self.model.config):
+            self.aux_loss_enabled: bool = False
+            self.model.config.get_text_config().output_router_logits = False
         if args.use_vllm:  # Checked again: a model loaded by name may have an adapter.
             check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
         # Trainer counts the tokens of the global batch only if this is set; `compute_loss` divides by them.

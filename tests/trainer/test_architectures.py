@@ -1,4 +1,4 @@
-"""Trainers on models with layers that carry a state: Gated DeltaNet (Qwen3.5) and short convolutions (LFM2)."""
+"""Whole runs on newer architectures: those with layers that carry a state, Gemma 4, and OLMo 3."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from transformers import BitsAndBytesConfig
 from trl import get_peft_config
 
 from tests.helpers import on_policy, paired
-from tests.helpers.architectures import FOR_TEXTS, make, qwen3_5_with_vision
+from tests.helpers.architectures import FOR_TEXTS, lora_targets, make, qwen3_5_with_vision
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from tests.helpers.once import made_once
 from tests.trainer.test_distributed import ON_POLICY, PAIRED, arguments_of, check_two_equal_one, launch, load_result
@@ -21,28 +21,39 @@ from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.scripts import consistency, on_policy_consistency
 
 
-KINDS = ("qwen3_5", "lfm2")
+KINDS = ("qwen3_5", "qwen3_next", "lfm2", "granitemoehybrid", "nemotron_h", "gemma4", "olmo3")
 # Where one is enough for the default tests
-ONE_OF_KINDS = ("qwen3_5", pytest.param("lfm2", marks=pytest.mark.slow))
-# A layer of each that is not in attention
-RECURRENT_LAYERS = {"qwen3_5": "linear_attn.in_proj_qkv", "lfm2": "conv.in_proj"}
+ONE_BY_DEFAULT = [pytest.param(kind, marks=[] if kind == "qwen3_5" else pytest.mark.long) for kind in KINDS]
+# A layer of each that is to be in 4 bits: of those with a state, one that is not in attention
+LAYERS = {
+    "qwen3_5": "linear_attn.in_proj_qkv",
+    "qwen3_next": "linear_attn.in_proj_qkvz",
+    "lfm2": "conv.in_proj",
+    "granitemoehybrid": "mamba.in_proj",
+    "nemotron_h": "mixer.in_proj",
+    "gemma4": "per_layer_input_gate",
+    "olmo3": "self_attn.q_proj",
+}
 
 
-def make_hybrid(kind):
-    return make(kind, "sdpa", **FOR_TEXTS)
+def make_for_texts(kind, **changes):
+    of_kind = {"vocab_size_per_layer_input": FOR_TEXTS["vocab_size"]} if kind == "gemma4" else {}
+    return make(kind, "sdpa", **FOR_TEXTS, **of_kind, **changes)
 
 
 def make_trainer(kind, trainer, folder, **options):
-    options = {"per_device_train_batch_size": 4, "lora": True, "model": make_hybrid(kind), **options}
+    adapter = {"lora": True, "target_modules": lora_targets(kind)}
+    options = {"per_device_train_batch_size": 4, **adapter, "model": make_for_texts(kind), **options}
     if trainer == "opct":
         return on_policy.make_trainer(folder, make_pairs(8, completion=False), **options)
     return paired.make_trainer(folder, make_pairs(8, completion=False), method=["bct", "act"], **options)
 
 
 @pytest.mark.parametrize("trainer", ["paired", "opct"])
-@pytest.mark.parametrize("kind", ONE_OF_KINDS)
+@pytest.mark.parametrize("kind", ONE_BY_DEFAULT)
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path, kind, trainer):
-    options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1}
+    rows = 8 if trainer == "opct" else 4  # 4 pairs a step, each with 2 rollouts
+    options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, "per_device_train_batch_size": rows}
     whole = make_trainer(kind, trainer, tmp_path, **options)
     before = on_policy.weights(whole.model)
     whole.train()
@@ -81,12 +92,17 @@ RUNS = {
 CASES = [(kind, row) for kind in KINDS for row in RUNS]
 
 
+def others_of(kind, row):
+    """Further options of a case."""
+    return {**RUNS[row][2], "target_modules": lora_targets(kind)}
+
+
 @pytest.fixture(scope="module")
 def model_dirs(tmp_path_factory):
     folders = {}
     for kind in KINDS:
         folders[kind] = tmp_path_factory.mktemp(kind)
-        make_hybrid(kind).save_pretrained(folders[kind])
+        make_for_texts(kind).save_pretrained(folders[kind])
         make_tokenizer().save_pretrained(folders[kind])
     return folders
 
@@ -98,11 +114,10 @@ def of_two_processes(tmp_path_factory, model_dirs):
     def run_in_turn(folder):
         runs = []
         for number, (kind, row) in enumerate(CASES):
-            script, method, others = RUNS[row]
-            runs.append(
-                (script, *arguments_of(folder / str(number), model_dirs[kind], 2, "lora", method, dict(others)))
-            )
-        launch("DDP", "no", ["-m", "tests.helpers.in_turn", json.dumps(runs)])
+            script, method, _ = RUNS[row]
+            others = others_of(kind, row)
+            runs.append((script, *arguments_of(folder / str(number), model_dirs[kind], 2, "lora", method, others)))
+        launch("DDP", "no", ["-m", "tests.helpers.in_turn", json.dumps(runs)], timeout=600)
         return {case: load_result(folder / str(number)) for number, case in enumerate(CASES)}
 
     return made_once(tmp_path_factory, "two_processes_on_hybrids", run_in_turn)[1]
@@ -111,8 +126,8 @@ def of_two_processes(tmp_path_factory, model_dirs):
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "row"), CASES)
 def test_two_processes_equal_one(tmp_path, kind, row, model_dirs, of_two_processes):
-    script, method, others = RUNS[row]
-    two = of_two_processes[kind, row]
+    script, method, _ = RUNS[row]
+    two, others = of_two_processes[kind, row], others_of(kind, row)
     check_two_equal_one(tmp_path, model_dirs[kind], {}, "DDP", script, "lora", method, two, **others)
 
 
@@ -125,12 +140,13 @@ def wide_dirs(tmp_path_factory):
     folders = {}
     for kind in KINDS:
         folders[kind] = tmp_path_factory.mktemp(kind)
-        make(kind, "sdpa", **FOR_TEXTS, hidden_size=128, intermediate_size=256).save_pretrained(folders[kind])
+        of_kind = {"mamba_d_head": 64} if kind == "granitemoehybrid" else {}
+        make_for_texts(kind, hidden_size=128, intermediate_size=256, **of_kind).save_pretrained(folders[kind])
         make_tokenizer().save_pretrained(folders[kind])
     return folders
 
 
-def quantised(folder, model_dir, method, **options):
+def quantised(folder, model_dir, kind, method, **options):
     options = {"learning_rate": 5e-3, "max_steps": 4, "per_device_train_batch_size": 4, **options}
     trainer, args = (
         (OnPolicyConsistencyTrainer, on_policy.make_on_policy_config(folder, **options))
@@ -143,24 +159,24 @@ def quantised(folder, model_dir, method, **options):
         train_dataset=make_pairs(8),
         eval_dataset=make_pairs(4),
         quantization_config=BitsAndBytesConfig(**NF4),
-        peft_config=LoraConfig(**paired.LORA),
+        peft_config=LoraConfig(**{**paired.LORA, "target_modules": lora_targets(kind)}),
     )
 
 
 @pytest.mark.parametrize("method", ["bct", "act", "opct"])
-@pytest.mark.parametrize("kind", ONE_OF_KINDS)
+@pytest.mark.parametrize("kind", ONE_BY_DEFAULT)
 def test_weights_in_4_bits(tmp_path, wide_dirs, kind, method):
     """The frozen weights stay as they are, and an evaluation on the way changes nothing."""
-    plain = quantised(tmp_path / "plain", wide_dirs[kind], method)
+    plain = quantised(tmp_path / "plain", wide_dirs[kind], kind, method)
     names = [name for name, module in plain.model.named_modules() if module in set(linears(plain.model))]
-    assert any(RECURRENT_LAYERS[kind] in name for name in names)
+    assert any(LAYERS[kind] in name for name in names)
     packed = [(module, module.weight.data.clone()) for module in linears(plain.model)]
     before = on_policy.weights(plain.model)
     plain.train()  # checks the reference at its end, too
     assert all(torch.equal(module.weight.data, weight) for module, weight in packed)
     assert (on_policy.weights(plain.model) - before).abs().max() > 1e-4
     evaluated = quantised(
-        tmp_path / "evaluated", wide_dirs[kind], method, eval_strategy="steps", eval_steps=2, eval_on_start=True
+        tmp_path / "evaluated", wide_dirs[kind], kind, method, eval_strategy="steps", eval_steps=2, eval_on_start=True
     )
     evaluated.train()
     assert torch.equal(on_policy.weights(evaluated.model), on_policy.weights(plain.model))
