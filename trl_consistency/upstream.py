@@ -162,5 +162,6 @@ def _end_engine() -> None:
     Lets vLLM end its groups before the process group ends. Otherwise, an engine in this process does it at the exit, and
     fails with a traceback.
     """
-    if (vllm := sys.modules.get("vllm.distributed.parallel_state")) is not None:
+    vllm = sys.modules.get("vllm.distributed.parallel_state")
+    if vllm is not None and vllm._WORLD is not None:  # not only imported
         vllm.cleanup_dist_env_and_memory()

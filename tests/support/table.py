@@ -3,6 +3,7 @@ Which objectives and which ways to compute them are tested on which architecture
 themselves, so that the table has no claim of its own.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,9 @@ def runs_of(test: Callable[..., Any], name: str = "kind") -> dict[str, str]:
     """Returns the architectures that a test is parametrized with, and the command that runs it there."""
     found: dict[str, str] = {}
     marks = test.pytestmark  # type: ignore[attr-defined]
+    assert not hasattr(sys.modules[test.__module__], "pytestmark"), (
+        f"{test.__module__}: marks of the file are not read"
+    )
     of_test = [mark.name for mark in marks]
     for mark in marks:
         if mark.name != "parametrize":
@@ -68,8 +72,8 @@ def runs_of(test: Callable[..., Any], name: str = "kind") -> dict[str, str]:
             for row in mark.args[1]:
                 values = row if isinstance(row, ParameterSet) else pytest.param(*(row if len(names) > 1 else (row,)))
                 of_row = [*of_test, *(mark.name for mark in values.marks)]
-                for unknown in {*of_row} - {"parametrize", *COMMANDS}:
-                    raise ValueError(f"{test.__name__} is marked {unknown}: it is no evidence")
+                if unknown := {*of_row} - {"parametrize", *COMMANDS}:
+                    raise ValueError(f"{test.__name__} is marked {', '.join(unknown)}: it is no evidence")
                 command = next((COMMANDS[mark] for mark in of_row if mark in COMMANDS), "`make test`")
                 found[values.values[names.index(name)]] = command
     return found

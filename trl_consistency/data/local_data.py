@@ -171,7 +171,7 @@ def _is_of_type(found: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
     if types.is_floating(found) and types.is_floating(wanted):
         return found.bit_width <= wanted.bit_width  # a narrower one would round them
     if types.is_timestamp(found) and types.is_timestamp(wanted):
-        return found.tz == wanted.tz
+        return (found.tz is None) == (wanted.tz is None)  # the same instants, whatever a zone is called
     return any(all(map(kind, (found, wanted))) for kind in (_is_text, _is_bytes, _is_number)) or found.id == wanted.id
 
 

@@ -129,10 +129,8 @@ def prepare_pairs(
 
 def with_own_columns(dataset: Dataset) -> Dataset:
     """Returns a prepared data set as the user gave it: without what preparation adds, and with the user's names of columns."""
-    made = [
-        column for column in ("clean_ids", "perturbed_ids", "length", "content_span") if column in dataset.column_names
-    ]
-    dataset = dataset.remove_columns(made)
+    made = {*MADE_COLUMNS, "clean_ids", "perturbed_ids", "content_span"}
+    dataset = dataset.remove_columns([column for column in dataset.column_names if column in made])
     names = {f"{OWN}{column}": column for column in MADE_COLUMNS}
     return dataset.rename_columns({own: column for own, column in names.items() if own in dataset.column_names})
 

@@ -205,8 +205,11 @@ def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | Non
     name = resolve_model(base_model)
     folder = None if os.path.isdir(name) else folder_of(name, revision)
     for path in paths:
-        own = PeftConfig.from_pretrained(path).revision if is_adapter_folder(path) else None
-        if folder is not None and re.fullmatch("[0-9a-f]{40}", own or "") and own != folder.name:
+        config = PeftConfig.from_pretrained(path) if is_adapter_folder(path) else None
+        if folder is None or config is None or config.base_model_name_or_path != base_model:
+            continue
+        own = config.revision
+        if re.fullmatch("[0-9a-f]{40}", own or "") and own != folder.name:
             warnings.warn(
                 printable(
                     f"`adapters`: {path} was trained on {base_model} at the revision {own}, and is measured at {folder.name}. Give "

@@ -534,7 +534,7 @@ class PairTrainer(PushMixin, _Trainer):
             check_adapter_folder(output_dir or self.args.output_dir, is_peft_model(self.model))
         if is_peft_model(self.model):
             for config in self.model.peft_config.values():  # PEFT loads the base model at this revision
-                config.revision = config.revision or base_revision(self)
+                config.revision = base_revision(self) or config.revision
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             self._write_card(output_dir or self.args.output_dir)

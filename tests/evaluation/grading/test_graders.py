@@ -224,6 +224,9 @@ def test_first_named_answer(text, candidates, stated):
         ('The capital is "Lyon" or "Lyon" is a term used to describe Paris.', []),
         ('The capital is "Paris", which is a word that is often confused with Rome.', ["Paris"]),
         ('The word is "Paris". Rome is a city.', ["Paris"]),
+        ('The answer is "Lyon", which is a word for that, but the right answer is "Paris".', ["Paris"]),
+        ('The answer is "Lyon", which is a word for that; the capital is "Paris".', ["Paris"]),
+        ('Your guess was "Lyon", which is a word for that, so the answer is "Paris".', ["Paris"]),
     ],
 )
 def test_all_named_answers(text, named):

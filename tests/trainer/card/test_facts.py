@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
-from peft import LoraConfig, PeftConfig, VeraConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, PeftModel, VeraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.commits import COMMITS
@@ -103,6 +103,20 @@ def test_an_adapter_names_the_commit_of_its_base_model(tmp_path, cached_base, mo
         warn_of_revisions([folder], "me/base", "v1")
         monkeypatch.setitem(MODELS, EMBEDDED, lambda progress: tmp_path)
         warn_of_revisions([folder], EMBEDDED, None)
+
+
+def test_an_adapter_that_is_trained_further_names_the_commit_that_it_was_trained_on(tmp_path, cached_base):
+    base = AutoModelForCausalLM.from_pretrained("me/base")
+    get_peft_model(base, LoraConfig(revision=COMMITS["v1"])).save_pretrained(tmp_path / "begun")
+    assert PeftConfig.from_pretrained(tmp_path / "begun").revision == COMMITS["v1"]
+    base = AutoModelForCausalLM.from_pretrained("me/base")
+    model = PeftModel.from_pretrained(base, tmp_path / "begun", is_trainable=True)
+    trainer = make_trainer(tmp_path / "further", model, lora=False)
+    trainer.save_model()
+    assert PeftConfig.from_pretrained(trainer.args.output_dir).revision == COMMITS["main"]
+    with warnings.catch_warnings():  # trained on another model, of which no commit is known
+        warnings.simplefilter("error")
+        warn_of_revisions([tmp_path / "begun"], "me/another", None)
 
 
 def test_commit_of_a_base_model_that_was_loaded_before(tmp_path, cached_base):

@@ -184,7 +184,7 @@ def answer_pairs(
         for prompt, ids in zip(prompts, generated, strict=True):
             # An engine ends answers at the model's context, too.
             is_long = prompts is by_text and (engine is not None or len(ids) >= options.max_new_tokens)
-            is_cut = is_long and ids[-1] not in end_tokens(model, tokenizer)
+            is_cut = is_long and not set(ids[-1:]) & set(end_tokens(model, tokenizer))
             is_cut |= engine is None and len(prompt) + len(ids) > context
             text, said, others = decode_answer(tokenizer, list(prompt), ids, markers)
             answers[prompt] = Answer(text, said, tuple(ids), is_cut, others)

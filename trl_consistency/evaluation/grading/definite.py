@@ -31,7 +31,7 @@ _NEGATED = re.compile(
     re.IGNORECASE,
 )
 # What is given remains beside what it is not: "It is drawn, not drove."
-_CONTRASTED = re.compile(r",\s+not\s[^,;]*$", re.IGNORECASE)
+_CONTRASTED = re.compile(r"(\b(?:is|was|are|were|called|say)\s[^,;]*\w[^,;]*),\s+not\s[^,;]*$", re.IGNORECASE)
 # What a clause ends with as its answer may be a word of the question, though a wrong one: "The answer is Ethiopia."
 _COMPLEMENT = re.compile(
     r"\b(?:is|was|are|were|called) (?:the |an? )?\W{0,3}(\w+(?:[ '-]\w+){0,2})\W{0,3}$", re.IGNORECASE
@@ -103,7 +103,7 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
 def _states(clause: str, asked: set[str], answer: str, calculates: bool) -> bool:
     """Returns whether a clause states something that answers a question of these words."""
     opinion = _OPINION.match(clause)
-    clause = _CONTRASTED.sub("", clause[opinion.end() :] if opinion else clause)
+    clause = _CONTRASTED.sub(r"\1", clause[opinion.end() :] if opinion else clause)
     if _NEGATED.search(clause) or _ADDRESS.search(clause):
         return False
     words = [word.lower() for word in _words(clause)]

@@ -83,7 +83,9 @@ _COMPARED = re.compile(r"(?<!\bother)\s+than\s+(?:in\s+)?(?:the\s+|an?\s+)?[\"'*
 # What explains a word that was given as the answer: "The opposite is "rich", which is a word for people who are not poor".
 _EXPLAINED = re.compile(
     r"\b(?:is|was)\s+[\"\u201c][^\"\u201c\u201d\n]{1,80}[\"\u201d](?:\s+or\s+[\"\u201c][^\"\u201c\u201d\n]{1,80}[\"\u201d])?,?"
-    r"(?:\s+which)?\s+(?:is|was)\s+an?\s+(?:\w+\s+)?(?:word|term|verb|noun|adjective|phrase)\b[^.!?\n]*$",
+    r"(?:\s+which)?\s+(?:is|was)\s+an?\s+(?:\w+\s+)?(?:word|term|verb|noun|adjective|phrase)\b"
+    r"(?:(?!\b(?:but|so|while|whereas|however|(?:answer|one|opposite|plural|tense|capital)\s+(?:is|was))\b|\b(?:is|was)\s+[\"\u201c])"
+    r"[^.!?;:\n])*$",
     re.IGNORECASE,
 )
 # "In Rome, where is it?"
