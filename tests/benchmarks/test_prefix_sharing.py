@@ -183,6 +183,7 @@ def counted(shape: str, vocabulary: int, checkpointing: bool) -> float:
     return total(plain, plain) / total(shared, count(clean, num_generations))
 
 
+@pytest.mark.long
 def test_docs_have_the_counts() -> None:
     rows = re.findall(r"\| (4,096|32,768) \| (no|yes) \|.*\| ([\d.]+) \|$", DOCS.read_text(), re.MULTILINE)
     variants = itertools.product(("long", "long, two prompts", "short"), ("4,096", "32,768"), ("no", "yes"))

@@ -380,6 +380,7 @@ def check_pair(real, data):
 QUICK = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
+@pytest.mark.long
 @given(data=st.data())
 @QUICK
 def test_real_prompts_under_real_templates(real, data):

@@ -248,6 +248,7 @@ def test_table_of_the_readme_is_the_other_without_differences(folder):
     assert methods["Suggested answers given, held-out categories"]["OPCT"] == suggested
 
 
+@pytest.mark.long
 def test_pages_are_written_and_pictures_drawn(folder, tmp_path):
     (tmp_path / "docs").mkdir()
     write_pages(Plan(), folder, tmp_path)

@@ -72,7 +72,7 @@ def test_the_server_samples_while_the_model_trains(served, tmp_path, model_dir, 
     assert waited == [True] * 3
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("streaming", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_prompts_come_in_the_same_order(streaming, served, tmp_path, model_dir):  # noqa: F811
     """Over several epochs, with micro-batches."""
 

@@ -17,6 +17,7 @@ def entries(trainer):
     return [entry for entry in trainer.state.log_history if "step_time" in entry]
 
 
+@pytest.mark.long
 def test_parts_of_a_step_with_an_engine(colocated, tmp_path, model_dir, monkeypatch):  # noqa: F811
     add_lora, generate = LLM.add_lora, LLM.generate
     monkeypatch.setattr(LLM, "add_lora", lambda *args: (time.sleep(0.3), add_lora(*args))[1])

@@ -92,6 +92,7 @@ def test_vllm_answers_as_transformers_in_one_pass(in_process, options, tmp_path)
     assert answers(tmp_path / "vllm") == expected
 
 
+@pytest.mark.long
 def test_a_killed_evaluation_goes_on(in_process, options, tmp_path, monkeypatch):
     run([*options, "--output_dir", str(tmp_path / "whole"), "--engine", "vllm"])
     generate, calls = Several.generate, []

@@ -80,6 +80,7 @@ def test_quantized_weights_take_what_bitsandbytes_takes(tmp_path, nested):
     assert measure_memory(outline, setup).weights == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["bct", "kl", "act", "mlpct", "opct"])
 def test_checkpointing_and_smaller_batches_take_less(config_dir, method):
     def total(**options):
@@ -93,6 +94,7 @@ def test_checkpointing_and_smaller_batches_take_less(config_dir, method):
     assert total(per_device_train_batch_size=8, gradient_checkpointing=False) < 0.7 * kept
 
 
+@pytest.mark.long
 def test_the_largest_batch_fits_and_the_next_does_not(config_dir):
     outline = outline_of(config_dir, lora())
     limit = 20 << 20
@@ -108,6 +110,7 @@ def test_many_long_rows_that_share_nothing_are_counted_without_a_mask(config_dir
     assert measure_memory(outline_of(config_dir, lora()), setup).total > 0
 
 
+@pytest.mark.long
 def test_rollouts_that_are_sampled_in_parts_take_less(config_dir):
     setup = Setup(("opct",), 128, 64, 8, gradient_accumulation_steps=8)
     of = {

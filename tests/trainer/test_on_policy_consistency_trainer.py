@@ -216,8 +216,8 @@ def test_every_epoch_has_an_order_of_its_own(tmp_path):
     "options",
     [
         {},
-        {"loss_type": "policy_gradient", "num_iterations": 2},
-        {"max_completion_length": 32, "completion_length_schedule": [4, 32]},
+        pytest.param({"loss_type": "policy_gradient", "num_iterations": 2}, marks=pytest.mark.long),
+        pytest.param({"max_completion_length": 32, "completion_length_schedule": [4, 32]}, marks=pytest.mark.long),
     ],
 )
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path, options):

@@ -187,7 +187,7 @@ def test_packs_that_fill_no_batch(tmp_path, caplog):
     assert "Each epoch leaves out 2 of 5 packed sequences (`dataloader_drop_last`)" in caplog.text
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("streamed", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_resumed_run_goes_on_where_it_was(tmp_path, streamed):
     def train(folder, checkpoint=None, **options):
         pairs = PAIRS.to_iterable_dataset() if streamed else PAIRS

@@ -102,7 +102,7 @@ def check_finished(process, directory, expected):
     assert torch.equal(torch.load(directory / "weights.pt"), expected)
 
 
-@pytest.mark.parametrize("method", [slow("bct"), slow("act"), "opct"])
+@pytest.mark.parametrize("method", [slow("bct"), slow("act"), pytest.param("opct", marks=pytest.mark.long)])
 def test_killed_and_resumed(processes, whole, tmp_path, method):
     """Around the time that a checkpoint is written."""
     generator, directory, expected = random.Random(method), tmp_path / "run", whole(method)[1]
