@@ -334,7 +334,10 @@ def test_commands_end_without_a_word_of_the_engine(tmp_path, llama_dir):
     measured = ["--pairs", pairs, "--output_dir", str(tmp_path / "measured")]
     for command, options in (("on-policy-consistency", trained), ("evaluate", measured)):
         words = [sys.executable, "-m", "trl_consistency.cli", command, *of_all, *options]
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=600)
+        # An engine of an earlier test holds the port that this process has in its environment.
+        kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+        environment = {**kept, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment)
         assert ended.returncode == 0, ended.stderr[-3000:]
         assert "Traceback" not in ended.stderr, ended.stderr[-3000:]
 
