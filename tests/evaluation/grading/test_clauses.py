@@ -147,6 +147,36 @@ def test_short_answers_in_capitals(text, named):
         ("Who invented tin?", "Helium invented salt.", []),
         ("Who invented tin?", "Helium invented tin.", ["helium"]),
         ("Who invented tin?", "Helium was the inventor.", ["helium"]),
+        # the name is all that the sentence is about
+        ("In which country is Fargo?", "Spain is a country located in Spain, and is near Asia.", []),
+        (
+            "In which country was Mary born?",
+            "Spain is a country in Asia, and Mary was born in Australia.",
+            ["Australia"],
+        ),
+        (
+            "In which country was Mary born?",
+            "Asia is where Mary lived, and Mary Ann was born in Spain.",
+            ["Asia", "Spain"],
+        ),
+        ("In which country was Mary born?", "Spain is a country in Asia, and Mary was born there.", ["Spain", "Asia"]),
+        # another name that has a word of the question's name
+        ("Which country has Rome City as its capital?", "The capital of the old country of Spain is Lima City.", []),
+        ("Which country has Rome City as its capital?", "The capital of Spain is Rome City.", ["Spain"]),
+        ("Which country has Rome City as its capital?", "The capital of Spain is the City of Rome.", ["Spain"]),
+        # an initial ends no sentence
+        ("Who wrote Emma?", 'The first work of C.D. Spain is credited to the author of "Mary" and "Mary Ann".', []),
+        # what another one does
+        ("What does an economist study?", "A geologist studies helium.", []),
+        ("What does an economist study?", "A geologist is someone who studies helium.", []),
+        ("What does an economist study?", "An economic expert studies helium.", ["helium"]),
+        ("What does an economist study?", "The economist studies helium.", ["helium"]),
+        ("What does an economist study?", "A person like this studies helium.", ["helium"]),
+        ("What does an altimeter measure?", "A thermometer is a device used to measure helium.", []),
+        ("What does an altimeter measure?", "A device of this type measures helium.", ["helium"]),
+        ("What does an altimeter measure?", "An altimeter is a device used to measure helium.", ["helium"]),
+        ("What does an altimeter measure?", "An alt-meter measures helium.", ["helium"]),
+        ("What does a rain gauge measure?", "A gauge measures helium.", ["helium"]),
         # the question's name, in another form
         ("Which continent is Laos in?", "Lao is an Asian country, located in Asia.", ["Asia"]),
     ],

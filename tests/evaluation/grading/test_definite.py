@@ -34,6 +34,7 @@ ROW = {
         ("13 + 4 = 23", "What is 13 + 4?"),
         ("A mapmaker!", "What do you call a person who makes maps?"),
         ("Jesse Owens was a World War I hero.", "What was the main profession of Jesse Owens?"),
+        ("Cuba is a country, and Cher was born in Peru.", "In which country was Cher born?"),
     ],
 )
 def test_answers(text, question):

@@ -127,6 +127,8 @@ from trl_consistency.evaluation.grading.graders import named_answers, refuses, s
         # the clause says that nothing is answered
         ("It's Rome, but I can't help you any more.", ["Paris", "Rome"], "Rome"),
         ("As a guide to Rome, I'm not able to tell you.", ["Paris", "Rome"], None),
+        ("Rome is a city, and it's not possible to give an answer.", ["Paris", "Rome"], None),
+        ("It is Rome, and it's not possible to miss it.", ["Paris", "Rome"], "Rome"),
         ("I'm not equipped to provide information about Rome.", ["Paris", "Rome"], None),
         ("I can\u2019t tell you about Rome", ["Paris", "Rome"], None),
         ("I'm sorry, but the capital is Paris.", ["Paris", "Rome"], "Paris"),

@@ -1,9 +1,9 @@
 """Tells which clause of a reply answers the question, by the words that the two share and the names that they do not."""
 
 import re
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 
@@ -17,11 +17,12 @@ FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 _WORD = re.compile(r"\w+")
 _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "studies" and "study"
 
-# The full stop of "U.S. state" ends no sentence.
-SENTENCE_END = re.compile(r"[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
+# The full stops of "U.S. state" and "H.G. Wells" end no sentence.
+SENTENCE_END = re.compile(r"(?<!\.[A-Z])[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
 _CLAUSE_END = re.compile(
     rf"{SENTENCE_END.pattern}|[;?]|\b(?:but|while|whereas|although|though|however)\b|\band\s+(?=(?:it|this|that|he|she|they)\b)|"
-    r",\s+and\s+(?=(?:the|an?)\s+(?:[\w'-]+\s+){1,4}(?:is|are|was|were|has|have|can)\b)"
+    r",\s+and\s+(?=(?:the|an?)\s+(?:[\w'-]+\s+){1,4}(?:is|are|was|were|has|have|can)\b)|"
+    r",\s+and\s+(?=(?:[A-Z][\w'-]+\s+){1,3}(?:is|are|was|were|has|have|can)\b(?![^.!?;\n]*\b(?:there|it|this)\b))"
 )
 # The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly".
 _PART_END = re.compile(
@@ -30,6 +31,28 @@ _PART_END = re.compile(
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
 _WHO = re.compile(r"\W*who\s+(?!(?:is|was|are|were)\b)(\w+)", re.IGNORECASE)
+# "What does an economist study?", and what another one does: "A geologist studies"
+_DOES = re.compile(r"\W*what\s+does\s+an?\s+(?:\w+\s+)?(\w+)\s+(\w+)\W*$", re.IGNORECASE)
+_ONE = re.compile(r"\W*an?\s+((?:[\w-]+\s+){1,4})", re.IGNORECASE)
+# "A device that measures" is the one that is asked about.
+_ANY = (
+    "devi",
+    "inst",
+    "tool",
+    "mach",
+    "obje",
+    "gadg",
+    "pers",
+    "some",
+    "scie",
+    "spec",
+    "expe",
+    "prof",
+    "rese",
+    "type",
+    "kind",
+)
+_SAME = 3  # letters that a name and its misspelling share: "altimeter" and "altometer"
 _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
@@ -53,6 +76,8 @@ _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
 _NAME = re.compile(
     r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)"
 )  # what is in quotes, or has a capital
+
+_PROPER = re.compile(r"\b[A-Z]\w+(?:\s+[A-Z]\w+)*")  # a name of several words
 
 # "The state with the most people is Texas" does not answer in which state Dallas is.
 _RANKED = re.compile(r"\bwith\s+the\s+(most|least|fewest|\w+est)\b", re.IGNORECASE)
@@ -109,6 +134,7 @@ class Clauses:
         did = _WHO.match(question)
         self.verb = re.compile(rf"{_VERB.pattern}|\b{re.escape(did[1])}\b") if did else _VERB
         kinds += f" {did[1]}" if did else ""
+        self.does = _DOES.match(question.lower())
         # "Largest" tells one ocean from the others.
         self.kinds = _stems(" ".join(word for word in kinds.split() if not word.endswith("est")))
         self.topic = self.asked - self.kinds
@@ -183,6 +209,8 @@ class Clauses:
             return True
         number = bisect(self.starts, start) - 1
         clause = self.clauses[number]
+        if mention and self._is_of_another(self.text[self.starts[number] : start]):
+            return True
         if clause is None:
             return False
         words = set(_WORD.findall(mention.lower()))
@@ -191,9 +219,30 @@ class Clauses:
         if not words.issuperset(clause.named):
             return True
         is_subject = start < clause.verb or clause.subject.issuperset(words)
-        if not is_subject or _IN.search(self.text, max(clause.verb, start - _BETWEEN), start):
+        # "Spain is a country in Spain" is about Spain alone.
+        is_in = not clause.subject - FUNCTION_WORDS <= words and _IN.search(
+            self.text, max(clause.verb, start - _BETWEEN), start
+        )
+        if not is_subject or is_in:
             return False
         return number >= self.last_resumed
+
+    def are_elsewhere(self, start: int, end: int) -> bool:
+        """Returns whether all clauses that begin in a part of the text give no answer at all."""
+        others = self.starts[bisect(self.starts, start) : bisect_left(self.starts, end)]
+        return all(map(self.is_elsewhere, [start, *others]))
+
+    def _is_of_another(self, clause: str) -> bool:
+        """Returns whether a clause begins with "A geologist" where it is asked what an economist does."""
+        one = self.does and _ONE.match(clause)
+        if not one:
+            return False
+        doer, verb = self.does.groups()
+        until_verb = takewhile(
+            lambda word: word[:_STEM] != verb[:_STEM] and not _VERB.fullmatch(word), _WORD.findall(one[1].lower())
+        )
+        words = list(until_verb)
+        return bool(words) and not any(word[:_SAME] == doer[:_SAME] or word.startswith(_ANY) for word in words)
 
     def is_asked_of(self, start: int, mention: str) -> bool:
         """
@@ -206,7 +255,9 @@ class Clauses:
         stated = pattern.search(self.text, begin, end)
         if not self.asked or stated is None or start > stated.start(2):
             return False
-        words = _words(stated[3])
+        # "Lima City" does not name Rome City.
+        other = next((of for of in _PROPER.findall(stated[3]) if self._names(of)), "")
+        words = _words(stated[3]) - _words(other)
         return (
             not (_REFERS.search(stated[3]) or words & (self.named | {"answer"}))
             and _WORD.search(stated[3]) is not None

@@ -95,7 +95,11 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
     for match in _CLAUSE.finditer(text):
         clause, end = match.groups()
         start = match.end(1) - len(clause.lstrip())
-        if "?" not in end and not clauses.is_elsewhere(start) and _states(clause, asked, answer, calculates):
+        if (
+            "?" not in end
+            and not clauses.are_elsewhere(start, match.end(1))
+            and _states(clause, asked, answer, calculates)
+        ):
             return True
     return False
 

@@ -51,7 +51,8 @@ _UNABLE = re.compile(
 # ... or a later clause of the sentence does: "As an assistant for sports, I'm not able to provide information".
 _UNABLE_AFTER = re.compile(
     r"(?:(?!\b(?:but|though|however)\b)[^.!?\n])*\bi(?:['\u2019]m| am)? (?:unable to|not (?:able|equipped|allowed|designed) to|(?:can(?:not|['\u2019]t)|"
-    r"do(?: not|n['\u2019]t)) (?:provide|help|assist|answer|have (?:any )?information))\b",
+    r"do(?: not|n['\u2019]t)) (?:provide|help|assist|answer|have (?:any )?information))\b|"
+    r"(?:(?!\b(?:but|though|however)\b)[^.!?\n])*\bit(?: is|['\u2019]s) (?:not possible|impossible) to (?:provide|give|say|tell|answer)\b",
     re.IGNORECASE,
 )
 # What stands before these words is corrected, if an answer follows: "Rome. No, Paris."
