@@ -127,12 +127,15 @@ def prepare_pairs(
     return dataset if max_length is None else _fit(dataset, name, max_length, overlong)
 
 
-def with_own_columns(dataset: Dataset) -> Dataset:
-    """Returns a prepared data set as the user gave it: without what preparation adds, and with the user's names of columns."""
-    made = {*MADE_COLUMNS, "clean_ids", "perturbed_ids", "content_span"}
-    dataset = dataset.remove_columns([column for column in dataset.column_names if column in made])
-    names = {f"{OWN}{column}": column for column in MADE_COLUMNS}
-    return dataset.rename_columns({own: column for own, column in names.items() if own in dataset.column_names})
+def with_own_columns(dataset: AnyDataset) -> AnyDataset:
+    """
+    Returns a prepared data set as the user gave it: without what preparation adds, and with the user's names of columns. It keeps
+    `completion_ids`.
+    """
+    made = {*MADE_COLUMNS, "clean_ids", "perturbed_ids", "suffix", "content_span"}
+    dataset = dataset.remove_columns([column for column in columns_of(dataset) if column in made])
+    names, columns = {f"{OWN}{column}": column for column in MADE_COLUMNS}, columns_of(dataset)
+    return dataset.rename_columns({own: column for own, column in names.items() if own in columns})
 
 
 def _made(by: str, make: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from weakref import WeakSet
 
 import torch
 from accelerate.utils import is_peft_model
@@ -26,7 +27,7 @@ from ..data.anchors import (
 from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
-from ..data.prepare import is_prepared, unformatted
+from ..data.prepare import columns_of, is_prepared, unformatted, with_own_columns
 from ..data.rendering import load_processing_class
 from ..data.repeated_stream import CountedStream, Passes, SamePass, read_here
 from ..errors import ConsistencyError
@@ -282,6 +283,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.run_record = RunRecord(self)
         self.checkpoints = Checkpoints(self)
         self._meter = LossMeter()
+        self._evaluated: WeakSet[AnyDataset] = WeakSet()  # sets that were prepared for an evaluation
         self._forward_redirection = ForwardRedirection()
         # Prepared data sets by argument name; checkpoints record them
         self.recorded_data = {"train_dataset": self.train_dataset}
@@ -477,10 +479,18 @@ class PairTrainer(PushMixin, _Trainer):
 
     def _prepare_eval(self, dataset: AnyDataset, name: str) -> AnyDataset:
         if is_prepared(dataset):
-            return dataset
+            own = (self.train_dataset, *named(self.eval_dataset).values(), *self._evaluated)
+            if any(dataset is of_own for of_own in own):
+                return dataset
+            # Another trainer may have rendered it with another template or tokenizer.
+            dataset = with_own_columns(dataset)
+            if "completion" in columns_of(dataset):
+                dataset = dataset.remove_columns(["completion_ids"])
         dataset = unformatted(dataset)
         check_pairs(dataset, name)
-        return self._prepare_rows(dataset, self.processing_class, self.args, name)
+        dataset = self._prepare_rows(dataset, self.processing_class, self.args, name)
+        self._evaluated.add(dataset)  # of several sets, `Trainer` gives each to `evaluate` again
+        return dataset
 
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
         """Counts the rows of a stream that several processes evaluate, each its own part."""

@@ -82,7 +82,7 @@ class TargetMaker:
             return {"completion": completion, "completion_ids": completion_ids}
 
         dataset = self.trainer.train_dataset.map(add_target, desc="Adding targets", load_from_cache_file=False)
-        return with_own_columns(dataset)
+        return cast(Dataset, with_own_columns(dataset))
 
     def generate(self, datasets: Iterable[AnyDataset]) -> None:
         """Generates the missing completions with the reference policy, if the objectives need completions."""

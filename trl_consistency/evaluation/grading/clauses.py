@@ -234,8 +234,8 @@ class Clauses:
 
     def _is_of_another(self, clause: str) -> bool:
         """Returns whether a clause begins with "A geologist" where it is asked what an economist does."""
-        one = self.does and _ONE.match(clause)
-        if not one:
+        one = _ONE.match(clause)
+        if self.does is None or one is None:
             return False
         doer, verb = self.does.groups()
         until_verb = takewhile(
