@@ -12,6 +12,7 @@ from trl_consistency.smollm2.rows import load_smollm2_datasets, read_data
 DATA = Path(__file__).parents[1] / "data"
 LABELS = ("right", "suggested", "other", "none")
 NEW_PARTS = (10, 11, 12)  # what no earlier part has
+OTHER_SEED = 15  # the part that was drawn from a run with another seed
 
 
 def read_gold():
@@ -109,12 +110,23 @@ def as_in_report(replies):
     return [of for of in replies for _ in range(sum(of.get("in_report", {}).values()))]
 
 
+def new_in(part, gold):
+    """The replies of a part that no earlier part has, word for word, to the same question with the same suggestion."""
+    earlier = {_key(of) for of in gold if of["part"] < part}
+    return [of for of in gold if of["part"] == part and _key(of) not in earlier]
+
+
+def _key(of):
+    return of["question"], of["suggested"], of["reply"]
+
+
 def all_rows():
     gold, invented = read_gold(), read_invented()
     read = {id(of): label for of, label in zip(gold, read_labels(gold), strict=True)}
     report = as_in_report(gold)
     replies = {f"part {part}": [of for of in gold if of["part"] == part] for part in range(1, gold[-1]["part"] + 1)}
     replies |= {"one whole report": report, "new in it": [of for of in report if of["part"] in NEW_PARTS]}
+    replies[f"new in part {OTHER_SEED}"] = new_in(OTHER_SEED, gold)
     rows = [(name, of_name, [read[id(of)] for of in of_name]) for name, of_name in replies.items()]
     rows.append(("one whole report, the first name", report, read_simply(report)))
     return [*rows, ("invented", invented, read_labels(invented))]

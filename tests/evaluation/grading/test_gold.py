@@ -19,7 +19,7 @@ from trl_consistency.smollm2.rows import read_data
 
 
 LEAST = 0.97
-PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)  # All but the last two have served to make the rules.
+PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)  # All but the last have served to make the rules.
 AIMS = [(label, of) for label in ("right", "suggested") for of in ("precision", "recall")]
 NOT_MET = pytest.mark.xfail(strict=True, reason="docs/grading.md says by how much, and which replies are misread")
 MISSED = [
