@@ -7,7 +7,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from trl_consistency.costs.operations import Shapes, count_step
+from trl_consistency.costs.operations import Segment, Shapes, count_step
 from trl_consistency.costs.setup import Setup
 
 
@@ -47,3 +47,18 @@ def rate(products: list[list[int]], turns: int) -> float:
 def reference(model: nn.Module, setup: Setup) -> int:
     """Returns the operations of the reference's pass."""
     return count_step(model, setup).reference
+
+
+def unread_start(model: nn.Module, setup: Setup, tokens: int) -> int:
+    """
+    Returns what `count_step` counts at the first `tokens` of prompts, where the two sides share nothing: the last block's
+    output, of which nothing reads but the keys and values.
+    """
+    shapes, rows = Shapes.of(model), setup.per_device_train_batch_size
+    depth = len(shapes.blocks)
+
+    def operations(segment: Segment) -> int:
+        forward = sum(shapes.forward([segment], depth, with_adapter) for with_adapter in (False, True))
+        return forward + shapes.backward([segment], depth)
+
+    return operations(Segment(rows, 0, tokens)) - operations(Segment(rows, 0, tokens, only_cached=True))

@@ -53,9 +53,8 @@ system takes back when it wants to.
 
 The *floor* is what a step cannot do without: the operations that its shapes need, over the rate at which this machine multiplies matrices of these
 shapes, measured in the same minutes. What is computed twice counts once. So the *share of the floor* is 1 where nothing is wasted.
-What nothing reads isn't counted either: at prompt positions, the last block's queries, output projection and MLP (only ACT, AttCT and MLPCT compare them).
-The steps below run them all the same. That is 17% of BCT's operations with the 4 blocks of this page. By the same count it is 2.6% with
-SmolLM2's 30 blocks, prompts of 200 tokens and answers of 64.
+What nothing reads isn't counted either: at most prompt positions, the last block's queries, attention, output projection and MLP. Of these, our
+steps run the attention alone.
 """
 
 

@@ -129,7 +129,10 @@ def activation_step(rival: str, size: Size) -> Step:
         return sum((h - target).square().sum(-1).mean() for h, target in pairs) / size.blocks  # type: ignore[return-value]
 
     loss_of = our_pair_loss(model, "act", batch) if rival == "ours" else whole_model
-    return _backward(model, loss_of), facts_of(model, pair_setup(size, "act"))
+    setup = pair_setup(size, "act")
+    facts = facts_of(model, setup)
+    facts["operations"] -= floor.unread_start(model, setup, setup.prompt - shared)
+    return _backward(model, loss_of), facts
 
 
 def divergence_step(rival: str, size: Size) -> Step:

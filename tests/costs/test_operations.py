@@ -35,7 +35,10 @@ def counted(step):
 
 
 def pair_step(model, method, lora, layers=None):
-    """A step of the trainer's own loss on pairs whose prompts differ in their first token."""
+    """
+    A step of the trainer's own loss on pairs whose prompts differ in their first token. Without an answer, the states of this
+    one are compared, too, as the count has it.
+    """
     args = ConsistencyConfig(output_dir="unused", method=method, layers=layers, use_cpu=True, bf16=False)
     loss = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=lora))
     generator = torch.Generator().manual_seed(0)
@@ -48,6 +51,8 @@ def pair_step(model, method, lora, layers=None):
         answers = torch.randint(60, (ROWS, ANSWER), generator=generator).tolist()
         rows = [row | {"completion_ids": answer} for row, answer in zip(rows, answers, strict=True)]
     batch = PairCollator(pad_token_id=63, with_completions=needs_answer, with_reference=True)(rows)
+    if not needs_answer:
+        batch["suffix"] = torch.tensor([[0, 0, PROMPT]] * ROWS)
 
     def step():
         losses, _ = loss(model, batch)
@@ -58,20 +63,38 @@ def pair_step(model, method, lora, layers=None):
     return step
 
 
-def unread(model, with_reference=False):
+def unread_by_whole_passes(model):
     """
-    What whole passes on pairs compute that nothing reads: the last token, and in the last block the prompts' queries,
-    outputs and MLPs.
+    What whole passes of the student on pairs compute that nothing reads: the last token, and in the last block the
+    prompts' queries, outputs and MLPs.
     """
     shapes = Shapes.of(model)
     whole = [Segment(ROWS, 0, PROMPT + ANSWER)]
     needed = [Segment(ROWS, 0, PROMPT - 1, only_cached=True), Segment(ROWS, PROMPT - 1, ANSWER)]
 
     def operations(segments):
-        reference = shapes.forward(segments, 3, False, True) if with_reference else 0
-        return reference + shapes.forward(segments, 3, True, True) + shapes.backward(segments, 3, True)
+        return shapes.forward(segments, 3, True, True) + shapes.backward(segments, 3, True)
 
     return operations(whole) - operations(needed)
+
+
+def unread_by_ours(model):
+    """
+    What our two passes on pairs still compute that nothing reads: the last token, of which the last block makes keys and
+    values alone, and the last block's attention maps of prompts.
+    """
+    shapes, length = Shapes.of(model), PROMPT + ANSWER
+
+    def operations(segments, depth):
+        forward = sum(shapes.forward(segments, depth, with_adapter, True) for with_adapter in (False, True))
+        return forward + shapes.backward(segments, depth, True)
+
+    needed = [Segment(ROWS, 0, PROMPT - 1), Segment(ROWS, PROMPT - 1, ANSWER)]
+    last_token = operations([Segment(ROWS, 0, length)], 2) - operations(needed, 2)
+    one = Segment(ROWS, 0, 1, only_cached=True)
+    keys_and_values = operations([one], 3) - operations([Segment(ROWS, 0, 1)], 2)
+    maps = 2 * shapes.attention * ROWS * (length**2 - ANSWER * (length - 1))
+    return last_token + keys_and_values + 4 * maps  # two passes, and twice as much in the backward pass
 
 
 @pytest.mark.parametrize("lora", [True, False])
@@ -94,7 +117,7 @@ def test_the_passes_of_bct_are_counted_as_torch_counts_them(lora):
         (hidden @ head.t()).log_softmax(-1)[..., 0].sum().backward()
 
     setup = Setup(("bct",), PROMPT + ANSWER, ANSWER, ROWS)
-    assert counted(step) == count_step(model, setup, dense=True).step + unread(model)
+    assert counted(step) == count_step(model, setup, dense=True).step + unread_by_whole_passes(model)
 
 
 def test_kl_computes_the_head_twice():
@@ -105,7 +128,7 @@ def test_kl_computes_the_head_twice():
     model = make_model()
     needed = count_step(model, Setup(("kl",), PROMPT + ANSWER, ANSWER, ROWS), dense=True).step
     of_head = 2 * ROWS * ANSWER * 64 * 32
-    assert counted(pair_step(model, "kl", True)) == needed + unread(model, with_reference=True) + 2 * of_head - of_head
+    assert counted(pair_step(model, "kl", True)) == needed + unread_by_ours(model) + 2 * of_head - of_head
 
 
 def test_prompts_are_needed_whole_where_their_states_are_compared():
@@ -134,13 +157,14 @@ def test_opct_is_counted_as_torch_counts_it():
     step()  # the first tries the ways of sharing
     model.zero_grad()
     setup = Setup(("opct",), PROMPT + ANSWER, ANSWER, ROWS, num_generations=ROWS)
-    shapes, prompt = Shapes.of(model), Segment(1, 0, PROMPT - 1)
-    needed = Segment(1, 0, PROMPT - 1, only_cached=True)
-    # The last block of the prompts runs as a whole, whose output nobody reads.
-    unread = sum(
-        shapes.forward([prompt], 3, with_adapter, True) - shapes.forward([needed], 3, with_adapter, True)
+    # In the last block of the prompts, whose output nobody reads, attention runs as a whole, and one token.
+    shapes, one = Shapes.of(model), Segment(1, 0, 1)
+    of_one = sum(
+        shapes.forward([one], 3, with_adapter, True)
+        - shapes.forward([Segment(1, 0, 1, only_cached=True)], 3, with_adapter, True)
         for with_adapter in (False, True)
     )
+    unread = of_one + 2 * 2 * shapes.attention * ((PROMPT - 1) ** 2 - 1)
     assert counted(step) == count_step(model, setup, dense=True).step + unread
 
 

@@ -71,7 +71,7 @@ def test_long_rows_need_no_mask(tmp_path, monkeypatch, caplog, objective):
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     monkeypatch.setattr(capture, "MAX_MASK_ENTRIES", 1 << 17)
     loss, weights = one_step(tmp_path / "without", objective, 512)
-    assert len(masks) >= 4
+    assert len(masks) >= 3  # two blocks, of which the first is computed again in the backward pass
     assert max(masks) <= (1 << 17)
     assert loss == pytest.approx(expected[0], rel=1e-5)
     assert torch.allclose(weights, expected[1], atol=1e-6)

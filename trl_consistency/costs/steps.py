@@ -110,9 +110,19 @@ def _run(model: nn.Module, setup: Setup) -> States:
     # All kinds are kept at all spans: the end of the prompts for `act`, their shared content for the others.
     spans = kinds["residual"] + (kinds["mlp"] or kinds["attention"])
     of_rows, positions = torch.zeros(2, spans * rows * setup.prompt, dtype=torch.long)
-    needs_head = bool(setup.answer)
+    # Without states of prompts to compare, the last block runs whole at answers alone.
+    read = None if spans else torch.zeros(rows * setup.answer, dtype=torch.long)
     return capture_states(
-        model, ids, ids, of_rows, positions, layers, **kinds, need_last_hidden=needs_head, inputs=inputs
+        model,
+        ids,
+        ids,
+        of_rows,
+        positions,
+        layers,
+        **kinds,
+        need_last_hidden=bool(setup.answer),
+        inputs=inputs,
+        read=read,
     )
 
 
@@ -176,7 +186,7 @@ def generate(model: nn.Module, setup: Setup) -> int:
     backbone: Any = blocks.backbone
     prompt_ids = torch.zeros(prompts, setup.prompt, dtype=torch.long)
     with _evaluating(model):
-        cache, _ = run_prompts(backbone, prompt_ids, torch.ones_like(prompt_ids), {})
+        cache, _ = run_prompts(blocks, prompt_ids, torch.ones_like(prompt_ids), {})
         cache.batch_select_indices(torch.zeros(rows, dtype=torch.long))
         for layer in cache.layers:
             _lengthen(layer, setup.max_length - 1)

@@ -190,6 +190,13 @@ class PairedLoss:
         of_spans = [_positions(span, side) for span in spans.values()] or [(rows[:0], rows[:0])]
         pairs, positions = (torch.cat(parts) for parts in zip(*of_spans, strict=True))
         places = place(pairs, positions)
+        answer_pairs, answer_positions = _positions(response, side)
+        # Position t - 1 predicts token t.
+        of_answers = place(answer_pairs, answer_positions - 1)
+        is_read = torch.zeros(ids.shape if flat is None else flat.ids.shape, dtype=torch.bool, device=ids.device)
+        is_read[places] = True
+        if self._needs_head:
+            is_read[of_answers] = True
         # The states of all spans are concatenated.
         states = capture_states(
             model,
@@ -202,12 +209,11 @@ class PairedLoss:
             need_last_hidden=self._needs_head,
             need_routing=need_routing,
             inputs=None if flat is None else flat.model_inputs(base_model(model)),
+            read=is_read.flatten().nonzero()[:, 0],
         )
         if states.last_hidden is None:
             return states, None
-        pairs, positions = _positions(response, side)
-        # Position t - 1 predicts token t.
-        hidden, states.last_hidden = states.last_hidden[place(pairs, positions - 1)], None
+        hidden, states.last_hidden = states.last_hidden[of_answers], None
         return states, AnswerStates(hidden, head_of(model))
 
     # The objectives, as sums by row

@@ -1,12 +1,17 @@
 """Row losses of BCT alone, which trains with the loss of [`~trl.SFTTrainer`]."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ..passes.blocks import base_model
+from ..errors import ConsistencyError
+from ..passes.blocks import base_model, find_blocks
 from ..passes.capture import needed_mask
 from ..passes.flat import FlatBatch
+from ..passes.last_block import last_block_only_at
+from ..passes.learned_prompt import has_learned_prompt
 from ..upstream import scoring_labels_alone
 from .row_losses import RowLosses
 
@@ -18,11 +23,15 @@ class ObservedModel:
     wrapper.
 
     `hides_padding` leaves out the attention mask where [`needed_mask`] does, but the load-balancing loss of routers
-    needs it. `flat` is the batch without padding, if the inputs are.
+    needs it. `whole` runs the last block at all positions, and not only where a label is predicted. `flat` is the batch
+    without padding, if the inputs are.
     """
 
-    def __init__(self, model: nn.Module, unwrapped: nn.Module, hides_padding: bool, flat: FlatBatch | None = None):
+    def __init__(
+        self, model: nn.Module, unwrapped: nn.Module, hides_padding: bool, whole: bool, flat: FlatBatch | None = None
+    ):
         self.model, self.unwrapped, self.hides_padding, self.flat = model, unwrapped, hides_padding, flat
+        self.whole = whole
         self.outputs: Any = None
 
     def __call__(self, **inputs: Any) -> Any:
@@ -31,7 +40,9 @@ class ObservedModel:
             inputs |= self.flat.model_inputs(base_model(self.unwrapped)) if self.hides_padding else self.flat.inputs
         elif self.hides_padding:
             inputs["attention_mask"] = needed_mask(self.unwrapped, inputs["attention_mask"])
-        with scoring_labels_alone():
+        # Without labels, the logits of all positions are asked for.
+        labels = None if self.whole else inputs.get("labels")
+        with scoring_labels_alone(), _last_block_where_predicting(self.unwrapped, labels):
             outputs = self.model(**inputs)
         if self.outputs is None and "log_probs" in outputs:
             self.outputs = outputs
@@ -43,6 +54,18 @@ class ObservedModel:
             _by_row(values, self.flat) for values in (self.outputs.log_probs.detach(), self.outputs.label_mask)
         )
         return RowLosses(-sums, counts)
+
+
+def _last_block_where_predicting(model: nn.Module, labels: Tensor | None) -> AbstractContextManager:
+    """Returns [`last_block_only_at`] for the positions that predict `labels`, (B, T)."""
+    if labels is None or has_learned_prompt(model):
+        return nullcontext()
+    try:
+        blocks = find_blocks(model)
+    except ConsistencyError:
+        return nullcontext()  # BCT alone takes models of any build.
+    predicts = torch.nn.functional.pad(labels[:, 1:] != -100, (0, 1))
+    return last_block_only_at(blocks, predicts.flatten().nonzero()[:, 0], labels.shape)
 
 
 def flat_inputs(inputs: dict[str, Any], flat: FlatBatch) -> dict[str, Any]:
@@ -68,15 +91,19 @@ def supervised_row_losses(
     loss_type: str,
     padding_free: bool = False,
     label_smoothing: float = 0.0,
+    whole: bool = False,
 ) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
-    """Returns the loss of a batch by row, and the other metrics that [`~trl.SFTTrainer`] logs."""
+    """
+    Returns the loss of a batch by row, and the other metrics that [`~trl.SFTTrainer`] logs. `whole` is that of
+    [`ObservedModel`].
+    """
     inputs.pop("is_anchor")
     flat = FlatBatch.of(inputs["input_ids"], inputs["attention_mask"]) if padding_free else None
     if flat is None:
         inputs["attention_mask"] = needed_mask(unwrapped, inputs["attention_mask"])
     else:
         inputs = {**flat_inputs(inputs, flat), **flat.model_inputs(base_model(unwrapped))}
-    with scoring_labels_alone():
+    with scoring_labels_alone(), _last_block_where_predicting(unwrapped, None if whole else inputs["labels"]):
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
     losses = -outputs.log_probs  # (rows, tokens - 1), zero outside the completion
     if loss_type == "dft":

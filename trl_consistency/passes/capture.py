@@ -20,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 from ..errors import ConsistencyError
 from ..upstream import maybe_gather_lm_head_ctx
 from .blocks import base_model, find_blocks, resolve_layers
+from .last_block import last_block_only_at
 from .learned_prompt import has_learned_prompt, run_after_learned_prompt
 from .load_balancing import Routing, routing_of
 
@@ -93,6 +94,7 @@ def capture_states(
     need_last_hidden: bool = False,
     need_routing: bool = False,
     inputs: dict[str, Any] | None = None,
+    read: Tensor | None = None,
 ) -> States:
     """
     Runs the text backbone and keeps the states of some blocks (in the form that [`resolve_layers`] takes) at some
@@ -102,7 +104,9 @@ def capture_states(
     with a wanted state, or completely if `need_last_hidden`. Without gradients, only the chosen positions are kept. With
     gradients, autograd keeps what it needs. Rows (B, T) may be padded on either side: position ids follow
     `attention_mask`, so a row has the same states alone and in any batch. In training mode, attention rows include the
-    model's attention dropout. `inputs` go to the backbone in place of the mask and its position ids. The model must not be wrapped; for a wrapped model, call this inside the wrapper's forward.
+    model's attention dropout. `inputs` go to the backbone in place of the mask and its position ids. `read`, as
+    [`last_block_only_at`] takes it, says at which positions the last block that runs is used. The model must not be wrapped;
+    for a wrapped model, call this inside the wrapper's forward.
     """
     options = {"output_router_logits": True} if need_routing else {}
     if has_learned_prompt(model) and not (residual or mlp or attention):
@@ -151,7 +155,9 @@ def capture_states(
             # The default position ids would count left padding.
             position_ids = None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
             inputs = {"attention_mask": mask, "position_ids": position_ids}
-        with blocks.shortened(depth):
+        if down_projections or need_routing:
+            read = None  # their states are kept at all positions
+        with blocks.shortened(depth), last_block_only_at(blocks, read, input_ids.shape):
             output = blocks.backbone(input_ids=input_ids, use_cache=False, **inputs, **options)
 
     expected = len(layers) if residual else 0, len(down_projections), len(attentions)

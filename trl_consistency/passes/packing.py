@@ -72,6 +72,7 @@ class Packing:
     position: Tensor  # [R, L], the token's position in its text
     end: Tensor  # [R, L], the place after the last token that sees this one
     states: Tensor  # [B, C], index of each state in the flattened [R, L]
+    read: Tensor  # [N], the same indices, each once
 
     @classmethod
     def of(cls, batch: Batch) -> "Packing":
@@ -113,7 +114,7 @@ class Packing:
         ends -= torch.arange(num_rows).repeat_interleave(length) * length
         device = batch.rows.device
         flat = torch.stack([source, prompts, branches, positions, ends]).view(5, num_rows, length).to(device)
-        return cls(flat[0], flat[1], flat[2], flat[3], flat[4], states.to(device))
+        return cls(flat[0], flat[1], flat[2], flat[3], flat[4], states.to(device), states.unique().to(device))
 
     def in_one_row(self) -> "Packing":
         """Returns the same with all rows one after another, `[1, R * L]`."""
@@ -122,7 +123,7 @@ class Packing:
         parts = self.source, self.prompt, self.branch, self.position, ends
         # Copies: the compiler would look at the tensor of which one is a part.
         source, prompt, branch, position, end = (part.reshape(1, -1).clone() for part in parts)
-        return Packing(source, prompt, branch, position, end, self.states)
+        return Packing(source, prompt, branch, position, end, self.states, self.read)
 
     def sees(self, window: int | None) -> Callable[..., Tensor]:
         """

@@ -111,12 +111,12 @@ class PrefixSharing:
             reasons: list[str] = []
             options = {"output_router_logits": True} if need_routing else {}
             if self._takes_cache(blocks, batch, reasons):
-                (hidden, routing), strategy = run_cache(blocks.backbone, batch, options), "cache"
+                (hidden, routing), strategy = run_cache(blocks, batch, options), "cache"
             elif packing := self._packing(blocks, batch, reasons):
                 flex = self._takes_flex(blocks, packing)
-                (hidden, routing), strategy = run_packed(blocks.backbone, batch, packing, options, flex), "packed"
+                (hidden, routing), strategy = run_packed(blocks, batch, packing, options, flex), "packed"
             else:
-                (hidden, routing), strategy = run_plain(blocks.backbone, batch, options), "plain"
+                (hidden, routing), strategy = run_plain(blocks, batch, options), "plain"
         reason = "; ".join(dict.fromkeys(reasons)) or None
         return CompletionStates(hidden, strategy, reason, routing if need_routing else None)
 
@@ -161,7 +161,7 @@ class PrefixSharing:
             self.refused = refused_strategies(blocks)
         if "cache" in self.refused:
             return None
-        cache, _ = run_prompts(blocks.backbone, prompts, mask, {})
+        cache, _ = run_prompts(blocks, prompts, mask, {})
         cache.batch_select_indices(rows)
         return cache
 

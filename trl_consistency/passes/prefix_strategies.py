@@ -1,6 +1,7 @@
 """
 The three strategies of [`~trl_consistency.passes.prefix_sharing.PrefixSharing`], and a test of which ones a model supports.
-Each takes a batch and returns the states [B, C, hidden] and the routing. `options` go to the backbone.
+Each takes a batch and returns the states [B, C, hidden] and the routing. `options` go to the backbone: they ask for the
+routing, if anything, and routers count what all tokens are sent to, so that nothing is left out then.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from .blocks import Blocks
+from .last_block import last_block_only_at
 from .load_balancing import Routing, joined, routing_of
 from .packing import Batch, Packing
 from .prompt_cache import ATTENTION, RECURRENT, cached_kinds, make_prompt_cache
@@ -23,40 +25,47 @@ from .tree_attention import register
 TAKES_MASK = ("sdpa", "eager")
 
 
-def run_plain(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
+def run_plain(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
+    backbone: Any = blocks.backbone
     input_ids = torch.cat([batch.prompt_ids[batch.rows], batch.completion_ids[:, :-1]], 1)
     mask = torch.cat([batch.prompt_mask[batch.rows], batch.completion_mask[:, :-1]], 1)
     # With all padding on the right, long rows do not need a mask.
     order = mask.argsort(dim=1, descending=True, stable=True)
     input_ids, mask = input_ids.gather(1, order), mask.gather(1, order)
-    output = backbone(
-        input_ids=input_ids, attention_mask=batch.needed_mask(backbone, mask), use_cache=False, **options
-    )
     last = batch.prompt_mask.sum(1)[batch.rows, None] - 1  # of the prompt
     states = last + torch.arange(batch.completion_ids.shape[1], device=last.device)
+    starts = torch.arange(len(mask), device=mask.device)[:, None] * mask.shape[1]
+    with last_block_only_at(blocks, None if options else (starts + states).flatten(), mask.shape):
+        output = backbone(
+            input_ids=input_ids, attention_mask=batch.needed_mask(backbone, mask), use_cache=False, **options
+        )
     return output.last_hidden_state.take_along_dim(states[..., None], 1), routing_of(output, mask)
 
 
 def run_prompts(
-    backbone: Any, prompt_ids: Tensor, prompt_mask: Tensor, options: dict[str, Any]
+    blocks: Blocks, prompt_ids: Tensor, prompt_mask: Tensor, options: dict[str, Any]
 ) -> tuple[DynamicCache, Any]:
-    """Returns keys, values and states of all prompt tokens but the last, and the backbone's output."""
+    """Returns keys, values and states of all prompt tokens but the last, and the backbone's output, which means nothing."""
+    backbone: Any = blocks.backbone
     cache = make_prompt_cache(backbone.config)
-    output = backbone(
-        input_ids=prompt_ids[:, :-1],
-        attention_mask=prompt_mask[:, :-1],
-        position_ids=_positions(prompt_mask)[:, :-1],
-        past_key_values=cache,
-        use_cache=True,
-        **options,
-    )
+    # Nothing reads it, but not every kernel takes an empty batch.
+    first = torch.zeros(1, dtype=torch.long, device=prompt_ids.device)
+    with last_block_only_at(blocks, None if options else first, prompt_ids[:, :-1].shape):
+        output = backbone(
+            input_ids=prompt_ids[:, :-1],
+            attention_mask=prompt_mask[:, :-1],
+            position_ids=_positions(prompt_mask)[:, :-1],
+            past_key_values=cache,
+            use_cache=True,
+            **options,
+        )
     return cache, output
 
 
-def run_cache(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
-    # A prompt's last token runs with the completions. The prompts' output of the last block is then unused, and the
-    # backward pass skips most of that block.
-    cache, of_prompts = run_prompts(backbone, batch.prompt_ids, batch.prompt_mask, options)
+def run_cache(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
+    backbone: Any = blocks.backbone
+    # A prompt's last token runs with the completions, so that the prompts' output of the last block is unused.
+    cache, of_prompts = run_prompts(blocks, batch.prompt_ids, batch.prompt_mask, options)
     cache.batch_select_indices(batch.rows)
     last_ids, last_mask, last_position = (
         part[batch.rows, -1:] for part in (batch.prompt_ids, batch.prompt_mask, _positions(batch.prompt_mask))
@@ -80,8 +89,9 @@ def run_cache(backbone: Any, batch: Batch, options: dict[str, Any]) -> tuple[Ten
 
 
 def run_packed(
-    backbone: Any, batch: Batch, packing: Packing, options: dict[str, Any], flex: bool = False
+    blocks: Blocks, batch: Batch, packing: Packing, options: dict[str, Any], flex: bool = False
 ) -> tuple[Tensor, Routing | None]:
+    backbone: Any = blocks.backbone
     tokens = torch.cat([batch.prompt_ids.flatten(), batch.completion_ids.flatten()])
     windows = windows_of(backbone.config)
     if flex:
@@ -99,13 +109,14 @@ def run_packed(
     mask: Any = masks[windows[0]]
     if len(masks) > 1:
         mask = {kind: masks[window] for kind, window in zip(backbone.config.layer_types, windows, strict=False)}
-    output = backbone(
-        input_ids=tokens[packing.source],
-        attention_mask=mask,
-        position_ids=packing.position,
-        use_cache=False,
-        **options,
-    )
+    with last_block_only_at(blocks, None if options else packing.read, packing.source.shape):
+        output = backbone(
+            input_ids=tokens[packing.source],
+            attention_mask=mask,
+            position_ids=packing.position,
+            use_cache=False,
+            **options,
+        )
     in_prompt = torch.where(packing.branch == 0, batch.rollouts[packing.prompt], 1)
     routing = routing_of(output, torch.where(packing.prompt < 0, 0, in_prompt))
     return output.last_hidden_state.flatten(0, 1)[packing.states], routing
@@ -180,14 +191,14 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     if kinds & RECURRENT.keys():
         refused["packed"] = f"`{name}` has recurrent layers, which would carry one completion's state into the next"
     with torch.no_grad(), dropout_off(backbone):
-        expected = run_plain(backbone, batch, {})[0][completion_mask.bool()].float()
+        expected = run_plain(blocks, batch, {})[0][completion_mask.bool()].float()
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
         runs: dict[str, Callable[[], Any]] = {
-            "cache": lambda: run_cache(backbone, batch, {}),
-            "packed": lambda: run_packed(backbone, batch, Packing.of(batch), {}),
+            "cache": lambda: run_cache(blocks, batch, {}),
+            "packed": lambda: run_packed(blocks, batch, Packing.of(batch), {}),
         }
         if takes_blocks(backbone):
-            runs["flex"] = lambda: run_packed(backbone, batch, Packing.of(batch), {}, flex=True)
+            runs["flex"] = lambda: run_packed(blocks, batch, Packing.of(batch), {}, flex=True)
         for strategy in runs.keys() - refused.keys():
             if strategy == "packed" and attention not in TAKES_MASK:
                 refused[strategy] = f"`{attention}` attention does not accept a tree mask"

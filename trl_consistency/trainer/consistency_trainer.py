@@ -445,7 +445,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         if self.args.padding_free and not return_outputs:  # logits are returned by row
             flat = FlatBatch.of(inputs["input_ids"], inputs["attention_mask"])
             inputs = flat_inputs(inputs, flat)
-        student = ObservedModel(model, self.model, not self.aux_loss_enabled, flat)
+        student = ObservedModel(
+            model, self.model, not self.aux_loss_enabled, self.aux_loss_enabled or self._runs_last_block_whole, flat
+        )
         result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
         if self.model.training:
             self._meter.add({"bct": student.row_losses()}, is_anchor)
@@ -454,6 +456,14 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         if self.aux_loss_enabled and self.label_smoother is None:  # The router loss has its own coefficient.
             loss = loss + (1 - weight) * self._weighted_aux_loss(student.outputs.aux_loss, num_items_in_batch)
         return (loss, result[1]) if return_outputs else loss
+
+    @property
+    def _runs_last_block_whole(self) -> bool:
+        """
+        Whether the last block must run where no label is predicted, too. With context or sequence parallelism, one process
+        predicts the first token of the next. A compiled block would be compiled anew for each number of positions.
+        """
+        return self.accelerator.parallelism_config is not None or self.args.torch_compile
 
     # Evaluation and logs
 
@@ -478,6 +488,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                     self.args.loss_type,
                     self.args.padding_free,
                     self.args.label_smoothing_factor,
+                    self._runs_last_block_whole,
                 )
             else:
                 losses, watched = self._call_wrapped(model, self.paired_loss, inputs)

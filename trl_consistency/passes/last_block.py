@@ -1,0 +1,88 @@
+"""
+The last block of a pass, computed only where something reads its output.
+
+Its keys and values are needed at every position, because later positions attend to them. Its queries, its output projection
+and its MLP are not: a prompt's positions in the last block are read by nothing but objectives that compare them.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .blocks import Blocks
+
+
+# The parts of an attention that treat each position alone, and are needed only where its output is read. (A projection that
+# makes keys and values, too, is not among them.)
+OF_ATTENTION = ("q_proj", "o_proj", "out_proj", "dense")
+
+
+@contextmanager
+def last_block_only_at(blocks: Blocks, read: Tensor | None, shape: torch.Size) -> Iterator[None]:
+    """
+    Within it, a pass leaves out what the last of `blocks` would compute at positions that nothing reads. The states after it
+    are finite, but meaningless there. `read`, (N,), has the index of each position that is read, in the flattened batch of
+    `shape` (B, T), once. `None` leaves out nothing.
+
+    The block is not checkpointed then: its recomputation would be the first thing that the backward pass does.
+    """
+    block: Any = blocks.modules[-1]
+    is_checkpointed_alone = isinstance(block, GradientCheckpointingLayer)
+    # A backbone that checkpoints its blocks itself would run the block again after the hooks are gone.
+    if read is None or (not is_checkpointed_alone and getattr(blocks.backbone, "gradient_checkpointing", False)):
+        yield
+        return
+    parts = _parts(block)
+    with ExitStack() as stack:
+        for part in parts:
+            rows = _Rows(read, shape)
+            stack.callback(part.register_forward_pre_hook(rows.select).remove)
+            stack.callback(part.register_forward_hook(rows.put_back).remove)
+        if parts and is_checkpointed_alone:
+            stack.callback(setattr, block, "gradient_checkpointing", block.gradient_checkpointing)
+            block.gradient_checkpointing = False
+        yield
+
+
+def _parts(block: nn.Module) -> list[nn.Module]:
+    found = []
+    for child in block.children():
+        name = type(child).__name__
+        if name.endswith("MLP"):
+            found.append(child)
+        elif "Attention" in name:
+            found += [part for part in map(dict(child.named_children()).get, OF_ATTENTION) if part is not None]
+    return [part for part in found if _is_by_position(part)]
+
+
+def _is_by_position(module: nn.Module) -> bool:
+    """Whether all weights of a module are those of linear layers and norms: no convolution, and no experts."""
+    linear = {
+        id(weight) for part in module.modules() if isinstance(part, nn.Linear) for weight in part.parameters(False)
+    }
+    return all(weight.dim() < 2 or id(weight) in linear for weight in module.parameters())
+
+
+class _Rows:
+    """
+    Hooks that run a module on some positions of its inputs, (B, T, ...), and put zeros at the others of its output. They let
+    inputs of another shape pass: `torch.nn.DataParallel` shares out rows, and a learned prompt lengthens them.
+    """
+
+    def __init__(self, read: Tensor, shape: torch.Size):
+        self.read, self.shape = read, shape
+
+    def select(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if any(values.shape[:2] != self.shape for values in args):
+            return None
+        return tuple(values.flatten(0, 1)[self.read.to(values.device)][None] for values in args)
+
+    def put_back(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        if output.shape[:2] != (1, len(self.read)):
+            return None
+        whole = output.new_zeros(self.shape.numel(), *output.shape[2:])
+        return whole.index_copy_(0, self.read.to(output.device), output[0]).unflatten(0, self.shape)
