@@ -332,6 +332,12 @@ CASES: list[Case] = [
         lambda room: room.train(engine="http://127.0.0.1:8000", method="act"),
     ),
     Case(
+        "targets of a server, for rounded weights",
+        "A server that makes the targets of a model in 4 bits",
+        "`engine` is http://127.0.0.1:8000, and the model is loaded in 4 or 8 bits: the server's answers are not known to be those of the rounded weights. Make them beforehand (`trl-consistency targets --engine ...`) and train on them, or leave `engine` out.",
+        lambda room: room.train(engine="http://127.0.0.1:8000", load_in_4bit=True, use_peft=True),
+    ),
+    Case(
         "overlap without a server",
         "Rollouts during training, without a server that could sample them",
         "`vllm_overlap` needs a vLLM server (`use_vllm: true`, `vllm_mode: server`): transformers, or an engine in the training process, cannot sample while that process trains. Leave it out.",

@@ -121,6 +121,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "vllm_server_timeout",
             "9",
         ): "`vllm_server_timeout` is given, but `engine` is transformers. Leave it out.",
+        (
+            "vllm_gpu_memory_utilization",
+            "0.5",
+        ): "`vllm_gpu_memory_utilization` is given, but `engine` is transformers. Leave it out.",
         ("judge_workers", "0"): "`judge_workers` must be at least 1, got 0.",
         ("judge_workers", "2"): "`judge_workers` is given, but no `judge_base_url`, of whose endpoint it is.",
         (

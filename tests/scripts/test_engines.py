@@ -148,6 +148,8 @@ def test_refusals(in_process, served, options, adapters, model_dir, tmp_path, mo
     assert "`engine` must be 'transformers', 'vllm', or the address" in refused("--engine", "vlm")
     assert "`load_in_4bit` is not available with `engine` vllm" in refused("--engine", "vllm", "--load_in_4bit")
     assert "`vllm_adapter_dir` is given, but `engine` is transformers" in refused("--vllm_adapter_dir", str(tmp_path))
+    share = ("--vllm_gpu_memory_utilization", "0.5")
+    assert "whose memory it cannot change. Leave it out" in refused("--engine", served.url, *share)
     assert "it is for a server" in refused("--engine", "vllm", "--vllm_adapter_dir", str(tmp_path))
     model = AutoModelForCausalLM.from_pretrained(model_dir)
     dora = LoraConfig(r=4, target_modules=["q_proj"], use_dora=True)

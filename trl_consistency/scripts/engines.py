@@ -68,7 +68,13 @@ def check_engine(
         of_vllm = ("vllm_gpu_memory_utilization", "vllm_server_timeout")
         refuse_unused(args, of_vllm, "`engine` is transformers. Leave it out")
         return
-    if engine == VLLM and find_spec("vllm") is None:
+    if engine != VLLM:
+        refuse_unused(
+            args,
+            ["vllm_gpu_memory_utilization"],
+            f"`engine` is the server {engine}, whose memory it cannot change. Leave it out",
+        )
+    elif find_spec("vllm") is None:
         raise ConsistencyError("`engine` vllm needs the package `vllm`: `pip install 'trl[vllm]'`.")
     if PartialState().num_processes > 1:
         raise ConsistencyError("`engine` vllm runs in one process: start without several processes.")

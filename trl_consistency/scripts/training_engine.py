@@ -69,4 +69,10 @@ def check_server_of_targets(address: str, args: Any, model: str, quantization_co
         raise ConsistencyError(
             "`generation_kwargs` are not available with a server as `engine`. Leave one of them out."
         )
+    if quantization_config is not None:
+        raise ConsistencyError(
+            f"`engine` is {address}, and the model is loaded in 4 or 8 bits: the server's answers are not known to be those of "
+            "the rounded weights. Make them beforehand (`trl-consistency targets --engine ...`) and train on them, or leave "
+            "`engine` out."
+        )
     check_vllm(args, model, quantization_config)
