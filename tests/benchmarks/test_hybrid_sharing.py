@@ -64,12 +64,15 @@ def make_step(student: Any, sharing: PrefixSharing) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("kind", MODELS)
-def test_step_on_a_hybrid(kind: str) -> None:
+def test_step_on_a_hybrid(kind: str, checkpointing: bool) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(MODELS[kind]())
     student = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear")).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     steps = {share: make_step(student, PrefixSharing(share)) for share in (False, True)}
     for step in steps.values():
         step()  # the trial of the strategies
@@ -77,6 +80,6 @@ def test_step_on_a_hybrid(kind: str) -> None:
     seconds = [{share: step() for share, step in steps.items()} for _ in range(ROUNDS)]
     plain, shared = (min(of_round[share] for of_round in seconds) for share in (False, True))
     print(
-        f"\n{kind}: {plain:.2f} CPU-s row by row, {shared:.2f} with prompts computed once: {plain / shared:.2f} times faster"
+        f"\n{kind}{', checkpointed' * checkpointing}: {plain:.2f} CPU-s row by row, {shared:.2f} with prompts computed once: {plain / shared:.2f} times faster"
     )
     assert plain / shared >= 3

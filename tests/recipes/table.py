@@ -99,10 +99,8 @@ MODELS = [
         notes={
             "bct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} {_EMPTY_THOUGHT}",
             "act": _GATED_DELTA_NET.format(layers="the queries and values of both"),
-            "opct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} Sampling "
-            "and the reference compute a prompt once for its rollouts. The student's training pass computes it for each rollout anew: with "
-            "recurrent layers, it shares a prompt only with `gradient_checkpointing: false`, which takes several "
-            "times the memory. Try that where answers are short.",
+            "opct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} A prompt is "
+            "computed once for all of its rollouts.",
         },
     ),
     Model(

@@ -26,7 +26,7 @@ ROADS = """\
 ## Ways to compute them
 
 - **Prompts once**: the rollouts of OPCT share their prompt ([OPCT](opct.md#a-prompt-once)). They do so by a cache of keys, values and states,
-  or packed in one row, which gradient checkpointing needs. Where neither is possible, each rollout reads its own copy. The result is the
+  or packed in one row, which is preferred with gradient checkpointing. Where neither is possible, each rollout reads its own copy. The result is the
   same, and slower.
 - **Padding-free**: `padding_free: true` or `packing: true` of BCT, KL, ACT and MLPCT
   ([Batches without padding](long_and_large.md#batches-without-padding)).

@@ -186,8 +186,8 @@ def generate(model: nn.Module, setup: Setup) -> int:
     backbone: Any = blocks.backbone
     prompt_ids = torch.zeros(prompts, setup.prompt, dtype=torch.long)
     with _evaluating(model):
-        cache, _ = run_prompts(blocks, prompt_ids, torch.ones_like(prompt_ids), {})
-        cache.batch_select_indices(torch.zeros(rows, dtype=torch.long))
+        of_prompts, _ = run_prompts(blocks, prompt_ids, torch.ones_like(prompt_ids), {})
+        cache = of_prompts.of_rows(torch.zeros(rows, dtype=torch.long))
         for layer in cache.layers:
             _lengthen(layer, setup.max_length - 1)
         held = sum(_bytes_of(layer) for layer in cache.layers)

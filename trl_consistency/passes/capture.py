@@ -259,12 +259,16 @@ def _check_head(base: Any, head: Head, hidden: Tensor, own: Tensor) -> None:
 
 
 def _refuse_reentrant_checkpointing(blocks: nn.ModuleList) -> None:
-    for block in blocks:
-        checkpoint = getattr(block, "_gradient_checkpointing_func", None)
-        is_on = getattr(block, "gradient_checkpointing", False) and block.training
-        # torch's own default is reentrant
-        if is_on and isinstance(checkpoint, partial) and checkpoint.keywords.get("use_reentrant", True) is not False:
-            raise ConsistencyError(
-                "Reentrant gradient checkpointing runs the blocks without gradients, so that no objective on their "
-                'states can train them. Set `gradient_checkpointing_kwargs={"use_reentrant": false}`.'
-            )
+    if any(block.training and is_reentrant(block) for block in blocks):
+        raise ConsistencyError(
+            "Reentrant gradient checkpointing runs the blocks without gradients, so that no objective on their "
+            'states can train them. Set `gradient_checkpointing_kwargs={"use_reentrant": false}`.'
+        )
+
+
+def is_reentrant(block: Any) -> bool:
+    """Whether a block is checkpointed in the reentrant way, which runs it without gradients at first."""
+    checkpoint = getattr(block, "_gradient_checkpointing_func", None)
+    is_on = getattr(block, "gradient_checkpointing", False) and isinstance(checkpoint, partial)
+    # torch's own default is reentrant
+    return is_on and cast(partial, checkpoint).keywords.get("use_reentrant", True) is not False

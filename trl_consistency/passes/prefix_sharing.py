@@ -5,10 +5,11 @@ G rollouts of r tokens after a prompt of w tokens cost G·(w + r) tokens separat
 strategies:
 
 - *cache*: the prompts run once, their keys and values are repeated for the rollouts (with gradients), and the
-  completions run after them. It is faster, but gradient checkpointing drops the cache.
+  completions run after them. With gradient checkpointing, both passes run twice.
 - *packed*: one row holds a prompt and all its completions. The attention mask is a tree: a completion attends to its
   prompt and to itself, and its positions continue those of the prompt. The mask is dense, hence quadratic, except for
-  long rows on GPUs, where FlexAttention skips the blocks of it that are empty.
+  long rows on GPUs, where FlexAttention skips the blocks of it that are empty. It is preferred with gradient
+  checkpointing, because it is a single pass.
 
 If neither is possible, each row runs separately (*plain*), and the reason is returned.
 """
@@ -25,7 +26,7 @@ from transformers import DynamicCache
 
 from ..generation.options import without_router_loss
 from .blocks import Blocks, find_blocks
-from .capture import MAX_MASK_ENTRIES
+from .capture import MAX_MASK_ENTRIES, is_reentrant
 from .load_balancing import Routing
 from .packing import Batch, Packing, distinct_rows
 from .prefix_strategies import (
@@ -110,11 +111,14 @@ class PrefixSharing:
                 stack.enter_context(_checkpointing_off(blocks))
             reasons: list[str] = []
             options = {"output_router_logits": True} if need_routing else {}
-            if self._takes_cache(blocks, batch, reasons):
-                (hidden, routing), strategy = run_cache(blocks, batch, options), "cache"
-            elif packing := self._packing(blocks, batch, reasons):
+            takes_cache = self._takes_cache(blocks, batch, reasons)
+            # With gradient checkpointing, one pass over packed rows is rather run twice than the two passes of the cache.
+            packing = self._packing(blocks, batch, reasons) if not takes_cache or _is_checkpointed(blocks) else None
+            if packing is not None:
                 flex = self._takes_flex(blocks, packing)
                 (hidden, routing), strategy = run_packed(blocks, batch, packing, options, flex), "packed"
+            elif takes_cache:
+                (hidden, routing), strategy = run_cache(blocks, batch, options), "cache"
             else:
                 (hidden, routing), strategy = run_plain(blocks, batch, options), "plain"
         reason = "; ".join(dict.fromkeys(reasons)) or None
@@ -162,8 +166,7 @@ class PrefixSharing:
         if "cache" in self.refused:
             return None
         cache, _ = run_prompts(blocks, prompts, mask, {})
-        cache.batch_select_indices(rows)
-        return cache
+        return cache.of_rows(rows)
 
     def _takes_cache(self, blocks: Blocks, batch: Batch, reasons: list[str]) -> bool:
         backbone: Any = blocks.backbone
@@ -175,8 +178,10 @@ class PrefixSharing:
             reasons.append("the key/value cache is switched off")
         elif self.refused and "cache" in self.refused:
             reasons.append(self.refused["cache"])
-        elif any(_checkpoints(module) and module.training for module in (backbone, *blocks.modules)):
-            reasons.append("gradient checkpointing drops the key/value cache")
+        elif _is_checkpointed(blocks) and self.refused and "checkpointed cache" in self.refused:
+            reasons.append(self.refused["checkpointed cache"])
+        elif _is_checkpointed(blocks) and any(map(is_reentrant, blocks.modules)):
+            reasons.append("reentrant gradient checkpointing keeps no gradients of a key/value cache")
         elif batch.mask_entries > self.max_mask_entries and backbone.config._attn_implementation in TAKES_MASK:
             reasons.append(
                 f"the mask of {len(batch.prompt_ids)} prompts of unequal lengths has {batch.mask_entries:,} entries, more "
@@ -223,6 +228,10 @@ class PrefixSharing:
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
         return "flex" not in (self.refused or {}) and refused_kernels(backbone.config, dtype, device) is None
+
+
+def _is_checkpointed(blocks: Blocks) -> bool:
+    return any(_checkpoints(module) and module.training for module in (blocks.backbone, *blocks.modules))
 
 
 def _checkpoints(module: nn.Module) -> bool:

@@ -17,7 +17,14 @@ from .blocks import Blocks
 from .last_block import last_block_only_at
 from .load_balancing import Routing, joined, routing_of
 from .packing import Batch, Packing
-from .prompt_cache import ATTENTION, RECURRENT, cached_kinds, make_prompt_cache
+from .prompt_cache import (
+    ATTENTION,
+    RECURRENT,
+    CompletionCache,
+    PromptCache,
+    cache_under_checkpointing,
+    cached_kinds,
+)
 from .tree_attention import register
 
 
@@ -44,10 +51,10 @@ def run_plain(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Te
 
 def run_prompts(
     blocks: Blocks, prompt_ids: Tensor, prompt_mask: Tensor, options: dict[str, Any]
-) -> tuple[DynamicCache, Any]:
+) -> tuple[PromptCache, Any]:
     """Returns keys, values and states of all prompt tokens but the last, and the backbone's output, which means nothing."""
     backbone: Any = blocks.backbone
-    cache = make_prompt_cache(backbone.config)
+    cache = PromptCache(backbone.config)
     # Nothing reads it, but not every kernel takes an empty batch.
     first = torch.zeros(1, dtype=torch.long, device=prompt_ids.device)
     with last_block_only_at(blocks, None if options else first, prompt_ids[:, :-1].shape):
@@ -56,7 +63,7 @@ def run_prompts(
             attention_mask=prompt_mask[:, :-1],
             position_ids=_positions(prompt_mask)[:, :-1],
             past_key_values=cache,
-            use_cache=True,
+            use_cache=False,  # see `run_cache`
             **options,
         )
     return cache, output
@@ -65,8 +72,6 @@ def run_prompts(
 def run_cache(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
     backbone: Any = blocks.backbone
     # A prompt's last token runs with the completions, so that the prompts' output of the last block is unused.
-    cache, of_prompts = run_prompts(blocks, batch.prompt_ids, batch.prompt_mask, options)
-    cache.batch_select_indices(batch.rows)
     last_ids, last_mask, last_position = (
         part[batch.rows, -1:] for part in (batch.prompt_ids, batch.prompt_mask, _positions(batch.prompt_mask))
     )
@@ -75,14 +80,16 @@ def run_cache(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Te
     if input_ids.shape[1] == 1 and cached_kinds(backbone.config) & RECURRENT.keys():
         # Recurrent layers take a single token for a step of `generate`. That step has no backward pass.
         input_ids, mask = F.pad(input_ids, (0, 1)), F.pad(mask, (0, 1))
-    output = backbone(
-        input_ids=input_ids,
-        attention_mask=torch.cat([batch.prompt_mask[batch.rows, :-1], mask], 1),
-        position_ids=last_position + mask.cumsum(-1) - 1,
-        past_key_values=cache,
-        use_cache=True,
-        **options,
-    )
+    with cache_under_checkpointing(blocks.modules):
+        prompts, of_prompts = run_prompts(blocks, batch.prompt_ids, batch.prompt_mask, options)
+        output = backbone(
+            input_ids=input_ids,
+            attention_mask=torch.cat([batch.prompt_mask[batch.rows, :-1], mask], 1),
+            position_ids=last_position + mask.cumsum(-1) - 1,
+            past_key_values=CompletionCache(backbone.config, prompts, batch.rows),
+            use_cache=False,  # the cache is used all the same, and transformers does not say that it is switched off
+            **options,
+        )
     in_prompts = batch.prompt_mask[:, :-1] * batch.rollouts[:, None]
     routing = joined([routing_of(of_prompts, in_prompts), routing_of(output, mask)])
     return output.last_hidden_state[:, : batch.completion_ids.shape[1]], routing
@@ -160,6 +167,27 @@ def dropout_off(backbone: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def _run_twice(blocks: Blocks, batch: Batch) -> tuple[Tensor, Routing | None]:
+    """Runs the cache strategy as gradient checkpointing does: each block keeps the cache, and runs again on the same inputs."""
+
+    def twice(function: Callable[..., Any], *args: Any) -> Any:
+        function(*args)
+        return function(*args)
+
+    modules: list[Any] = [blocks.backbone, *blocks.modules]
+    settings = {"training": True, "gradient_checkpointing": True, "_gradient_checkpointing_func": twice}
+    before = [{name: vars(module)[name] for name in settings if name in vars(module)} for module in modules]
+    try:
+        for module in modules:
+            vars(module).update(settings)
+        return run_cache(blocks, batch, {})
+    finally:
+        for module, own in zip(modules, before, strict=True):
+            for name in settings:
+                del vars(module)[name]
+            vars(module).update(own)
+
+
 def takes_blocks(backbone: Any) -> bool:
     """Whether the packed strategy may use FlexAttention: on GPUs, in place of SDPA."""
     return next(backbone.parameters()).device.type == "cuda" and backbone.config._attn_implementation == "sdpa"
@@ -172,7 +200,7 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     kinds = cached_kinds(backbone.config)
     if not kinds <= {*ATTENTION, *RECURRENT}:
         reason = f"`{name}` caches {', '.join(sorted(kind.__name__ for kind in kinds - {*ATTENTION, *RECURRENT}))}"
-        return {"cache": reason, "packed": reason}
+        return {"cache": reason, "checkpointed cache": reason, "packed": reason}
 
     device = next(backbone.parameters()).device
     # Long enough to detect a wrong position in half precision
@@ -188,6 +216,7 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     if rope_type := _rope_of_length(backbone.config):
         # The trial's rows may be too short to show it.
         refused["cache"] = f"the positions of `{name}` depend on the length of a pass (`rope_type` {rope_type})"
+        refused["checkpointed cache"] = refused["cache"]
     if kinds & RECURRENT.keys():
         refused["packed"] = f"`{name}` has recurrent layers, which would carry one completion's state into the next"
     with torch.no_grad(), dropout_off(backbone):
@@ -195,6 +224,7 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
         runs: dict[str, Callable[[], Any]] = {
             "cache": lambda: run_cache(blocks, batch, {}),
+            "checkpointed cache": lambda: _run_twice(blocks, batch),
             "packed": lambda: run_packed(blocks, batch, Packing.of(batch), {}),
         }
         if takes_blocks(backbone):

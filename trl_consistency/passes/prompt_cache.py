@@ -1,10 +1,18 @@
-"""The cache of prompts from which several completions go on, with gradients into the prompts."""
+"""
+The cache of prompts from which several completions go on, with gradients into the prompts.
 
+With gradient checkpointing, the backward pass runs each block again. So a block must find in the cache what it found at
+first: a pass never changes what was there before it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, cache_utils
 from transformers.cache_utils import (
     DynamicLayer,
@@ -13,6 +21,7 @@ from transformers.cache_utils import (
     LinearAttentionAndSlidingWindowAttentionLayer,
     LinearAttentionLayer,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 class _NewStates(LinearAttentionLayer):
@@ -69,12 +78,97 @@ RECURRENT: dict[type, type] = {
 }
 
 
-def make_prompt_cache(config: Any) -> DynamicCache:
-    """Returns an empty cache for a model's prompts."""
-    cache = DynamicCache(config=config)
-    for layer in cache.layers:
-        layer.__class__ = RECURRENT.get(type(layer), type(layer))  # the same fields, other updates
-    return cache
+class PromptCache(DynamicCache):
+    """
+    The cache of a pass over prompts. `layers` stay empty, so that a block that runs again begins anew. `after` has what the
+    blocks leave.
+    """
+
+    def __init__(self, config: Any):
+        super().__init__(config=config)
+        for layer in self.layers:
+            layer.__class__ = RECURRENT.get(type(layer), type(layer))  # the same fields, other updates
+        self.after = [_copied(layer) for layer in self.layers]
+        self._updated: set[tuple[str, int, int]] = set()
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        return self._written("keys", layer_idx).update(key_states, value_states, *args, **kwargs)
+
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Any:
+        layer = self._written("conv", layer_idx, state_idx)
+        return layer.update_conv_state(conv_states, state_idx, **kwargs)
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> Any:
+        layer = self._written("recurrent", layer_idx, state_idx)
+        return layer.update_recurrent_state(recurrent_states, state_idx, **kwargs)
+
+    def _written(self, kind: str, layer_idx: int, state_idx: int = 0) -> Any:
+        """Returns the layer that an update writes to: at first the one in `after`, and a copy if the block runs again."""
+        update = kind, layer_idx, state_idx
+        if update in self._updated:
+            return _copied(self.layers[layer_idx])
+        self._updated.add(update)
+        return self.after[layer_idx]
+
+    def of_rows(self, rows: Tensor) -> DynamicCache:
+        """Returns a cache that can grow, in which each row goes on from the prompt `rows` names, (B,)."""
+        cache = copy(self)
+        cache.__class__ = DynamicCache
+        cache.layers = self.after
+        cache.batch_select_indices(rows)
+        return cache
+
+
+class CompletionCache(DynamicCache):
+    """
+    The cache of a pass over completions, each of which goes on from the prompt that `rows`, (B,), names. Keys and values are
+    selected inside the blocks: with gradient checkpointing, only those of the prompts are kept.
+    """
+
+    def __init__(self, config: Any, prompts: PromptCache, rows: Tensor):
+        super().__init__(config=config)
+        self.rows = rows
+        self.layers = [_copied(layer) for layer in prompts.after]
+        for layer in self.layers:
+            if isinstance(layer, _NewStates):
+                _NewStates.batch_select_indices(layer, rows)
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        layer = _copied(self.layers[layer_idx])
+        DynamicLayer.batch_select_indices(layer, self.rows)
+        return layer.update(key_states, value_states, *args, **kwargs)
+
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Any:
+        return _copied(self.layers[layer_idx]).update_conv_state(conv_states, state_idx, **kwargs)
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> Any:
+        return recurrent_states
+
+
+def _copied(layer: Any) -> Any:
+    """Returns a copy with the same tensors."""
+    copied = copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, dict):
+            setattr(copied, name, dict(value))
+    return copied
+
+
+@contextmanager
+def cache_under_checkpointing(blocks: nn.ModuleList) -> Iterator[None]:
+    """Within it, blocks that are checkpointed keep the cache, which they would drop: a block may run twice with ours."""
+    layers: list[Any] = [block for block in blocks if isinstance(block, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer._can_checkpoint_with_cache = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer._can_checkpoint_with_cache
 
 
 def cached_kinds(config: Any) -> set[type]:
