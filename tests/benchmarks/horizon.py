@@ -30,6 +30,7 @@ from trl_consistency.evaluation.rates.measures import compare, measure, pooled
 from trl_consistency.evaluation.report.tables import cells_table
 from trl_consistency.files import write_text
 from trl_consistency.generation.model_identity import answer_cache
+from trl_consistency.models.embedded_models import resolve_model
 from trl_consistency.rollouts.horizon import Horizon
 from trl_consistency.scripts import on_policy_consistency
 from trl_consistency.scripts.pair_sets import load_sets
@@ -59,6 +60,8 @@ SUBJECTS = {
             "attack_success/test_wordings": "Attack success, held-out requests and wrappers",
             "perturbed_accuracy/test_wordings": "Right answers under the cue",
             "clean_accuracy/test": "Right answers without the cue",
+            "benign_answered/test_wordings": "Benign requests answered, bare and in held-out wrappers",
+            "clean_accuracy/control": "Right answers, control task",
         },
     ),
     "embedded:smollm2": Subject(
@@ -172,6 +175,7 @@ def main(args: list[str] | None = None) -> None:
     parsed = parser.parse_args(args)
     torch.set_num_threads(1)
     subject = SUBJECTS[parsed.model]
+    resolve_model(parsed.model)  # Making it is no part of the first training's cost.
     if parsed.places:
         places = divergence_by_place(subject.recipe, parsed.places, parsed.output_dir / "places")
         total = sum(map(sum, places))

@@ -38,6 +38,7 @@ IN_WORDS = {
     "aten::pow": "norms",
     "aten::mean": "norms",
     "aten::sum": "sums over a dimension",
+    "aten::exponential_": "random numbers of the sampling",
 }
 
 INTRODUCTION = """# Benchmarks

@@ -10,14 +10,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 INTRODUCTION = """\
 # What is tested on which architectures
 
-Find your model's architecture in the two tables. **Yes** means tested, and a number means refused, with the reason
+Find your model's architecture in the tables. In the first two, **yes** means tested, and a number means refused, with the reason
 [below](#what-is-refused). Other architectures are not in the tests. If such a model cannot do something, you get an error, too.
+The names of Qwen3.5 lead to its recipes.
 
 Each test takes a tiny random model of the architecture, and a batch of rows with different lengths. It compares with the definition of the
 method, computed row by row without padding:
 
 - In the first table, the losses agree to 1e-6 (or 1e-5 of their size), and the gradients to 1e-5.
-- In the second table, the compared states agree, and so do the gradients of a function of them.
+- In the second table, the compared states agree, and so do the gradients of a function of them. Of sampling, the greedy answers agree.
 
 This page is made from the parameters of the tests (`python -m tests.support.page`), and a test compares the two.
 """
@@ -25,9 +26,9 @@ This page is made from the parameters of the tests (`python -m tests.support.pag
 ROADS = """\
 ## Ways to compute them
 
-- **Prompts once**: the rollouts of OPCT share their prompt ([OPCT](opct.md#a-prompt-once)). They do so by a cache of keys, values and states,
-  or packed in one row, which is preferred with gradient checkpointing. Where neither is possible, each rollout reads its own copy. The result is the
-  same, and slower.
+- **Prompts once**: the rollouts of OPCT share their prompt ([OPCT](opct.md#a-prompt-once)), when they are sampled and when they are compared. They
+  do so by a cache of keys, values and states. To compare them under gradient checkpointing, they are packed in one row if that is possible. Where
+  neither is possible, each rollout reads its own copy. The result is the same, and slower.
 - **Padding-free**: `padding_free: true` or `packing: true` of BCT, KL, ACT and MLPCT
   ([Batches without padding](long_and_large.md#batches-without-padding)).
 - **Checkpointing**: `gradient_checkpointing: true`, of all objectives.
@@ -47,6 +48,13 @@ MLPCT and BCT together, and OPCT. In 4 bits it is BCT, ACT and OPCT, each alone.
 
 REST = """\
 Batches are padded on the left and on the right in tests of all architectures on this page. No figure on it comes from a GPU.
+
+Not in the tables:
+
+- **The estimate by the sampled token**, OPCT's `loss_type: policy_gradient`, takes the same passes as the exact divergence of the tables. It is
+  tested with Qwen3 and Llama.
+- **vLLM** itself was run with models of Llama's architecture ([vLLM](vllm.md#what-has-been-run)).
+- **FlexAttention**, for long packed rows on a GPU ([OPCT](opct.md#a-prompt-once)), has tests with Qwen3 and Llama there.
 """
 
 

@@ -111,7 +111,9 @@ def rows_of_roads() -> dict[str, dict[str, str]]:
     of_states = set(test_capture.kind._fixture_function_marker.params)
     of_states |= kinds_of(test_capture.test_gradients_of_hybrids_with_checkpointing)
     of_rollouts = kinds_of(test_prefix_sharing.test_lora_under_gradient_checkpointing) | handed_on
+    sampled = kinds_of(test_prefix_sharing.test_generation_continues_from_shared_prompts)
     return {
+        "prompts once: sampling": dict.fromkeys(sampled, YES),
         "prompts once: cache": dict.fromkeys(shared | handed_on, YES),
         "prompts once: packed": {**dict.fromkeys(shared, YES), **dict.fromkeys(handed_on, "state")},
         "padding-free": flat,
