@@ -429,6 +429,20 @@ def test_positions_that_depend_on_the_length_of_a_pass(rope):
     assert "depend on the length of a pass" in PrefixSharing(max_mask_entries=1)(model, *rows).reason
 
 
+def test_long_rows_under_gradient_checkpointing():
+    """Prompts of one length need no mask, however long they are, so that they are shared where packed rows are too long."""
+    model = add_lora(make("llama", "sdpa")).train()
+    model.enable_input_require_grads()
+    model.get_base_model().gradient_checkpointing_enable({"use_reentrant": False})
+    for prompts, strategy in (((5, 5), "cache"), ((5, 3), "plain")):
+        batch = make_batch(((0, 4), (1, 2), (0, 3), (1, 4)), prompts, extra=0)
+        expected = loss_and_grads(row_by_row(model, *batch), model)
+        states = PrefixSharing(max_mask_entries=0)(model, *batch)
+        assert states.strategy == strategy
+        assert "packed rows" in states.reason
+        assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+
+
 def test_the_trial_leaves_the_model_as_it_was():
     model = make("gpt2")
     for module in model.modules():
