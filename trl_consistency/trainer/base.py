@@ -492,12 +492,29 @@ class PairTrainer(PushMixin, _Trainer):
         self._evaluated.add(dataset)  # of several sets, `Trainer` gives each to `evaluate` again
         return dataset
 
+    def get_eval_dataloader(self, eval_dataset: AnyDataset | str | None = None) -> Any:
+        """Like [`~transformers.Trainer.get_eval_dataloader`]. Persistent workers are kept for the trainer's own sets."""
+        if eval_dataset is None or isinstance(eval_dataset, str):
+            return super().get_eval_dataloader(eval_dataset)
+        # Trainer keeps the loaders of all sets that it is given under one name, and would take that of an earlier one.
+        kept, self._eval_dataloaders = getattr(self, "_eval_dataloaders", {}), {}
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self._eval_dataloaders = kept
+
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
+        if is_training:
+            return super()._get_dataloader(dataset, *args, is_training=True, **kwargs)
+        with _last_batch_kept(self.args):
+            return self._get_dataloader_of_all(dataset, *args, **kwargs)
+
+    def _get_dataloader_of_all(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Counts the rows of a stream that several processes evaluate, each its own part."""
         is_stream = isinstance(dataset, IterableDataset) and self.accelerator.num_processes > 1
-        if is_training or not is_stream or self.args.accelerator_config.dispatch_batches:
-            self._eval_stream = self._eval_stream if is_training else None
-            return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
+        if not is_stream or self.args.accelerator_config.dispatch_batches:
+            self._eval_stream = None
+            return super()._get_dataloader(dataset, *args, **kwargs)
         if self.compute_metrics is not None:
             raise ConsistencyError(
                 "`compute_metrics` would get some rows of a streamed evaluation set twice, with which several processes fill up its "
@@ -505,7 +522,7 @@ class PairTrainer(PushMixin, _Trainer):
             )
         self._eval_stream = CountedStream(dataset)
         with read_here(self.args):
-            return super()._get_dataloader(self._eval_stream, *args, is_training=is_training, **kwargs)
+            return super()._get_dataloader(self._eval_stream, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_rows = EvaluatedRows(self.accelerator)
@@ -559,6 +576,16 @@ class PairTrainer(PushMixin, _Trainer):
     def _write_card(self, folder: str, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
         card = build_card(self, self._card_facts(), model_name, dataset_name, tags)
         write_text(Path(folder) / "README.md", str(card))
+
+
+@contextmanager
+def _last_batch_kept(args: Any) -> Iterator[None]:
+    """Within it, `dataloader_drop_last` is off: it is for training, and an evaluation is of all rows."""
+    drops_last, args.dataloader_drop_last = args.dataloader_drop_last, False
+    try:
+        yield
+    finally:
+        args.dataloader_drop_last = drops_last
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from datasets import Dataset, IterableDataset
 from torch import nn
+from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import EvalPrediction
+from transformers.trainer_utils import EvalPrediction, has_length
 from trl import SFTTrainer
 
 from ..config.consistency_config import ConsistencyConfig, padding_free_option
@@ -344,6 +345,11 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             args.seed if args.data_seed is None else args.data_seed,
             epoch=lambda: int(self.state.epoch or 0),
         )
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Reads rows in their order: by `group_by_length`, Trainer would return predictions in another one."""
+        is_alone = self.args.world_size <= 1 and has_length(eval_dataset)
+        return SequentialSampler(eval_dataset) if is_alone else None
 
     def _length_of(self, row: Mapping[str, Any]) -> int:
         """Returns the tokens that a row takes of a pack, in every epoch."""
