@@ -147,6 +147,10 @@ class PairTrainer(PushMixin, _Trainer):
         """Whether the initial policy is the model with its adapter off."""
         return self._peft_config is not None and not adapter_changes_base(self._peft_config)
 
+    def _training(self) -> AbstractContextManager:
+        """Returns the context of a training."""
+        return nullcontext()
+
     def _before_training(self) -> None:
         """Prepares for the first step."""
 
@@ -373,9 +377,9 @@ class PairTrainer(PushMixin, _Trainer):
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
                 check_own_adapters(self.model)
-        self.trained_weights = self._describe_weights()
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
-        with command_lock(self.args.output_dir, self.accelerator):
+        with command_lock(self.args.output_dir, self.accelerator), self._training():
+            self.trained_weights = self._describe_weights()
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)

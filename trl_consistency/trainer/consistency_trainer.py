@@ -29,7 +29,7 @@ from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses, means_of
 from ..losses.supervised import ObservedModel, flat_inputs, supervised_row_losses
 from ..models.checks import has_routers
-from ..models.sharding import gathered
+from ..models.sharding import gathered, is_sharded
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
 from ..upstream import complete_head
@@ -148,6 +148,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     args: ConsistencyConfig
     data_collator: PairCollator
     packed: PackedPairs | None = None  # the training pairs, once they are packed
+    _unused: Sequence[str] = ()  # trainable weights on which nothing depends that is compared
 
     def __init__(
         self,
@@ -305,9 +306,23 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         reference = self._freeze_reference(model)
         self.add_callback(StartReference(reference, self.accelerator))
         paired_loss = PairedLoss(Objectives.of(self.args), self.model, reference, self.aux_loss_enabled)
+        trainable = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
         with gathered(self.model, self.accelerator):
             paired_loss.freeze_unused(self.model)
+        if not is_sharded(self.accelerator):
+            # Frozen in training alone: the model may be given to another trainer, whose objectives need these weights.
+            self._unused = [name for name, of in self.model.named_parameters() if name in trainable and not of.requires_grad]
+            _set_trainable(self.model, self._unused, True)
         return paired_loss
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        frozen = [name for name, of in self.model.named_parameters() if name in self._unused and of.requires_grad]
+        _set_trainable(self.model, frozen, False)
+        try:
+            yield
+        finally:
+            _set_trainable(self.model, frozen, True)
 
     def get_train_dataloader(self) -> Any:
         """
@@ -529,6 +544,11 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _card_facts(self) -> dict[str, str]:
         return paired_facts(self)
+
+
+def _set_trainable(model: nn.Module, names: Sequence[str], is_trainable: bool) -> None:
+    for name in names:
+        model.get_parameter(name).requires_grad_(is_trainable)
 
 
 @contextmanager
