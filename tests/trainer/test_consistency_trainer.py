@@ -838,3 +838,33 @@ def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path)
     trainer.train()
     assert ["kl_loss" in entry for entry in trainer.state.log_history] == [True, True, False]
     assert not trainer.model.training, "a log changes the model's mode"
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "kl"}])
+@pytest.mark.parametrize("event", ["on_step_begin", "on_step_end"])
+def test_what_a_callback_logs_takes_nothing_of_the_log_of_steps(tmp_path, options, event):
+    """The means beside the loss were those of the steps since the callback's log."""
+
+    class Logging(TrainerCallback):
+        def __init__(self, trainer):
+            self.trainer = trainer
+
+    def note(self, args, state, control, **kwargs):
+        should_log = control.should_log
+        self.trainer.log({"mine": 1.0})
+        control.should_log = should_log  # which `log` resets
+
+    setattr(Logging, event, note)
+    logged = []
+    for has_callback in (False, True):
+        trainer = make_trainer(
+            tmp_path, max_steps=4, logging_steps=2, per_device_train_batch_size=2, anchor_ratio=0.3, **options
+        )
+        if has_callback:
+            trainer.add_callback(Logging(trainer))
+        trainer.train()
+        steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+        logged.append([{name: value for name, value in entry.items() if name != "grad_norm"} for entry in steps])
+        assert all(entry.keys() == {"mine", "epoch", "step"} for entry in trainer.state.log_history if "mine" in entry)
+    assert logged[0] == logged[1]
+    assert len(logged[1]) == 2

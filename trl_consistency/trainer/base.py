@@ -60,6 +60,7 @@ from .run.checks import (
     check_evaluation,
     check_extras,
     check_sharding,
+    check_trainable,
     check_training_options,
     check_weights_unchanged,
 )
@@ -272,16 +273,18 @@ class PairTrainer(PushMixin, _Trainer):
         check_base(self.model, model_id, self.accelerator)
         self.base_weights = base_weights(self.model, has_new_adapter=self._peft_config is not None)
         self.base_checksum = checksum_of(self.model, self.base_weights)
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
-            raise ConsistencyError(
-                "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
-                "is_trainable=True)`, or give a `peft_config`."
-            )
+        check_trainable(self.model)
         self.base_is_another = self._compare_base(model)
         self.trained_weights = self._describe_weights()
         self.checked_options = built_in_options(args)
         self.checked_model = self.accelerator.unwrap_model(self.model)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
+        self._used_optimizer = self.optimizer  # by the last training
+        if (own := self.overridden("compute_loss")) and not self.overridden("prediction_step"):
+            logger.warning(
+                f"`{own}` is the loss of training alone: evaluations measure the objectives of the config, and the model card names "
+                "those. Override `prediction_step`, too, if your loss is to be measured."
+            )
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
         self.run_record = RunRecord(self)
@@ -341,6 +344,15 @@ class PairTrainer(PushMixin, _Trainer):
         check_sharding(self, self._adapter_off)
         return freeze_initial_policy(self, model, self._adapter_off)
 
+    def overridden(self, name: str) -> str | None:
+        """Returns `Class.name` if a caller's subclass overrides this method of the trainer's."""
+        for kind in type(self).__mro__:
+            if kind.__module__.startswith("trl_consistency."):
+                return None
+            if name in vars(kind):
+                return f"{kind.__name__}.{name}"
+        return None
+
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
             self._signature_columns = list(PREPARED_COLUMNS)
@@ -373,10 +385,13 @@ class PairTrainer(PushMixin, _Trainer):
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         check_assigned(self)
+        check_trainable(self.model)
         if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
                 check_own_adapters(self.model)
+        # One that was assigned, or made by a caller, since the trainer was made or has trained
+        self.has_own_optimizer |= self.optimizer is not None and self.optimizer is not self._used_optimizer
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             self.trained_weights = self._describe_weights()
@@ -391,6 +406,8 @@ class PairTrainer(PushMixin, _Trainer):
                     if "`metric_for_best_model`" not in str(error):
                         raise
                     raise ConsistencyError(error.args[0]) from None
+                finally:
+                    self._used_optimizer = self.optimizer
                 self.checkpoints.delete_surplus(checkpoint)
         if missed := missed_best(self):
             logger.warning(f"`load_best_model_at_end`: {missed}.")
@@ -443,8 +460,11 @@ class PairTrainer(PushMixin, _Trainer):
             super().log(logs, start_time)
 
     def _logs_training(self, logs: dict[str, float]) -> bool:
-        """Whether a log is of training: that of a step, or what a callback logs in training mode."""
-        return "loss" in logs or self.model.training
+        """
+        Whether a log is of training: that of a step, or of the whole. What a callback logs takes no means, which the step's log
+        would lack.
+        """
+        return "loss" in logs or ("train_loss" in logs and self.model.training)
 
     # Evaluation
 
@@ -478,6 +498,7 @@ class PairTrainer(PushMixin, _Trainer):
     ) -> PredictionOutput:
         """Like [`~transformers.Trainer.predict`], on pairs prepared as in [`evaluate`]."""
         test_dataset = self._prepare_eval(test_dataset, "test_dataset")
+        check_assigned(self)
         self._before_evaluation([test_dataset])
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 

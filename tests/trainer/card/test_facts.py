@@ -224,6 +224,35 @@ def test_every_method_has_an_origin():
     assert list(ORIGINS) == [*METHODS, "opct"]
 
 
+def sgd_of(trainer):
+    return torch.optim.SGD([weight for weight in trainer.model.parameters() if weight.requires_grad], lr=0.1)
+
+
+def test_an_optimizer_that_the_options_did_not_make(tmp_path):
+    """The card named the options', which made none."""
+
+    class Own(ConsistencyTrainer):
+        def create_optimizer(self, *args):
+            self.optimizer = sgd_of(self)
+            return self.optimizer
+
+    plain = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    assigned = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    assigned.optimizer = sgd_of(assigned)
+    options = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+    own = Own(make_model(), make_config(tmp_path / "own", max_steps=2), **options)
+    for trainer, said in (
+        (plain, "adamw_torch"),
+        (assigned, "an optimizer that was given to the trainer in place of the options'"),
+        (own, "an optimizer that `Own.create_optimizer` made in place of the options'"),
+    ):
+        for _ in range(2):  # the second time on the weights of the first
+            trainer.train()
+            assert said in trainer._card_facts()["Optimisation"]
+    assert assigned.run_record.run["optimizer"] == "torch.optim.sgd.SGD"
+    assert plain.run_record.run["optimizer"] is None
+
+
 def test_act(tmp_path):
     trainer = make_trainer(tmp_path, make_model(), method="act", layers=[-1])
     trainer.train()

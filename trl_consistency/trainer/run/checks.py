@@ -14,6 +14,7 @@ from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
 from ...config.consistency_config import ConsistencyConfig, padding_free_option
+from ...data.collators import PairCollator
 from ...data.eval_sets import named
 from ...data.prepare import is_prepared
 from ...errors import ConsistencyError, one_line
@@ -36,11 +37,13 @@ Config = TypeVar("Config", bound=TrainingArguments)
 
 
 # Options by which the trainer's constructor built data, batches, objectives, generation and precision, or that it checked
-# with others; those of the optimizer are read when training begins.
+# with others or refuses; those of the optimizer are read when training begins.
 BUILT_IN = sorted(
     {*OPTIONS, *GENERATION} - {*OPTIMISATION}
     | {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "bf16", "fp16"}
-    | {"max_length", "chat_template_kwargs", "log_consistency_metrics"}
+    | {"max_length", "chat_template_kwargs", "chat_template_path", "eos_token", "pad_to_multiple_of", "padding_free"}
+    | {"log_consistency_metrics", "log_layer_distances", "dose_check", "share_prefix", "torch_compile"}
+    | {"auto_find_batch_size", "average_tokens_across_devices", "bf16_full_eval", "fp16_full_eval", "use_liger_kernel"}
 )
 
 
@@ -182,11 +185,31 @@ def check_assigned(trainer: Any) -> None:
         raise ConsistencyError(
             "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
         )
+    if trainer.compute_loss_func is not None:
+        raise ConsistencyError(
+            "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out."
+        )
+    if not trainer.args.rolls_out and not isinstance(trainer.data_collator, PairCollator):
+        raise ConsistencyError(
+            "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out."
+        )
+    if trainer._reference is not None:
+        check_reference_options(trainer)
+        trainer._reference.check_parameters()
     for name, was in trainer.checked_options.items():
         if (now := getattr(trainer.args, name)) != was:
             raise ConsistencyError(
                 f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: it is settled from then on. Make a new trainer."
             )
+
+
+def check_trainable(model: Any) -> None:
+    """Raises [`ConsistencyError`] for a model without a trainable parameter."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConsistencyError(
+            "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
+            "is_trainable=True)`, or give a `peft_config`."
+        )
 
 
 def check_weights_unchanged(trainer: Any) -> None:
