@@ -36,7 +36,7 @@ from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
-from ..models.adapter_checks import check_own_adapters
+from ..models.adapter_checks import check_adapter_is_there, check_own_adapters
 from ..models.base_files import other_base_weight
 from ..models.checks import check_model, context_length
 from ..models.config_changes import changed_config_keys
@@ -582,6 +582,7 @@ class PairTrainer(PushMixin, _Trainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Like [`~transformers.Trainer.save_model`], with the model card."""
         self.finiteness.check_before_saving()
+        check_adapter_is_there(self.model)
         if self.args.should_save:
             check_adapter_folder(output_dir or self.args.output_dir, is_peft_model(self.model))
         if is_peft_model(self.model):

@@ -185,6 +185,29 @@ def test_model_that_is_frozen_after_the_trainer_was_made(tmp_path):
         trainer.train()
 
 
+def test_adapter_of_another_name(tmp_path):
+    """It was saved below the folder, and `load_best_model_at_end` kept the last weights as the best."""
+    options = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
+    with pytest.raises(ConsistencyError, match=r"adapter is called `mine`.*Load it without `adapter_name`"):
+        model = get_peft_model(make_model(), LORA, adapter_name="mine")
+        ConsistencyTrainer(model, make_config(tmp_path), **options)
+
+
+@pytest.mark.parametrize("method", ["bct", "kl"])
+@pytest.mark.parametrize("use", ["save_model", "evaluate", "train"])
+@pytest.mark.parametrize("taken_out", ["merge_and_unload", "unload"])
+def test_adapter_that_was_taken_out(tmp_path, method, use, taken_out):
+    """An adapter without weights was saved, whose card named a rank."""
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}
+    args = make_config(tmp_path, method=method, max_steps=1)
+    trainer = ConsistencyTrainer(make_model(), args, peft_config=LORA, **options)
+    trainer.train()
+    getattr(trainer.model, taken_out)()  # what it returns is the whole model
+    with pytest.raises(ConsistencyError, match="adapter was merged into its base or taken out"):
+        getattr(trainer, use)()
+    assert not (tmp_path / "adapter_model.safetensors").exists()
+
+
 class TestSubclasses:
     class OwnLoss(ConsistencyTrainer):
         def compute_loss(self, *args, **kwargs):

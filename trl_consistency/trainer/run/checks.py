@@ -19,6 +19,7 @@ from ...data.eval_sets import named
 from ...data.prepare import is_prepared
 from ...errors import ConsistencyError, one_line
 from ...log import get_logger
+from ...models.adapter_checks import check_adapter_is_there
 from ...models.architecture import check_architecture
 from ...models.checks import load_config
 from ...models.folder_checks import check_checkpoint
@@ -185,6 +186,7 @@ def check_assigned(trainer: Any) -> None:
         raise ConsistencyError(
             "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
         )
+    check_adapter_is_there(trainer.model)
     if trainer.compute_loss_func is not None:
         raise ConsistencyError(
             "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out."
