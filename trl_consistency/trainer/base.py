@@ -59,6 +59,7 @@ from .run.checks import (
     check_delay,
     check_evaluation,
     check_extras,
+    check_set_names,
     check_sharding,
     check_trainable,
     check_training_options,
@@ -482,6 +483,7 @@ class PairTrainer(PushMixin, _Trainer):
         if eval_dataset is None or isinstance(eval_dataset, str):
             datasets = named(self.eval_dataset)
         else:
+            check_set_names(eval_dataset)
             datasets = {name: self._prepare_eval(dataset, name) for name, dataset in named(eval_dataset).items()}
             eval_dataset = like(eval_dataset, datasets)
         check_assigned(self)

@@ -12,8 +12,9 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
+from transformers.trainer_utils import SaveStrategy
 
-from ...config.consistency_config import ConsistencyConfig, padding_free_option
+from ...config.consistency_config import METHODS, ConsistencyConfig, padding_free_option
 from ...data.collators import PairCollator
 from ...data.eval_sets import named
 from ...data.prepare import is_prepared
@@ -238,6 +239,9 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
         raise ConsistencyError(f"{wanted}, but there is no `eval_dataset`: give one, or {way_out}.")
     if isinstance(eval_dataset, dict) and not all(isinstance(name, str) for name in eval_dataset):
         raise ConsistencyError(f"`eval_dataset` must have names that are text, got {list(eval_dataset)}.")
+    check_set_names(eval_dataset)
+    if args.save_strategy == SaveStrategy.BEST and not args.metric_for_best_model:
+        raise ConsistencyError("`save_strategy` is best, and nothing says by which metric: set `metric_for_best_model`.")
     if isinstance(eval_dataset, dict) and args.metric_for_best_model in ("loss", "eval_loss"):
         losses = ", ".join(f"eval_{name}_loss" for name in eval_dataset)
         raise ConsistencyError(
@@ -250,6 +254,17 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
         raise ConsistencyError(
             "`load_best_model_at_end` needs evaluations to tell which is best: set `eval_strategy`."
         )
+
+
+def check_set_names(eval_dataset: Any) -> None:
+    """Raises [`ConsistencyError`] for names of evaluation sets by which a loss of one would replace one of another."""
+    for name in eval_dataset if isinstance(eval_dataset, dict) else ():
+        other, _, objective = str(name).rpartition("_")
+        if other in eval_dataset and objective in (*METHODS, "aux"):
+            raise ConsistencyError(
+                f"`eval_dataset`: the loss of `{name}` would be logged as `eval_{name}_loss`, as is the {objective} loss of `{other}`. "
+                "Rename one of them."
+            )
 
 
 def check_delay(args: Any, max_steps: int, epochs: float) -> None:
