@@ -581,6 +581,17 @@ class PairTrainer(PushMixin, _Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)
 
+    def _load_callback_state(self) -> None:
+        """Leaves out the callbacks of this package, which restore themselves: Trainer would make others, without a trainer."""
+        saved = self.state.stateful_callbacks
+        callbacks = map(type, self.callback_handler.callbacks)
+        own = {kind.__name__ for kind in callbacks if kind.__module__.startswith("trl_consistency.")}
+        self.state.stateful_callbacks = {name: of for name, of in saved.items() if name not in own}
+        try:
+            super()._load_callback_state()
+        finally:
+            self.state.stateful_callbacks = saved
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Like [`~transformers.Trainer.save_model`], with the model card."""
         self.finiteness.check_before_saving()
