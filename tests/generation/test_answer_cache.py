@@ -88,7 +88,10 @@ def test_one_cache_answers_for_one_model(model, tmp_path):
         generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
     cache = answer_cache(tmp_path, "tiny", other)
     generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
-    with other.disable_adapter(), pytest.raises(ConsistencyError, match="or for other adapters or weights, than before"):
+    with (
+        other.disable_adapter(),
+        pytest.raises(ConsistencyError, match="or for other adapters or weights, than before"),
+    ):
         generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
     generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
 
@@ -111,7 +114,10 @@ def test_a_learned_prompt_that_is_switched_off_is_another_model(tmp_path):
     model = get_peft_model(make_model(), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
     cache = TargetCache(tmp_path, MODEL)
     cache.check_model(model)
-    with model.disable_adapter(), pytest.raises(ConsistencyError, match="or for other adapters or weights, than before"):
+    with (
+        model.disable_adapter(),
+        pytest.raises(ConsistencyError, match="or for other adapters or weights, than before"),
+    ):
         cache.check_model(model)
     cache.check_model(model)
 

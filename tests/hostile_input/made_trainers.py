@@ -13,7 +13,11 @@ from trl_consistency import ConsistencyTrainer
 
 
 def made(
-    room: Room, change: Callable[[ConsistencyTrainer], Any], use: str = "train", options: Any = None, lora: bool = False
+    room: Room,
+    change: Callable[[ConsistencyTrainer], Any],
+    use: str = "train",
+    options: Any = None,
+    lora: bool = False,
 ) -> None:
     """A trainer that is used after something was done to it."""
     config = LoraConfig(target_modules=["q_proj"]) if lora else None
@@ -58,9 +62,7 @@ CASES: list[Case] = [
         "embeddings resized afterwards",
         "Embeddings that are resized after the trainer was made",
         "Parameters of the model were replaced after the trainer was made (`resize_token_embeddings`, for one), so that …",
-        lambda room: made(
-            room, lambda trainer: trainer.model.resize_token_embeddings(400), options={"method": "kl"}
-        ),
+        lambda room: made(room, lambda trainer: trainer.model.resize_token_embeddings(400), options={"method": "kl"}),
     ),
     Case(
         "frozen afterwards",
@@ -89,7 +91,9 @@ CASES: list[Case] = [
         "compiled model",
         "A model that is compiled, whose weights would be saved under other names",
         "`model` was compiled (`torch.compile`), and would be saved with weights under other names than the model's. …",
-        lambda room: room.trainer(model=torch.compile(make_model(), backend="eager"), processing_class=make_tokenizer()),
+        lambda room: room.trainer(
+            model=torch.compile(make_model(), backend="eager"), processing_class=make_tokenizer()
+        ),
     ),
     Case(
         "names of evaluation sets",

@@ -53,9 +53,7 @@ def test_persistent_workers_read_the_set_that_is_given(tmp_path):
 
 
 def test_predictions_are_in_the_order_of_their_rows_under_group_by_length(tmp_path):
-    trainer = make_trainer(
-        tmp_path, PAIRS, train_sampling_strategy="group_by_length", per_device_eval_batch_size=2
-    )
+    trainer = make_trainer(tmp_path, PAIRS, train_sampling_strategy="group_by_length", per_device_eval_batch_size=2)
     lengths = (trainer.predict(PAIRS).label_ids != -100).sum(1)
     assert lengths.tolist() == [len(ids) for ids in trainer.train_dataset["completion_ids"]]
 

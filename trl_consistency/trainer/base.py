@@ -114,6 +114,7 @@ class PairTrainer(PushMixin, _Trainer):
     eval_dataset: Any
     processing_class: Any
     _signature_columns: list[str] | None
+    _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
 
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
     _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream

@@ -311,7 +311,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             paired_loss.freeze_unused(self.model)
         if not is_sharded(self.accelerator):
             # Frozen in training alone: the model may be given to another trainer, whose objectives need these weights.
-            self._unused = [name for name, of in self.model.named_parameters() if name in trainable and not of.requires_grad]
+            self._unused = [
+                name for name, of in self.model.named_parameters() if name in trainable and not of.requires_grad
+            ]
             _set_trainable(self.model, self._unused, True)
         return paired_loss
 

@@ -188,8 +188,8 @@ def test_model_that_is_frozen_after_the_trainer_was_made(tmp_path):
 def test_adapter_of_another_name(tmp_path):
     """It was saved below the folder, and `load_best_model_at_end` kept the last weights as the best."""
     options = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
+    model = get_peft_model(make_model(), LORA, adapter_name="mine")
     with pytest.raises(ConsistencyError, match=r"adapter is called `mine`.*Load it without `adapter_name`"):
-        model = get_peft_model(make_model(), LORA, adapter_name="mine")
         ConsistencyTrainer(model, make_config(tmp_path), **options)
 
 

@@ -241,7 +241,9 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
         raise ConsistencyError(f"`eval_dataset` must have names that are text, got {list(eval_dataset)}.")
     check_set_names(eval_dataset)
     if args.save_strategy == SaveStrategy.BEST and not args.metric_for_best_model:
-        raise ConsistencyError("`save_strategy` is best, and nothing says by which metric: set `metric_for_best_model`.")
+        raise ConsistencyError(
+            "`save_strategy` is best, and nothing says by which metric: set `metric_for_best_model`."
+        )
     if isinstance(eval_dataset, dict) and args.metric_for_best_model in ("loss", "eval_loss"):
         losses = ", ".join(f"eval_{name}_loss" for name in eval_dataset)
         raise ConsistencyError(
