@@ -840,6 +840,21 @@ def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path)
     assert not trainer.model.training, "a log changes the model's mode"
 
 
+@pytest.mark.parametrize("option", [{"loss_type": "dft"}, {"label_smoothing_factor": 0.2}])
+def test_anchor_loss_is_the_loss_that_is_trained_with(tmp_path, option):
+    """It was the cross-entropy beside a loss of another kind."""
+    options = {"anchor_ratio": 0.5, "max_steps": 1, "logging_steps": 1, **option}
+    alone = make_trainer(tmp_path, **options)
+    alone.train()
+    assert 0 < alone.state.log_history[0]["anchor_share"] < 1
+    assert "anchor_loss" not in alone.state.log_history[0], "rows are not measured by it"
+    if "loss_type" in option:
+        both = make_trainer(tmp_path, method=["bct", "kl"], method_weights=[1.0, 0.0], **options)
+        both.train()
+        logged = both.state.log_history[0]
+        assert logged["anchor_loss"] == pytest.approx(logged["loss"], rel=0.5), "and no nats of about 6"
+
+
 @pytest.mark.parametrize("options", [{}, {"method": "kl"}])
 @pytest.mark.parametrize("event", ["on_step_begin", "on_step_end"])
 def test_what_a_callback_logs_takes_nothing_of_the_log_of_steps(tmp_path, options, event):

@@ -471,7 +471,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         student = ObservedModel(model, self.model, not self.aux_loss_enabled, flat)
         result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
         if self.model.training:
-            self._meter.add({"bct": student.row_losses()}, is_anchor)
+            # Of rows, the cross-entropy alone is known: it is no `anchor_loss` where another loss is trained with.
+            is_loss = self.args.loss_type != "dft" and not self.args.label_smoothing_factor
+            self._meter.add({"bct" if is_loss else "cross_entropy": student.row_losses()}, is_anchor)
         weight = self.args.weights["bct"]
         loss = weight * (result[0] if return_outputs else result)
         if self.aux_loss_enabled and self.label_smoother is None:  # The router loss has its own coefficient.
