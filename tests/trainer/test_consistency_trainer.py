@@ -883,3 +883,20 @@ def test_what_a_callback_logs_takes_nothing_of_the_log_of_steps(tmp_path, option
         assert all(entry.keys() == {"mine", "epoch", "step"} for entry in trainer.state.log_history if "mine" in entry)
     assert logged[0] == logged[1]
     assert len(logged[1]) == 2
+
+
+def test_tokens_are_counted_of_the_run_alone(tmp_path):
+    """A resumed run counted from 0, and a second training from what the first had counted."""
+    options = {"max_steps": 4, "logging_steps": 1, "per_device_train_batch_size": 2}
+    options |= {"save_strategy": "steps", "save_steps": 2}
+
+    def counted(trainer, **arguments):
+        trainer.train(**arguments)
+        return [entry["num_tokens"] for entry in trainer.state.log_history if "loss" in entry]
+
+    trainer = make_trainer(tmp_path, **options)
+    whole = counted(trainer)
+    assert whole == sorted(set(whole))
+    resumed = make_trainer(tmp_path, **options)
+    assert counted(resumed, resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == whole
+    assert counted(trainer) == whole

@@ -114,6 +114,7 @@ class PairTrainer(PushMixin, _Trainer):
     eval_dataset: Any
     processing_class: Any
     _signature_columns: list[str] | None
+    _total_train_tokens: int = 0  # logged as `num_tokens` by TRL's trainer for supervised fine-tuning
     _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
 
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
