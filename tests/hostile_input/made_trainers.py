@@ -59,6 +59,18 @@ CASES: list[Case] = [
         lambda room: made(room, lambda trainer: setattr(trainer, "data_collator", dict)),
     ),
     Case(
+        "part of the data afterwards",
+        "A part of a trainer's own pairs, assigned to it",
+        "`train_dataset` was assigned after the trainer was made. Make a new trainer with it.",
+        lambda room: made(room, lambda trainer: setattr(trainer, "train_dataset", trainer.train_dataset.select([0]))),
+    ),
+    Case(
+        "template afterwards",
+        "A chat template that is changed after the trainer was made",
+        "`processing_class`, or its chat template, was changed after the trainer was made, which rendered its data with another. …",
+        lambda room: made(room, lambda trainer: setattr(trainer.processing_class, "chat_template", "")),
+    ),
+    Case(
         "embeddings resized afterwards",
         "Embeddings that are resized after the trainer was made",
         "Parameters of the model were replaced after the trainer was made (`resize_token_embeddings`, for one), so that …",

@@ -64,9 +64,11 @@ from .run.checks import (
     check_trainable,
     check_training_options,
     check_weights_unchanged,
+    data_of,
 )
 from .run.data_checks import check_anchor_arguments, check_chat_template, check_steps, check_tokenizer
 from .run.interruption import Checkpoints, stopping_on_signals
+from .run.manifest import describe_template
 from .run.other_sets import is_another_set, mark_other_set
 from .run.output_checks import check_adapter_folder, check_not_model_folder, check_output_dir
 from .run.pushing import PushMixin
@@ -304,6 +306,8 @@ class PairTrainer(PushMixin, _Trainer):
             self.add_callback(DoseCheck(self, self.train_dataset))
         if args.anchor_ratio > 0:
             self._add_anchors(anchor_dataset)
+        self.checked_data = data_of(self)
+        self.checked_template = self.processing_class, describe_template(self.processing_class)
 
     def _add_anchors(self, anchors: AnyDataset | None) -> None:
         pairs, args = self.train_dataset, self.args

@@ -165,6 +165,32 @@ def test_parameters_that_are_replaced_after_the_trainer_was_made(tmp_path, use):
         getattr(trainer, use)()
 
 
+@pytest.mark.parametrize("use", ["train", "evaluate"])
+@pytest.mark.parametrize("name", ["train_dataset", "eval_dataset"])
+@pytest.mark.parametrize("given", ["of another trainer", "a part"])
+def test_rendered_data_that_are_assigned_after_the_trainer_was_made(tmp_path, name, given, use):
+    """The card named the rows of before, or those of another template were measured."""
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(3), "processing_class": make_tokenizer()}
+    one, other = (ConsistencyTrainer(make_model(), make_config(tmp_path, max_steps=1), **options) for _ in range(2))
+    setattr(one, name, getattr(other, name) if given == "of another trainer" else getattr(one, name).select([0]))
+    with pytest.raises(ConsistencyError, match=f"`{name}` was assigned after the trainer was made"):
+        getattr(one, use)()
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_template_that_changes_after_the_trainer_was_made(tmp_path, use, is_replaced):
+    """It was saved with a model that was trained with another one."""
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(3), "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, max_steps=1), **options)
+    if is_replaced:
+        trainer.processing_class = make_tokenizer()
+    else:
+        trainer.processing_class.chat_template = f"Q: {trainer.processing_class.chat_template}"
+    with pytest.raises(ConsistencyError, match="`processing_class`, or its chat template, was changed after"):
+        getattr(trainer, use)()
+
+
 def test_parameters_that_a_callback_replaces(tmp_path):
     class Replacing(TrainerCallback):
         def on_step_end(self, args, state, control, model=None, **kwargs):

@@ -17,7 +17,6 @@ from transformers.trainer_utils import SaveStrategy
 from ...config.consistency_config import METHODS, ConsistencyConfig, padding_free_option
 from ...data.collators import PairCollator
 from ...data.eval_sets import named
-from ...data.prepare import is_prepared
 from ...errors import ConsistencyError, one_line
 from ...log import get_logger
 from ...models.adapter_checks import check_adapter_is_there
@@ -30,7 +29,7 @@ from ...passes.flat import check_padding_free
 from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend
 from .interruption import check_has_states, check_unchanged, find_checkpoint
-from .manifest import GENERATION, OPTIMISATION, OPTIONS
+from .manifest import GENERATION, OPTIMISATION, OPTIONS, describe_template
 
 
 logger = get_logger(__name__)
@@ -178,11 +177,21 @@ def check_saves_whole(accelerator: Any) -> None:
         )
 
 
+def data_of(trainer: Any) -> dict[str, Any]:
+    """Returns a trainer's data sets by the names of its arguments."""
+    return {"train_dataset": trainer.train_dataset, **named(trainer.eval_dataset)}
+
+
 def check_assigned(trainer: Any) -> None:
     """Raises [`ConsistencyError`] for what was assigned after the trainer's constructor had checked and prepared it."""
-    for name, dataset in {"train_dataset": trainer.train_dataset, **named(trainer.eval_dataset)}.items():
-        if not is_prepared(dataset):
+    for name, dataset in data_of(trainer).items():
+        if dataset is not trainer.checked_data.get(name):
             raise ConsistencyError(f"`{name}` was assigned after the trainer was made. Make a new trainer with it.")
+    if (trainer.processing_class, describe_template(trainer.processing_class)) != trainer.checked_template:
+        raise ConsistencyError(
+            "`processing_class`, or its chat template, was changed after the trainer was made, which rendered its data with another. "
+            "Change it first, and make a new trainer with it."
+        )
     if trainer.accelerator.unwrap_model(trainer.model) is not trainer.checked_model:
         raise ConsistencyError(
             "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
