@@ -285,7 +285,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.checked_model = self.accelerator.unwrap_model(self.model)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
-        if (own := self.overridden("compute_loss")) and not self.overridden("prediction_step"):
+        if (own := self._overridden("compute_loss")) and not self._overridden("prediction_step"):
             logger.warning(
                 f"`{own}` is the loss of training alone: evaluations measure the objectives of the config, and the model card names "
                 "those. Override `prediction_step`, too, if your loss is to be measured."
@@ -351,7 +351,7 @@ class PairTrainer(PushMixin, _Trainer):
         check_sharding(self, self._adapter_off)
         return freeze_initial_policy(self, model, self._adapter_off)
 
-    def overridden(self, name: str) -> str | None:
+    def _overridden(self, name: str) -> str | None:
         """Returns `Class.name` if a caller's subclass overrides this method of the trainer's."""
         for kind in type(self).__mro__:
             if kind.__module__.startswith("trl_consistency."):
