@@ -88,16 +88,36 @@ def test_one_cache_answers_for_one_model(model, tmp_path):
         generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
     cache = answer_cache(tmp_path, "tiny", other)
     generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
-    with other.disable_adapter(), pytest.raises(ConsistencyError, match="or for other adapters, than before"):
+    with (
+        other.disable_adapter(),
+        pytest.raises(ConsistencyError, match="or for other adapters or weights, than before"),
+    ):
         generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
     generate_targets(other, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_model_that_was_trained_since_is_another_one(tmp_path, lora):
+    """It got the answers of before its training."""
+    model = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"])) if lora else make_model()
+    cache = TargetCache(tmp_path, MODEL)
+    generate_targets(model.eval(), PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
+    generate_targets(model, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad])
+    model(input_ids=torch.tensor([PROMPTS[0]])).logits[..., 0].sum().backward()
+    optimizer.step()
+    with pytest.raises(ConsistencyError, match="or for other adapters or weights, than before"):
+        generate_targets(model, PROMPTS[:2], CONFIG, 2, 0, progress=False, cache=cache)
 
 
 def test_a_learned_prompt_that_is_switched_off_is_another_model(tmp_path):
     model = get_peft_model(make_model(), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
     cache = TargetCache(tmp_path, MODEL)
     cache.check_model(model)
-    with model.disable_adapter(), pytest.raises(ConsistencyError, match="or for other adapters, than before"):
+    with (
+        model.disable_adapter(),
+        pytest.raises(ConsistencyError, match="or for other adapters or weights, than before"),
+    ):
         cache.check_model(model)
     cache.check_model(model)
 

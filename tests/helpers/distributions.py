@@ -122,7 +122,9 @@ def shard(weight):
 
 def trained_weights(trainer):
     """The trained weights, one after the other, gathered; fails unless all processes have the same."""
-    parameters = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    unused = getattr(trainer, "_unused", ())  # frozen in training, and after it where the model is sharded
+    named = trainer.model.named_parameters()
+    parameters = [parameter for name, parameter in named if parameter.requires_grad and name not in unused]
     with DistributedBackend(trainer.accelerator).gather_params(parameters):
         whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in parameters]
         weights = torch.cat([weight.detach().flatten().clone() for weight in whole])

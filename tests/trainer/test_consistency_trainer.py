@@ -243,10 +243,8 @@ def test_generated_targets_train_like_the_same_completions_given(tmp_path):
     pairs = make_pairs(completion=False)
     generated = make_trainer(tmp_path, pairs, max_steps=3, logging_steps=1, temperature=0.0)
     generated.train()
-    given = make_trainer(tmp_path, make_pairs(), max_steps=3, logging_steps=1)
-    given.train_dataset = given.train_dataset.map(
-        lambda row: {"completion_ids": generated.targets[row["clean_ids"]]}, load_from_cache_file=False
-    )
+    targets = [generated.targets[row["clean_ids"]] for row in generated.train_dataset]
+    given = make_trainer(tmp_path, pairs.add_column("completion_ids", targets), max_steps=3, logging_steps=1)
     given.train()
     assert losses(generated) == losses(given)
 
@@ -838,3 +836,65 @@ def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path)
     trainer.train()
     assert ["kl_loss" in entry for entry in trainer.state.log_history] == [True, True, False]
     assert not trainer.model.training, "a log changes the model's mode"
+
+
+@pytest.mark.parametrize("option", [{"loss_type": "dft"}, {"label_smoothing_factor": 0.2}])
+def test_anchor_loss_is_the_loss_that_is_trained_with(tmp_path, option):
+    """It was the cross-entropy beside a loss of another kind."""
+    options = {"anchor_ratio": 0.5, "max_steps": 1, "logging_steps": 1, **option}
+    alone = make_trainer(tmp_path, **options)
+    alone.train()
+    assert 0 < alone.state.log_history[0]["anchor_share"] < 1
+    assert "anchor_loss" not in alone.state.log_history[0], "rows are not measured by it"
+    if "loss_type" in option:
+        both = make_trainer(tmp_path, method=["bct", "kl"], method_weights=[1.0, 0.0], **options)
+        both.train()
+        logged = both.state.log_history[0]
+        assert logged["anchor_loss"] == pytest.approx(logged["loss"], rel=0.5), "and no nats of about 6"
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "kl"}])
+@pytest.mark.parametrize("event", ["on_step_begin", "on_step_end"])
+def test_what_a_callback_logs_takes_nothing_of_the_log_of_steps(tmp_path, options, event):
+    """The means beside the loss were those of the steps since the callback's log."""
+
+    class Logging(TrainerCallback):
+        def __init__(self, trainer):
+            self.trainer = trainer
+
+    def note(self, args, state, control, **kwargs):
+        should_log = control.should_log
+        self.trainer.log({"mine": 1.0})
+        control.should_log = should_log  # which `log` resets
+
+    setattr(Logging, event, note)
+    logged = []
+    for has_callback in (False, True):
+        trainer = make_trainer(
+            tmp_path, max_steps=4, logging_steps=2, per_device_train_batch_size=2, anchor_ratio=0.3, **options
+        )
+        if has_callback:
+            trainer.add_callback(Logging(trainer))
+        trainer.train()
+        steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+        logged.append([{name: value for name, value in entry.items() if name != "grad_norm"} for entry in steps])
+        assert all(entry.keys() == {"mine", "epoch", "step"} for entry in trainer.state.log_history if "mine" in entry)
+    assert logged[0] == logged[1]
+    assert len(logged[1]) == 2
+
+
+def test_tokens_are_counted_of_the_run_alone(tmp_path):
+    """A resumed run counted from 0, and a second training from what the first had counted."""
+    options = {"max_steps": 4, "logging_steps": 1, "per_device_train_batch_size": 2}
+    options |= {"save_strategy": "steps", "save_steps": 2}
+
+    def counted(trainer, **arguments):
+        trainer.train(**arguments)
+        return [entry["num_tokens"] for entry in trainer.state.log_history if "loss" in entry]
+
+    trainer = make_trainer(tmp_path, **options)
+    whole = counted(trainer)
+    assert whole == sorted(set(whole))
+    resumed = make_trainer(tmp_path, **options)
+    assert counted(resumed, resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == whole
+    assert counted(trainer) == whole

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.helpers.models import make_pairs, make_tokenizer
+from tests.helpers.on_policy import make_trainer as make_on_policy_trainer
 from tests.helpers.paired import make_trainer
 
 
@@ -37,3 +38,40 @@ def test_own_sets_are_taken_as_they_are(tmp_path, monkeypatch):
     trainer.evaluate(trainer.train_dataset)
     trainer.evaluate(trainer.eval_dataset)
     trainer.predict(trainer.eval_dataset["one"])
+
+
+def test_persistent_workers_read_the_set_that_is_given(tmp_path):
+    one, two = PAIRS.select(range(3)), PAIRS.select(range(3, 8))
+    plain = make_trainer(tmp_path / "plain", PAIRS, eval_dataset=one)
+    expected = [plain.evaluate(of)["eval_loss"] for of in (one, two)]
+    workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    trainer = make_trainer(tmp_path / "workers", PAIRS, eval_dataset=one, **workers)
+    losses = [trainer.evaluate(*given)["eval_loss"] for given in ([], [two], [one], [])]
+    assert losses == pytest.approx([expected[0], expected[1], expected[0], expected[0]], abs=1e-6)
+    several = trainer.evaluate({"one": one, "two": two})
+    assert [several["eval_one_loss"], several["eval_two_loss"]] == pytest.approx(expected, abs=1e-6)
+
+
+def test_predictions_are_in_the_order_of_their_rows_under_group_by_length(tmp_path):
+    trainer = make_trainer(tmp_path, PAIRS, train_sampling_strategy="group_by_length", per_device_eval_batch_size=2)
+    lengths = (trainer.predict(PAIRS).label_ids != -100).sum(1)
+    assert lengths.tolist() == [len(ids) for ids in trainer.train_dataset["completion_ids"]]
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "kl"}])
+def test_an_evaluation_has_all_rows_under_drop_last(tmp_path, options):
+    trainer = make_trainer(tmp_path / "all", PAIRS, **options)
+    batches = {"per_device_train_batch_size": 3, "per_device_eval_batch_size": 5, "dataloader_drop_last": True}
+    dropping = make_trainer(tmp_path / "dropping", PAIRS, **options, **batches)
+    assert dropping.evaluate(PAIRS)["eval_loss"] == pytest.approx(trainer.evaluate(PAIRS)["eval_loss"], abs=1e-6)
+    few = PAIRS.select(range(3))  # fewer than a batch
+    few_of_all = trainer.predict(few).metrics["test_loss"]
+    assert dropping.predict(few).metrics["test_loss"] == pytest.approx(few_of_all, abs=1e-6)
+    assert dropping.args.dataloader_drop_last
+    dropping.train()
+    assert dropping.state.max_steps == dropping.args.num_train_epochs * (len(PAIRS) // 3)
+
+
+def test_an_on_policy_evaluation_has_all_rows_under_drop_last(tmp_path):
+    trainer = make_on_policy_trainer(tmp_path, PAIRS, per_device_eval_batch_size=8, dataloader_drop_last=True)
+    assert trainer.evaluate(PAIRS.select(range(3)))["eval_loss"] > 0  # 6 rollouts, fewer than a batch

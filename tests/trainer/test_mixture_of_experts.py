@@ -149,7 +149,7 @@ def test_only_the_blocks_that_run_are_balanced(tmp_path):
     trainer = make_trainer(
         tmp_path, "attct", model, layers=[0], max_steps=1, logging_steps=1, router_aux_loss_coef=1.0
     )
-    trainable = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
+    trainable = {name for name, _ in trainer.model.named_parameters()} - set(trainer._unused)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
     trainer.train()

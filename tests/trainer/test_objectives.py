@@ -349,3 +349,19 @@ def test_a_reference_that_changed_is_not_saved(tmp_path):
         trainer.train()
     assert trainer.state.global_step == 1
     assert not list(tmp_path.glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("trains_first", [False, True])
+def test_a_model_is_trained_whole_after_a_trainer_that_compared_early_blocks(tmp_path, trains_first):
+    """The weights that the first trainer left out stayed frozen, and the second one trained half of the model."""
+    model = make_model()
+    first = make_trainer(tmp_path, ["act"], model=model, lora=False, layers=[0], max_steps=1)
+    size = sum(weight.numel() for weight in model.parameters())
+    if trains_first:
+        first.train()
+        assert not first._card_facts()["Trained weights"].startswith(f"{size:,} of ")
+    second = make_trainer(tmp_path, ["bct"], model=model, lora=False, max_steps=1)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    second.train()
+    assert second._card_facts()["Trained weights"] == f"{size:,} of {size:,}, no adapter"
+    assert not [name for name, weight in model.named_parameters() if torch.equal(weight, before[name])]

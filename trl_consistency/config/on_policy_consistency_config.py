@@ -334,6 +334,8 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                 "rollouts call no tools: what the reference would see of them is not settled",
             ),
             "label_smoothing_factor": (self.label_smoothing_factor, "there are no labels"),
+            "include_for_metrics": (self.include_for_metrics, "there are no `compute_metrics`"),
+            "batch_eval_metrics": (self.batch_eval_metrics, "there are no `compute_metrics`"),
             "auto_find_batch_size": (self.auto_find_batch_size, "it would break up the groups of rollouts"),
             "train_sampling_strategy": (
                 str(getattr(self.train_sampling_strategy, "value", self.train_sampling_strategy)) != "random",
@@ -349,3 +351,8 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                 raise ConsistencyError(
                     f"`accelerator_config` sets `{name}`, which would break up the groups of rollouts. Leave it out."
                 )
+        if "num_steps" in (getattr(self.accelerator_config, "gradient_accumulation_kwargs", None) or {}):
+            raise ConsistencyError(
+                "`accelerator_config` sets `num_steps` in `gradient_accumulation_kwargs`, which would break up the groups of rollouts. "
+                "Set `gradient_accumulation_steps`."
+            )

@@ -19,6 +19,7 @@ from ..files import write_text
 
 # Noted in a model's identity but not compared, because another version seldom changes answers.
 LIBRARIES = "libraries"
+SAMPLED = 1 << 16  # elements of a weight that tell whether it has changed
 
 
 class TargetCache:
@@ -54,20 +55,21 @@ class TargetCache:
 
     def check_model(self, model: Any) -> None:
         """
-        Notes the model that is asked first, with its adapters as they are switched then. Raises [`ConsistencyError`] for
-        another one: it would get the answers of the first.
+        Notes the model that is asked first, with its adapters as they are switched then, and its weights. Raises
+        [`ConsistencyError`] for another one, or if it was trained since: it would get the answers of the first.
         """
         layers = (of for of in model.modules() if isinstance(of, BaseTunerLayer))
         adapters = next(((tuple(of.active_adapters), of.disable_adapters) for of in layers), None)
         if adapters is None and isinstance(model, PeftModel):  # a learned prompt has no layers
             adapters = tuple(model.active_adapters), model._adapters_disabled
-        before, before_adapters = self._asked or (None, None)
-        if before is not None and (before() is not model or before_adapters != adapters):
+        weights = _sums_of_samples(model)
+        before, *known = self._asked or (None, None, None)
+        if before is not None and (before() is not model or known != [adapters, weights]):
             raise ConsistencyError(
-                f"The cache of {self._content} in {self.directory} is used for another model, or for other adapters, than before. "
-                "Make a cache of its own for each."
+                f"The cache of {self._content} in {self.directory} is used for another model, or for other adapters or weights, than "
+                "before. Make a cache of its own for each."
             )
-        self._asked = weakref.ref(model), adapters
+        self._asked = weakref.ref(model), adapters, weights
 
     def open(self, prompts: list[list[int]], options: dict[str, Any]) -> "TargetCache":
         """Selects the sub-folder for these prompts (token ids) and generation options."""
@@ -123,6 +125,19 @@ class TargetCache:
         return (
             f"The cached {self._content} in {path} are cut short or damaged. Delete that file: it is generated again."
         )
+
+
+@torch.no_grad()
+def _sums_of_samples(model: Any) -> list[int]:
+    """Returns a sum for each weight over elements drawn from all of it: fast, and other after a training."""
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums = []
+    for weight in model.parameters():
+        local = getattr(weight, "_local_tensor", weight)  # of a shard
+        if local.numel() and not local.is_meta:
+            sample = local.reshape(-1)[:: 1 + local.numel() // SAMPLED].contiguous()
+            sums.append(int(sample.view(integer[sample.element_size()]).sum(dtype=torch.int64)))
+    return sums
 
 
 class AnswerCache(TargetCache):

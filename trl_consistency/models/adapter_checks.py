@@ -58,6 +58,12 @@ def check_own_adapters(model: Any, peft_config: Any = None) -> None:
         faults["has an adapter already, and `peft_config` would make another"] = isinstance(model, PeftModel)
     if isinstance(model, PeftModel):
         check_adapter_config("The adapter of the model", model.active_peft_config)
+        check_adapter_is_there(model)
+        if list(model.peft_config) != ["default"] and len(model.peft_config) == 1:
+            raise ConsistencyError(
+                f"The model's adapter is called `{model.active_adapters[0]}`, and PEFT saves it in a folder of that name below the one it "
+                "is given, where no best checkpoint, command or reader of the model card looks. Load it without `adapter_name`."
+            )
         faults["has several adapters, and others than `default` are active"] = len(
             model.peft_config
         ) > 1 and model.active_adapters != ["default"]
@@ -77,6 +83,17 @@ def check_own_adapters(model: Any, peft_config: Any = None) -> None:
             )
     if peft_config is not None:
         check_adapter_fits(model, peft_config)
+
+
+def check_adapter_is_there(model: Any) -> None:
+    """Raises [`ConsistencyError`] for a `PeftModel` whose adapter was taken out of its layers."""
+    if not isinstance(model, PeftModel) or isinstance(model.active_peft_config, PromptLearningConfig):
+        return
+    if not any(isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper) for part in model.modules()):
+        raise ConsistencyError(
+            "The model's adapter was merged into its base or taken out (`merge_and_unload()`, `unload()`), so that a saved adapter would "
+            "be empty. Save what that method returned (`save_pretrained`), or load the adapter again."
+        )
 
 
 def _unsaved_base_weights(model: Any) -> list[str]:

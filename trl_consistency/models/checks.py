@@ -49,6 +49,11 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     if peft_config is not None:
         check_new_adapter(peft_config)
     if not isinstance(model, str):
+        if hasattr(model, "_orig_mod"):
+            raise ConsistencyError(
+                "`model` was compiled (`torch.compile`), and would be saved with weights under other names than the model's. Give the "
+                "model itself; `torch_compile: true` compiles it where that is possible."
+            )
         check_own_adapters(model, peft_config)
         _check_routers(model.config, args)
         return getattr(model.config.get_text_config(), "vocab_size", None)

@@ -83,8 +83,21 @@ class Reference:
         weights = _weights(self.model)
         return _checksum([*(weights[name] for name in self._frozen), *self._initial])
 
+    def check_parameters(self) -> None:
+        """
+        Raises [`ConsistencyError`] if the model has other trained parameters than those that were copied: the reference
+        would run with the student's weights.
+        """
+        present = {id(parameter) for parameter in self.model.parameters()}
+        if any(id(parameter) not in present for parameter in self._trained):
+            raise ConsistencyError(
+                "Parameters of the model were replaced after the trainer was made (`resize_token_embeddings`, for one), so that the "
+                "reference would share them with the student. Change the model first, and make a new trainer with it."
+            )
+
     def check(self) -> None:
         """Raises [`ConsistencyError`] if the weights have changed since training began."""
+        self.check_parameters()
         if self.compute_checksum() != self.checksum:
             raise ConsistencyError(
                 "The weights of the reference have changed during training, so that the student was not compared with "
@@ -104,6 +117,9 @@ class GivenReference(Reference):
 
     def start(self) -> None:
         pass  # already wrapped
+
+    def check_parameters(self) -> None:
+        pass  # shares none with the student
 
     @contextmanager
     def active(self, model: Any) -> Iterator[Any]:

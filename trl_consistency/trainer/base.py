@@ -36,7 +36,7 @@ from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
-from ..models.adapter_checks import check_own_adapters
+from ..models.adapter_checks import check_adapter_is_there, check_own_adapters
 from ..models.base_files import other_base_weight
 from ..models.checks import check_model, context_length
 from ..models.config_changes import changed_config_keys
@@ -59,12 +59,16 @@ from .run.checks import (
     check_delay,
     check_evaluation,
     check_extras,
+    check_set_names,
     check_sharding,
+    check_trainable,
     check_training_options,
     check_weights_unchanged,
+    data_of,
 )
 from .run.data_checks import check_anchor_arguments, check_chat_template, check_steps, check_tokenizer
 from .run.interruption import Checkpoints, stopping_on_signals
+from .run.manifest import describe_template
 from .run.other_sets import is_another_set, mark_other_set
 from .run.output_checks import check_adapter_folder, check_not_model_folder, check_output_dir
 from .run.pushing import PushMixin
@@ -112,6 +116,8 @@ class PairTrainer(PushMixin, _Trainer):
     eval_dataset: Any
     processing_class: Any
     _signature_columns: list[str] | None
+    _total_train_tokens: int = 0  # logged as `num_tokens` by TRL's trainer for supervised fine-tuning
+    _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
 
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
     _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
@@ -146,6 +152,10 @@ class PairTrainer(PushMixin, _Trainer):
     def _adapter_off(self) -> bool:
         """Whether the initial policy is the model with its adapter off."""
         return self._peft_config is not None and not adapter_changes_base(self._peft_config)
+
+    def _training(self) -> AbstractContextManager:
+        """Returns the context of a training."""
+        return nullcontext()
 
     def _before_training(self) -> None:
         """Prepares for the first step."""
@@ -268,16 +278,18 @@ class PairTrainer(PushMixin, _Trainer):
         check_base(self.model, model_id, self.accelerator)
         self.base_weights = base_weights(self.model, has_new_adapter=self._peft_config is not None)
         self.base_checksum = checksum_of(self.model, self.base_weights)
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
-            raise ConsistencyError(
-                "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
-                "is_trainable=True)`, or give a `peft_config`."
-            )
+        check_trainable(self.model)
         self.base_is_another = self._compare_base(model)
         self.trained_weights = self._describe_weights()
         self.checked_options = built_in_options(args)
         self.checked_model = self.accelerator.unwrap_model(self.model)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
+        self._used_optimizer = self.optimizer  # by the last training
+        if (own := self._overridden("compute_loss")) and not self._overridden("prediction_step"):
+            logger.warning(
+                f"`{own}` is the loss of training alone: evaluations measure the objectives of the config, and the model card names "
+                "those. Override `prediction_step`, too, if your loss is to be measured."
+            )
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
         self.run_record = RunRecord(self)
@@ -294,6 +306,8 @@ class PairTrainer(PushMixin, _Trainer):
             self.add_callback(DoseCheck(self, self.train_dataset))
         if args.anchor_ratio > 0:
             self._add_anchors(anchor_dataset)
+        self.checked_data = data_of(self)
+        self.checked_template = self.processing_class, describe_template(self.processing_class)
 
     def _add_anchors(self, anchors: AnyDataset | None) -> None:
         pairs, args = self.train_dataset, self.args
@@ -337,6 +351,15 @@ class PairTrainer(PushMixin, _Trainer):
         check_sharding(self, self._adapter_off)
         return freeze_initial_policy(self, model, self._adapter_off)
 
+    def _overridden(self, name: str) -> str | None:
+        """Returns `Class.name` if a caller's subclass overrides this method of the trainer's."""
+        for kind in type(self).__mro__:
+            if kind.__module__.startswith("trl_consistency."):
+                return None
+            if name in vars(kind):
+                return f"{kind.__name__}.{name}"
+        return None
+
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
             self._signature_columns = list(PREPARED_COLUMNS)
@@ -369,13 +392,16 @@ class PairTrainer(PushMixin, _Trainer):
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         check_assigned(self)
+        check_trainable(self.model)
         if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
                 check_own_adapters(self.model)
-        self.trained_weights = self._describe_weights()
+        # One that was assigned, or made by a caller, since the trainer was made or has trained
+        self.has_own_optimizer |= self.optimizer is not None and self.optimizer is not self._used_optimizer
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
-        with command_lock(self.args.output_dir, self.accelerator):
+        with command_lock(self.args.output_dir, self.accelerator), self._training():
+            self.trained_weights = self._describe_weights()
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
@@ -387,6 +413,8 @@ class PairTrainer(PushMixin, _Trainer):
                     if "`metric_for_best_model`" not in str(error):
                         raise
                     raise ConsistencyError(error.args[0]) from None
+                finally:
+                    self._used_optimizer = self.optimizer
                 self.checkpoints.delete_surplus(checkpoint)
         if missed := missed_best(self):
             logger.warning(f"`load_best_model_at_end`: {missed}.")
@@ -439,8 +467,11 @@ class PairTrainer(PushMixin, _Trainer):
             super().log(logs, start_time)
 
     def _logs_training(self, logs: dict[str, float]) -> bool:
-        """Whether a log is of training: that of a step, or what a callback logs in training mode."""
-        return "loss" in logs or self.model.training
+        """
+        Whether a log is of training: that of a step, or of the whole. What a callback logs takes no means, which the step's log
+        would lack.
+        """
+        return "loss" in logs or ("train_loss" in logs and self.model.training)
 
     # Evaluation
 
@@ -458,6 +489,7 @@ class PairTrainer(PushMixin, _Trainer):
         if eval_dataset is None or isinstance(eval_dataset, str):
             datasets = named(self.eval_dataset)
         else:
+            check_set_names(eval_dataset)
             datasets = {name: self._prepare_eval(dataset, name) for name, dataset in named(eval_dataset).items()}
             eval_dataset = like(eval_dataset, datasets)
         check_assigned(self)
@@ -474,6 +506,7 @@ class PairTrainer(PushMixin, _Trainer):
     ) -> PredictionOutput:
         """Like [`~transformers.Trainer.predict`], on pairs prepared as in [`evaluate`]."""
         test_dataset = self._prepare_eval(test_dataset, "test_dataset")
+        check_assigned(self)
         self._before_evaluation([test_dataset])
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
@@ -492,12 +525,29 @@ class PairTrainer(PushMixin, _Trainer):
         self._evaluated.add(dataset)  # of several sets, `Trainer` gives each to `evaluate` again
         return dataset
 
+    def get_eval_dataloader(self, eval_dataset: AnyDataset | str | None = None) -> Any:
+        """Like [`~transformers.Trainer.get_eval_dataloader`]. Persistent workers are kept for the trainer's own sets."""
+        if eval_dataset is None or isinstance(eval_dataset, str):
+            return super().get_eval_dataloader(eval_dataset)
+        # Trainer keeps the loaders of all sets that it is given under one name, and would take that of an earlier one.
+        kept, self._eval_dataloaders = getattr(self, "_eval_dataloaders", {}), {}
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self._eval_dataloaders = kept
+
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
+        if is_training:
+            return super()._get_dataloader(dataset, *args, is_training=True, **kwargs)
+        with _last_batch_kept(self.args):
+            return self._get_dataloader_of_all(dataset, *args, **kwargs)
+
+    def _get_dataloader_of_all(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Counts the rows of a stream that several processes evaluate, each its own part."""
         is_stream = isinstance(dataset, IterableDataset) and self.accelerator.num_processes > 1
-        if is_training or not is_stream or self.args.accelerator_config.dispatch_batches:
-            self._eval_stream = self._eval_stream if is_training else None
-            return super()._get_dataloader(dataset, *args, is_training=is_training, **kwargs)
+        if not is_stream or self.args.accelerator_config.dispatch_batches:
+            self._eval_stream = None
+            return super()._get_dataloader(dataset, *args, **kwargs)
         if self.compute_metrics is not None:
             raise ConsistencyError(
                 "`compute_metrics` would get some rows of a streamed evaluation set twice, with which several processes fill up its "
@@ -505,7 +555,7 @@ class PairTrainer(PushMixin, _Trainer):
             )
         self._eval_stream = CountedStream(dataset)
         with read_here(self.args):
-            return super()._get_dataloader(self._eval_stream, *args, is_training=is_training, **kwargs)
+            return super()._get_dataloader(self._eval_stream, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_rows = EvaluatedRows(self.accelerator)
@@ -537,9 +587,21 @@ class PairTrainer(PushMixin, _Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)
 
+    def _load_callback_state(self) -> None:
+        """Leaves out the callbacks of this package, which restore themselves: Trainer would make others, without a trainer."""
+        saved = self.state.stateful_callbacks
+        callbacks = map(type, self.callback_handler.callbacks)
+        own = {kind.__name__ for kind in callbacks if kind.__module__.startswith("trl_consistency.")}
+        self.state.stateful_callbacks = {name: of for name, of in saved.items() if name not in own}
+        try:
+            super()._load_callback_state()
+        finally:
+            self.state.stateful_callbacks = saved
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Like [`~transformers.Trainer.save_model`], with the model card."""
         self.finiteness.check_before_saving()
+        check_adapter_is_there(self.model)
         if self.args.should_save:
             check_adapter_folder(output_dir or self.args.output_dir, is_peft_model(self.model))
         if is_peft_model(self.model):
@@ -559,6 +621,16 @@ class PairTrainer(PushMixin, _Trainer):
     def _write_card(self, folder: str, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
         card = build_card(self, self._card_facts(), model_name, dataset_name, tags)
         write_text(Path(folder) / "README.md", str(card))
+
+
+@contextmanager
+def _last_batch_kept(args: Any) -> Iterator[None]:
+    """Within it, `dataloader_drop_last` is off: it is for training, and an evaluation is of all rows."""
+    drops_last, args.dataloader_drop_last = args.dataloader_drop_last, False
+    try:
+        yield
+    finally:
+        args.dataloader_drop_last = drops_last
 
 
 @contextmanager

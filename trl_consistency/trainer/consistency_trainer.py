@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from datasets import Dataset, IterableDataset
 from torch import nn
+from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import EvalPrediction
+from transformers.trainer_utils import EvalPrediction, has_length
 from trl import SFTTrainer
 
 from ..config.consistency_config import ConsistencyConfig, padding_free_option
@@ -28,7 +29,7 @@ from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses, means_of
 from ..losses.supervised import ObservedModel, flat_inputs, supervised_row_losses
 from ..models.checks import has_routers
-from ..models.sharding import gathered
+from ..models.sharding import gathered, is_sharded
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
 from ..upstream import complete_head
@@ -147,6 +148,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     args: ConsistencyConfig
     data_collator: PairCollator
     packed: PackedPairs | None = None  # the training pairs, once they are packed
+    _unused: Sequence[str] = ()  # trainable weights on which nothing depends that is compared
 
     def __init__(
         self,
@@ -304,9 +306,25 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         reference = self._freeze_reference(model)
         self.add_callback(StartReference(reference, self.accelerator))
         paired_loss = PairedLoss(Objectives.of(self.args), self.model, reference, self.aux_loss_enabled)
+        trainable = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
         with gathered(self.model, self.accelerator):
             paired_loss.freeze_unused(self.model)
+        if not is_sharded(self.accelerator):
+            # Frozen in training alone: the model may be given to another trainer, whose objectives need these weights.
+            self._unused = [
+                name for name, of in self.model.named_parameters() if name in trainable and not of.requires_grad
+            ]
+            _set_trainable(self.model, self._unused, True)
         return paired_loss
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        frozen = [name for name, of in self.model.named_parameters() if name in self._unused and of.requires_grad]
+        _set_trainable(self.model, frozen, False)
+        try:
+            yield
+        finally:
+            _set_trainable(self.model, frozen, True)
 
     def get_train_dataloader(self) -> Any:
         """
@@ -344,6 +362,11 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             args.seed if args.data_seed is None else args.data_seed,
             epoch=lambda: int(self.state.epoch or 0),
         )
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Reads rows in their order: by `group_by_length`, Trainer would return predictions in another one."""
+        is_alone = self.args.world_size <= 1 and has_length(eval_dataset)
+        return SequentialSampler(eval_dataset) if is_alone else None
 
     def _length_of(self, row: Mapping[str, Any]) -> int:
         """Returns the tokens that a row takes of a pack, in every epoch."""
@@ -450,7 +473,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         )
         result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
         if self.model.training:
-            self._meter.add({"bct": student.row_losses()}, is_anchor)
+            # Of rows, the cross-entropy alone is known: it is no `anchor_loss` where another loss is trained with.
+            is_loss = self.args.loss_type != "dft" and not self.args.label_smoothing_factor
+            self._meter.add({"bct" if is_loss else "cross_entropy": student.row_losses()}, is_anchor)
         weight = self.args.weights["bct"]
         loss = weight * (result[0] if return_outputs else result)
         if self.aux_loss_enabled and self.label_smoother is None:  # The router loss has its own coefficient.
@@ -534,6 +559,11 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _card_facts(self) -> dict[str, str]:
         return paired_facts(self)
+
+
+def _set_trainable(model: nn.Module, names: Sequence[str], is_trainable: bool) -> None:
+    for name in names:
+        model.get_parameter(name).requires_grad_(is_trainable)
 
 
 @contextmanager

@@ -6,6 +6,9 @@ from transformers import TrainerCallback
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency.evaluation.dose import measure_dose
+from trl_consistency.evaluation.grading.names import possible_answers
+from trl_consistency.trainer.callbacks import dose
 
 
 TRAINERS = {
@@ -80,3 +83,26 @@ def test_warning(tmp_path, caplog):
     cut, little = lines
     assert "16 of 16 answer(s) reached `max_completion_length`" in cut
     assert "nothing to train" in little
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_possible_answers_are_those_of_all_pairs(tmp_path, monkeypatch, streams):
+    """As for `lint --dose`: a reply that names the answer of a pair outside the sample was read as another answer."""
+    answers = [f"City {row}" for row in range(70)]
+    pairs = make_pairs(70).add_column("answer", answers).add_column("biased_answer", ["Lyon"] * 70)
+    options = {"max_steps": 1, "dose_check": True, "method": "bct"}
+    trainer = ConsistencyTrainer(
+        make_model(),
+        args=make_config(tmp_path, **options),
+        train_dataset=pairs.to_iterable_dataset() if streams else pairs,
+        processing_class=make_tokenizer(),
+    )
+    measured = []
+
+    def measure(*args, answers_of, **kwargs):
+        measured.append(set(possible_answers(answers_of)[None]))
+        return measure_dose(*args, answers_of=answers_of, **kwargs)
+
+    monkeypatch.setattr(dose, "measure_dose", measure)
+    trainer.train()
+    assert measured == [{"Lyon", *(answers[:64] if streams else answers)}]

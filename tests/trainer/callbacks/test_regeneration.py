@@ -4,8 +4,9 @@ import shutil
 import pytest
 import torch
 from datasets import Dataset
-from transformers import TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 
+from tests.helpers.guard import guarded
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import generate_greedily, make_trainer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
@@ -77,6 +78,30 @@ def test_resumed_run_equals_the_whole(whole, tmp_path, step):
     resumed = make_trainer(tmp_path / "run", make_pairs(completion=False), **OPTIONS)
     resumed.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
     assert all(torch.equal(one, other) for one, other in zip(weights(resumed), expected, strict=True))
+
+
+def test_states_of_callbacks_are_restored_beside_the_targets(whole, tmp_path):
+    """Trainer would make a callback of this package anew, without its trainer."""
+    folder, expected = whole
+    shutil.copytree(folder, tmp_path / "run")
+    options = {"restore_callback_states_from_checkpoint": True, **OPTIONS}
+    resumed = make_trainer(tmp_path / "run", make_pairs(completion=False), **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    assert all(torch.equal(one, other) for one, other in zip(weights(resumed), expected, strict=True))
+
+
+def test_a_guard_and_early_stopping_are_restored(tmp_path):
+    evaluating = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    best = {"metric_for_best_model": "eval_loss", "restore_callback_states_from_checkpoint": True}
+    options = {"eval_dataset": make_pairs(2), "max_steps": 3, **evaluating, **best}
+    for checkpoint in (None, str(tmp_path / "checkpoint-2")):
+        trainer, guard = guarded(tmp_path, **options)
+        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=7 if checkpoint is None else 5))
+        trainer.train(resume_from_checkpoint=checkpoint)
+        assert guard in trainer.callback_handler.callbacks
+    assert guard._start is not None, "the rates before the first step"
+    stopping = [of for of in trainer.callback_handler.callbacks if isinstance(of, EarlyStoppingCallback)]
+    assert [of.early_stopping_patience for of in stopping] == [7]
 
 
 def test_targets_that_are_gone_are_an_error(whole, tmp_path):

@@ -24,12 +24,12 @@ from trl_consistency.trainer.card.papers import ORIGINS, name_methods
 TOKEN = "hf_" + "x" * 34
 
 
-def make_trainer(tmp_path, model, lora=True, pairs=None, anchors=None, **options):
+def make_trainer(tmp_path, model, lora=True, pairs=None, anchors=None, eval_dataset=None, **options):
     return ConsistencyTrainer(
         model=model,
         args=make_config(tmp_path / "my-model", **{"max_steps": 2, **options}),
         train_dataset=make_pairs(completion=False) if pairs is None else pairs,
-        eval_dataset=make_pairs(3),
+        eval_dataset=make_pairs(3) if eval_dataset is None else eval_dataset,
         anchor_dataset=anchors,
         processing_class=make_tokenizer(),
         peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear") if lora is True else lora or None,
@@ -222,6 +222,35 @@ def card(trainer):
 
 def test_every_method_has_an_origin():
     assert list(ORIGINS) == [*METHODS, "opct"]
+
+
+def sgd_of(trainer):
+    return torch.optim.SGD([weight for weight in trainer.model.parameters() if weight.requires_grad], lr=0.1)
+
+
+def test_an_optimizer_that_the_options_did_not_make(tmp_path):
+    """The card named the options', which made none."""
+
+    class Own(ConsistencyTrainer):
+        def create_optimizer(self, *args):
+            self.optimizer = sgd_of(self)
+            return self.optimizer
+
+    plain = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    assigned = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    assigned.optimizer = sgd_of(assigned)
+    options = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+    own = Own(make_model(), make_config(tmp_path / "own", max_steps=2), **options)
+    for trainer, said in (
+        (plain, "adamw_torch"),
+        (assigned, "an optimizer that was given to the trainer in place of the options'"),
+        (own, "an optimizer that `Own.create_optimizer` made in place of the options'"),
+    ):
+        for _ in range(2):  # the second time on the weights of the first
+            trainer.train()
+            assert said in trainer._card_facts()["Optimisation"]
+    assert assigned.run_record.run["optimizer"] == "torch.optim.sgd.SGD"
+    assert plain.run_record.run["optimizer"] is None
 
 
 def test_act(tmp_path):
@@ -540,9 +569,8 @@ def test_losses_of_another_set_do_not_replace_those_that_were_held_out(tmp_path)
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_another_set_under_the_name_of_one_that_was_held_out(tmp_path, name):
-    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
     sets = {"a": make_pairs(3), "b": make_pairs(5)}
-    trainer.eval_dataset = {key: trainer._prepare_eval(rows, key) for key, rows in sets.items()}
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(), eval_dataset=sets)
     trainer.train()
     before = trainer.evaluate()
     trainer.evaluate(sets)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from peft import LoraConfig, get_peft_model
+from transformers import TrainerCallback
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyTrainer
@@ -111,6 +112,10 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path):
         {"loss_type": "dft"},
         {"per_device_train_batch_size": 2},
         {"seed": 5},
+        {"padding_free": True},
+        {"dose_check": True},
+        {"log_layer_distances": True},
+        {"auto_find_batch_size": True},
     ],
 )
 def test_options_that_change_after_the_trainer_was_made(tmp_path, change):
@@ -121,6 +126,128 @@ def test_options_that_change_after_the_trainer_was_made(tmp_path, change):
     setattr(trainer.args, name, value)
     with pytest.raises(ConsistencyError, match=f"`args.{name}` was .* when the trainer was made, and is "):
         trainer.train()
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    ("method", "name", "message"),
+    [
+        ("bct", "compute_loss_func", "`compute_loss_func` was assigned after the trainer was made"),
+        ("kl", "compute_loss_func", "`compute_loss_func` was assigned after the trainer was made"),
+        ("kl", "compute_metrics", "`compute_metrics` is not available where the reference runs"),
+        ("kl", "data_collator", "`data_collator` was assigned after the trainer was made"),
+    ],
+)
+def test_functions_that_are_assigned_after_the_trainer_was_made(tmp_path, method, name, message, use):
+    """They were refused by the constructor, and were used by nothing afterwards."""
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, method=method, max_steps=1), **options)
+    setattr(trainer, name, lambda *args, **kwargs: {})
+    with pytest.raises(ConsistencyError, match=message):
+        getattr(trainer, use)(*[make_pairs(2)] * (use == "predict"))
+
+
+def test_metrics_that_are_assigned_after_the_trainer_was_made(tmp_path):
+    """BCT alone has them."""
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, method="bct", max_steps=1), **options)
+    trainer.compute_metrics = lambda predicted: {"mine": 1.0}
+    assert trainer.evaluate()["eval_mine"] == 1.0
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate"])
+def test_parameters_that_are_replaced_after_the_trainer_was_made(tmp_path, use):
+    """The reference ran with the student's embeddings and head."""
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, method="kl", max_steps=1), **options)
+    trainer.model.resize_token_embeddings(400)
+    with pytest.raises(ConsistencyError, match="Parameters of the model were replaced after the trainer was made"):
+        getattr(trainer, use)()
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate"])
+@pytest.mark.parametrize("name", ["train_dataset", "eval_dataset"])
+@pytest.mark.parametrize("given", ["of another trainer", "a part"])
+def test_rendered_data_that_are_assigned_after_the_trainer_was_made(tmp_path, name, given, use):
+    """The card named the rows of before, or those of another template were measured."""
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(3), "processing_class": make_tokenizer()}
+    one, other = (ConsistencyTrainer(make_model(), make_config(tmp_path, max_steps=1), **options) for _ in range(2))
+    setattr(one, name, getattr(other, name) if given == "of another trainer" else getattr(one, name).select([0]))
+    with pytest.raises(ConsistencyError, match=f"`{name}` was assigned after the trainer was made"):
+        getattr(one, use)()
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_template_that_changes_after_the_trainer_was_made(tmp_path, use, is_replaced):
+    """It was saved with a model that was trained with another one."""
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(3), "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, max_steps=1), **options)
+    if is_replaced:
+        trainer.processing_class = make_tokenizer()
+    else:
+        trainer.processing_class.chat_template = f"Q: {trainer.processing_class.chat_template}"
+    with pytest.raises(ConsistencyError, match="`processing_class`, or its chat template, was changed after"):
+        getattr(trainer, use)()
+
+
+def test_parameters_that_a_callback_replaces(tmp_path):
+    class Replacing(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            layer = model.model.layers[0].mlp.up_proj
+            layer.weight = torch.nn.Parameter(layer.weight.detach().clone())
+
+    options = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer(), "callbacks": [Replacing()]}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, method="kl", max_steps=1), **options)
+    with pytest.raises(ConsistencyError, match="Parameters of the model were replaced after the trainer was made"):
+        trainer.train()
+
+
+def test_model_that_is_frozen_after_the_trainer_was_made(tmp_path):
+    options = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer(), "peft_config": LORA}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, max_steps=1), **options)
+    trainer.model.requires_grad_(False)
+    with pytest.raises(ConsistencyError, match="The model has no trainable parameter"):
+        trainer.train()
+
+
+def test_adapter_of_another_name(tmp_path):
+    """It was saved below the folder, and `load_best_model_at_end` kept the last weights as the best."""
+    options = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
+    model = get_peft_model(make_model(), LORA, adapter_name="mine")
+    with pytest.raises(ConsistencyError, match=r"adapter is called `mine`.*Load it without `adapter_name`"):
+        ConsistencyTrainer(model, make_config(tmp_path), **options)
+
+
+@pytest.mark.parametrize("method", ["bct", "kl"])
+@pytest.mark.parametrize("use", ["save_model", "evaluate", "train"])
+@pytest.mark.parametrize("taken_out", ["merge_and_unload", "unload"])
+def test_adapter_that_was_taken_out(tmp_path, method, use, taken_out):
+    """An adapter without weights was saved, whose card named a rank."""
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}
+    args = make_config(tmp_path, method=method, max_steps=1)
+    trainer = ConsistencyTrainer(make_model(), args, peft_config=LORA, **options)
+    trainer.train()
+    getattr(trainer.model, taken_out)()  # what it returns is the whole model
+    with pytest.raises(ConsistencyError, match="adapter was merged into its base or taken out"):
+        getattr(trainer, use)()
+    assert not (tmp_path / "adapter_model.safetensors").exists()
+
+
+class TestSubclasses:
+    class OwnLoss(ConsistencyTrainer):
+        def compute_loss(self, *args, **kwargs):
+            return 10 * super().compute_loss(*args, **kwargs)
+
+    class Measured(OwnLoss):
+        def prediction_step(self, *args, **kwargs):
+            return super().prediction_step(*args, **kwargs)
+
+    @pytest.mark.parametrize(("kind", "is_warned"), [(OwnLoss, True), (Measured, False), (ConsistencyTrainer, False)])
+    def test_a_loss_that_no_evaluation_measures_is_said(self, tmp_path, caplog, kind, is_warned):
+        args = make_config(tmp_path, method="bct", max_steps=1)
+        kind(make_model(), args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+        assert ("`OwnLoss.compute_loss` is the loss of training alone" in caplog.text) == is_warned
 
 
 @pytest.mark.parametrize("use", ["train", "generate_targets"])

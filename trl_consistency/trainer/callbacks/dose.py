@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from datasets import Dataset
 from transformers import TrainerCallback
 
 from ...data.pairs import AnyDataset
@@ -29,6 +30,8 @@ class DoseCheck(TrainerCallback):
             )
         self.trainer = trainer
         self.pairs = sample_pairs(pairs, seed=trainer.args.seed)
+        # Of a stream, no more than the sample is read.
+        self.answers_of = pairs if isinstance(pairs, Dataset) else self.pairs
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step > 0 or not self.pairs:
@@ -41,6 +44,7 @@ class DoseCheck(TrainerCallback):
                 trainer.processing_class,
                 self.pairs,
                 max_new_tokens=args.max_completion_length,
+                answers_of=self.answers_of,
                 progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
                 thinking_markers=tuple(args.thinking_markers),
             )

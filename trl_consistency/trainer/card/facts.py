@@ -259,6 +259,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     how = f"{optim}, learning rate {args.learning_rate:g} ({schedule})"
     if trainer.has_own_optimizer:
         how = "an optimizer that was given to the trainer in place of the options'"
+    elif maker := trainer._overridden("create_optimizer"):
+        how = f"an optimizer that `{safe(maker)}` made in place of the options'"
     facts["Optimisation"] = f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {how}, seed {args.seed}"
     if earlier := describe_earlier(trainer):
         facts["Trained before"] = earlier

@@ -273,6 +273,8 @@ class Checkpoints:
     def begin(self, checkpoint: str | None) -> None:
         """Notes the checkpoint that the run resumes from, if any."""
         self._resumed_from, self._saved, self._folders = 0, set(), {os.path.realpath(self.trainer.args.output_dir)}
+        # TRL counts on from what this object has trained on before.
+        self.trainer._total_train_tokens = read_manifest(checkpoint).get("num_tokens", 0) if checkpoint else 0
         if checkpoint is not None and (state := Path(checkpoint) / TRAINER_STATE_NAME).is_file():
             self._resumed_from = TrainerState.load_from_json(str(state)).global_step
             self._folders.add(os.path.dirname(os.path.realpath(checkpoint)))
@@ -317,6 +319,7 @@ class Checkpoints:
             "processes": trainer.accelerator.num_processes,
             "rows_per_step": rows_per_step(trainer),
             **trainer.run_record.to_dict(),
+            "num_tokens": trainer._total_train_tokens,
             "step": trainer.state.global_step,
             "state": _digest_of_state(asdict(trainer.state)),
             "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(files)},
