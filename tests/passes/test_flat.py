@@ -125,7 +125,7 @@ def test_layers_with_a_state(kind, monkeypatch):
     model = make(kind, "sdpa")
     reason = refusal(model)
     name = type(model.model).__name__
-    assert reason.startswith(f"`{name}` has layers that carry a state from token to token, and without causal-conv1d")
+    assert reason.startswith(f"`{name}` has recurrent layers, which without causal-conv1d")
     assert reason.endswith(" from one sequence into the next")
     # Nor is a package that is there taken for what it does.
     monkeypatch.setattr(kernels, "find_spec", lambda module: module)

@@ -12,7 +12,7 @@ INTRODUCTION = """\
 
 Find your model's architecture in the tables. In the first two, **yes** means tested, and a number means refused, with the reason
 [below](#what-is-refused). Other architectures are not in the tests. If such a model cannot do something, you get an error, too.
-The names of Qwen3.5 lead to its recipes.
+The names of Qwen3.5 lead to its recipes. (`Qwen/Qwen3.5-4B` is the row with the vision tower.)
 
 Each test takes a tiny random model of the architecture, and a batch of rows with different lengths. It compares with the definition of the
 method, computed row by row without padding:

@@ -50,7 +50,7 @@ COMMANDS = {"long": "`make test-long`", "slow": "`make slow`"}
 REFUSED = {
     "router": "Each token passes other experts, and no expert gets them all: there is no state to compare.",
     "state": "A recurrent layer would carry the state of one text into the next.",
-    "kernels": "As 2, unless the packages with the model's kernels keep sequences apart, which has not been run.",
+    "kernels": "As 2. With the packages of the model's kernels it may be possible. That has not been tried.",
     "eager": "The model has eager attention only, which takes no lengths of sequences.",
     "multimodal": "A multimodal model lays out the positions of each row itself.",
 }

@@ -83,8 +83,8 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         temperature (`float`, *optional*, defaults to `1.0`):
             Sampling temperature, above 0.
         completion_length_schedule (`list[int]`, *optional*):
-            Longest rollout in tokens while training goes on, if it is to grow. The first tokens of a rollout teach
-            most, and short rollouts cost less.
+            `[start, end, steps]` or `[start, end]`: the longest rollout in tokens grows while training goes on. Short
+            rollouts cost less, and the first tokens often teach most.
 
             - `[start, end, steps]`: it grows linearly from `start` to `end` over the first `steps` optimizer steps.
             - `[start, end]`: it grows by itself. It doubles when the divergence at the tokens of its last quarter has

@@ -131,8 +131,8 @@ def _known_reason(model: nn.Module, peft_config: Any) -> str | None:
     missing = missing_kernels(model)
     if missing and cached_kinds(backbone.config) & RECURRENT.keys():
         return (
-            f"`{name}` has layers that carry a state from token to token, and without {' and '.join(missing)} from one "
-            "sequence into the next"
+            f"`{name}` has recurrent layers, which without {' and '.join(missing)} would carry the state of one text into "
+            "the next"
         )
     return None
 
