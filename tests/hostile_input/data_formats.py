@@ -118,7 +118,7 @@ CASES: list[Case] = [
                 "pairs.csv",
                 HEADER
                 + '\n"[{""role"": ""user"", ""content"": ""a""}]","[{""role"": ""user"", ""content"": ""b""}]"\n',
-                "…row 0: `clean_prompt` is a list of chat messages written as text, which no chat template would render: …",
+                "…row 0: `clean_prompt` is chat messages written as text, which no chat template would render: …",
             ),
             (
                 "CSV with an empty field",
