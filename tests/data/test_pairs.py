@@ -23,7 +23,10 @@ FAULTS = {
         "`clean_prompt` is chat messages written as text",
     ),
     "messages as numpy shows them": (
-        {"clean_prompt": "x", "perturbed_prompt": "[{'content': 'Hi', 'role': 'user'}\n {'content': 'Ho', 'role': 'assistant'}]"},
+        {
+            "clean_prompt": "x",
+            "perturbed_prompt": "[{'content': 'Hi', 'role': 'user'}\n {'content': 'Ho', 'role': 'assistant'}]",
+        },
         "`perturbed_prompt` is chat messages written as text",
     ),
     "messages of another format": (
@@ -73,7 +76,10 @@ COMPLETION_FAULTS = {
     "missing": (None, "is missing here though the column exists"),
     "blank": ("  ", "`completion` is empty or blank"),
     "number": (3, "not `int`"),
-    "a message as text": ('[{"role": "assistant", "content": "Paris."}]', "`completion` is chat messages written as text"),
+    "a message as text": (
+        '[{"role": "assistant", "content": "Paris."}]',
+        "`completion` is chat messages written as text",
+    ),
     "two messages": ([*USER, *USER], "exactly one assistant message"),
     "user message": (USER, "exactly one assistant message"),
     "blank message": ([{"role": "assistant", "content": ""}], "is empty or blank"),

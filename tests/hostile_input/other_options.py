@@ -297,6 +297,19 @@ CASES: list[Case] = [
         for kind, fate in (("jsonl", "overwritten"), ("parquet", "removed"))
     ),
     Case(
+        "pairs beside other data",
+        "`pairs`: a folder with other data, which would be read as a split of the pairs",
+        "`output_dir` …out has a test.csv, which would be read with the data that `trl-consistency pairs` writes there. Choose "
+        "another folder.",
+        lambda room: (room.file("out/test.csv", "a,b\n1,2\n"), room.pairs()),
+    ),
+    Case(
+        "pairs over verdicts of one's own",
+        "`pairs`: a folder with a verdicts.jsonl of one's own, which would be removed",
+        "`output_dir` …out has a verdicts.jsonl that `trl-consistency pairs` did not write, and would replace. Choose another …",
+        lambda room: (room.file("out/verdicts.jsonl", [{"case": 1}]), room.pairs()),
+    ),
+    Case(
         "pairs over a folder named README",
         "`pairs`: a folder instead of the card",
         "`output_dir` …out has a README.md that `trl-consistency pairs` did not write, and would replace. Choose another folder.",

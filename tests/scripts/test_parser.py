@@ -121,7 +121,7 @@ def test_faulty_yaml(tmp_path, capsys, case):
             ["--chat_template_kwargs", '{"think": true, "think": false}'],
             "`--chat_template_kwargs`: the key 'think' is given twice",
         ),
-        (["--generation_kwargs={\"min_p\": NaN}"], "`--generation_kwargs`: NaN is not a number"),
+        (['--generation_kwargs={"min_p": NaN}'], "`--generation_kwargs`: NaN is not a number"),
         (["--dataset_name", "pairs\udcff.jsonl"], "`pairs\\udcff.jsonl` is not valid UTF-8: rename it"),
     ],
 )
