@@ -108,7 +108,7 @@ def split_files(folder: str) -> dict[str, list[Path]]:
     is_saved_to_disk = any(Path(folder, name).is_file() for name in _SAVED_TO_DISK)
     for path in tables_in(folder):
         inner = path.relative_to(folder)
-        _check_is_there(folder, path)
+        check_is_there(folder, path)
         if data_type(path) is None and not is_saved_to_disk:
             raise ConsistencyError(
                 f"{folder}: {inner} is not read, since data files end in {', '.join(FILE_TYPES)}. Convert it, or put it "
@@ -144,7 +144,7 @@ def tables_in(folder: str | Path) -> Iterator[Path]:
             yield path
 
 
-def _check_is_there(folder: str, path: Path) -> None:
+def check_is_there(folder: str | Path, path: Path) -> None:
     """Raises [`ConsistencyError`] for data that would be missing without a word, since they are no regular file here."""
     if path.is_file():
         return
