@@ -363,6 +363,25 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "fractions of nothing",
+        "A mixture in which each `fraction` is 0",
+        "`fraction` is 0 for all `datasets`, which leaves no row: raise it for one.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: 0}}]\n", dataset_name=""
+        ),
+    ),
+    *(
+        Case(
+            f"{key} beside a file of a mixture",
+            f"A file of a mixture with `{key}`, which would be ignored",
+            f"`{key}` is {value}, but …a.jsonl is a file: name the one or the other.",
+            lambda room, key=key, value=value: room.train(
+                f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, {key}: {value}}}]\n", dataset_name=""
+            ),
+        )
+        for key, value in (("data_files", "b.jsonl"), ("data_dir", "more"), ("name", "small"))
+    ),
+    Case(
         "a configuration of a mixture",
         "A configuration of `dataset_name` with `datasets` in its place",
         "`dataset_config` is given, but the data are `datasets`: give each of those its `name` instead.",

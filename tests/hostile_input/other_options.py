@@ -104,6 +104,9 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "thinking_markers",
             "<a>",
         ): "`thinking_markers` must be two different texts: what opens a thought and what closes it, got ['<a>'].",
+        ("chat_template_kwargs", '{"a": 1, "a": 2}'): "`chat_template_kwargs`: the key 'a' is given twice.",
+        ("chat_template_kwargs", '{"a": NaN}'): "`chat_template_kwargs`: NaN is not a number.",
+        ("pairs", "a\udcff.jsonl"): "`a\\udcff.jsonl` is not valid UTF-8: rename it.",
         ("chat_template_kwargs", "[1]"): "`chat_template_kwargs` must be a mapping, as JSON, got '[1]'.",
         (
             "chat_template_kwargs",

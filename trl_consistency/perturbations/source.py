@@ -417,10 +417,8 @@ def _letter(value: Any, column: str | None, choices: _Choices) -> str:
             f"`{column}` {value!r} could mean {' or '.join(f'({letter})' for letter in sorted(meant))}: give letters"
         )
     if not meant:
-        raise ConsistencyError(
-            f"`{column}` {value!r:.80} is not one of the {len(texts)} choices: give a letter, the text of a choice, "
-            "or its index from 0"
-        )
+        ways = "a label or the text of a choice" if labels else "a letter, the text of a choice, or its index from 0"
+        raise ConsistencyError(f"`{column}` {value!r:.80} is not one of the {len(texts)} choices: give {ways}")
     return min(meant)
 
 

@@ -196,7 +196,7 @@ class OptionCheck:
         except ValueError:
             self._refuse(f"`{flag}` must be {describe(kind)}, got {value!r}.")
 
-    def _check_mapping(self, option: str, value: Any) -> None:
+    def _check_mapping(self, option: str, value: Any, where: str = "") -> None:
         """Ends the program if JSON for an option that takes a mapping has a key twice, or a number that is none."""
         hint = self.hints.get(option.removeprefix("--").replace("-", "_"))
         if not isinstance(value, str) or all(dict not in (of, get_origin(of)) for of in (hint, *get_args(hint))):
@@ -206,7 +206,7 @@ class OptionCheck:
         except (json.JSONDecodeError, RecursionError):
             return  # what takes the mapping says so
         except ValueError as error:
-            self._refuse(f"`{option}`: {error}.")
+            self._refuse(f"{where}`{option}`: {error}.")
 
     def _refuse(self, message: str) -> NoReturn:
         refuse(self.prog, message)
@@ -237,7 +237,7 @@ class OptionCheck:
                 continue
             if key == "datasets":
                 self._check_datasets(path, value)
-            self._check_mapping(key, value)
+            self._check_mapping(key, value, f"{path}: ")
             hint, choices = self.hints[key], self.choices.get(key)
             if not accepts(hint, value):
                 self._refuse(f"{path}: `{key}` must be {describe(hint)}, got {value!r}.{_quote_hint(value)}")
