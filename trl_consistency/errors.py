@@ -1,5 +1,6 @@
 """Errors in the user's data or options. Messages say what is wrong, name the row or key, and say what to do."""
 
+import errno
 import os
 import re
 import signal
@@ -89,6 +90,10 @@ def _plain_warnings() -> Iterator[None]:
         warnings.formatwarning = formatted
 
 
+# Faults of a name that a user gave, which the functions that ask whether there is such a file raise
+_OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
+
+
 def _print_all() -> None:
     if sys.stdout is not None:  # `>&-`
         sys.stdout.flush()
@@ -118,6 +123,8 @@ def ends_with_message() -> Iterator[None]:
     except OSError as error:
         # Without a buffer, the text that could not be printed is gone, and what is left can be.
         lost = _lost_stdout() or (error.strerror if isinstance(error, BrokenPipeError) else None)
+        if lost is None and error.errno in _OF_NAMES and error.filename is not None:
+            sys.exit(f"error: {printable(str(error.filename))}: {error.strerror}.")
         if lost is None:
             raise
         sys.exit(

@@ -243,6 +243,15 @@ CASES: list[Case] = [
     ),
     *(
         Case(
+            f"evaluate {option} of 300 letters",
+            f"`evaluate`: `--{option}` of more letters than a name can have",
+            "aaa…: File name too long.",
+            evaluate(f"--{option}", "a" * 300),
+        )
+        for option in ("output_dir", "model_name_or_path", "adapters", "pairs", "capability_data")
+    ),
+    *(
+        Case(
             f"judge at {address}",
             f"`evaluate`: a judge at `{address}`",
             message,

@@ -41,6 +41,12 @@ CASES: list[Case] = [
         lambda room: room.train("chat_template_kwargs: {think: .nan}\n"),
     ),
     Case(
+        "a name with a zero byte",
+        "A text with a zero byte, which no file can be called",
+        "…recipe.yaml: `output_dir` holds a zero byte.",
+        lambda room: room.train('output_dir: "a\\0b"\n', output_dir=""),
+    ),
+    Case(
         "octal number",
         "A number that YAML 1.1 reads otherwise than the command line: `max_steps: 010` (8)",
         "…recipe.yaml is not valid YAML: 010 would be read as 8: write that, or put quotes around it if it is text in …line…",

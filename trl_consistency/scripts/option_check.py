@@ -238,6 +238,8 @@ class OptionCheck:
             if key == "datasets":
                 self._check_datasets(path, value)
             self._check_mapping(key, value, f"{path}: ")
+            if isinstance(value, str) and "\0" in value:
+                self._refuse(f"{path}: `{key}` holds a zero byte.")
             hint, choices = self.hints[key], self.choices.get(key)
             if not accepts(hint, value):
                 self._refuse(f"{path}: `{key}` must be {describe(hint)}, got {value!r}.{_quote_hint(value)}")
