@@ -37,6 +37,21 @@ CASES: list[Case] = [
         lambda room: room.pairs([{"question": "Largest?", "choices": ["dog\n(C) cat", "cow"], "answer": "cow"}]),
     ),
     Case(
+        "pairs with choices under other keys",
+        "`pairs`: choices under other keys than `text` and `label`, which would make the question one without choices",
+        "…row 0: `choices` has no `text`, only `choices`, `labels`: give a list, or texts in `text` and labels in `label`",
+        lambda room: room.pairs(
+            [
+                {
+                    "question": "Largest?",
+                    "choices": {"choices": ["dog", "cow"], "labels": [0, 1]},
+                    "answer": "cow",
+                    "wrong_answer": "dog",
+                }
+            ]
+        ),
+    ),
+    Case(
         "pairs with one label twice",
         "`pairs`: one label for two choices",
         "…row 0: `choices` has the label 'A' twice",

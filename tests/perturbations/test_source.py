@@ -29,6 +29,10 @@ ANSWERS = {
     "name of a column": ({"question": "x", "one": "dog", "two": "cow", "three": "bee", "answer": "two"}, "B"),
     "index where choices are numbers": ({**MC, "choices": ["1", "0"], "answer": 1}, "B"),
     "unknown": ({**MC, "answer": None}, ""),
+    "same text twice, and an alias": (
+        {**MC, "choices": ["cow", "dog", "cow"], "answer": "A", "aliases": ["cow"]},
+        "A",
+    ),
     "same text twice": ({**MC, "choices": ["cow", "dog", "cow"], "answer": "cow"}, "A"),
     "numbers as choices": ({**MC, "choices": [10, 20], "answer": "20"}, "B"),
     "free-form": ({"question": "Largest?", "answer": " cow "}, "cow"),
@@ -135,6 +139,10 @@ FAULTS = {
         "names of the right answer, and 'City of Light' is given as a wrong one",
     ),
     "labels": ({**MC, "choices": {"text": ["a", "b"], "label": ["A"]}}, "2 texts but 1 labels"),
+    "choices under other keys": (
+        {**MC, "choices": {"choices": ["dog", "cow"], "labels": [0, 1]}},
+        "`choices` has no `text`, only `choices`, `labels`",
+    ),
     "one label twice": (
         {**MC, "choices": {"text": ["a", "b", "c"], "label": ["A", "A", "B"]}},
         "`choices` has the label 'A' twice",

@@ -233,10 +233,10 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         instruction = CHOICE_INSTRUCTION if choices else ""
     answer = _read_answer(row, columns.answer, offered)
     given = _read_wrong_answers(row, columns.wrong_answer, offered)
-    if "aliases" in columns.keep:
-        others = [choice for letter, choice in zip(ascii_uppercase, choices, strict=False) if letter != answer]
-        row["aliases"] = _read_aliases(row, answer, tuple(others) if choices else given)
     right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
+    if "aliases" in columns.keep:
+        others = tuple(choice for choice in choices if choice.strip() != right.strip())
+        row["aliases"] = _read_aliases(row, answer, others if choices else given)
     if answer and any(
         choices[ascii_uppercase.index(wrong)] == right if choices else _is_same(wrong, right) for wrong in given
     ):
@@ -319,6 +319,11 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> _Choices:
             except ValueError as error:
                 raise ConsistencyError(f"`{name}` is not valid JSON ({error})") from None
         if isinstance(values, dict):
+            if values and "text" not in values:
+                raise ConsistencyError(
+                    f"`{name}` has no `text`, only {', '.join(f'`{key}`' for key in values)}: give a list, or texts in `text` and labels "
+                    "in `label`"
+                )
             values, labels = values.get("text"), values.get("label") or ()
     if values in (None, "", []):
         return _Choices()
