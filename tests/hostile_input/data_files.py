@@ -70,6 +70,7 @@ CASES: list[Case] = [
             room.file("elsewhere/a.jsonl", [CHAT]),
             folder(room, "train.jsonl"),
             (room.path / "data" / "test").symlink_to(room.path / "elsewhere"),
+            *((room.path / "elsewhere" / name).symlink_to(room.path / "elsewhere") for name in "xyz"),
             room.train(dataset_name=str(room.path / "data")),
         ),
     ),

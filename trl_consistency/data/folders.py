@@ -140,7 +140,8 @@ def tables_in(folder: str | Path) -> Iterator[Path]:
         is_kept = any(part.startswith("_") for part in inner.parts[:-1])  # answers that our commands keep
         if is_hidden or is_kept or path.name in _NOT_DATA:
             continue
-        if (path.is_symlink() and any(tables_in(path))) if path.is_dir() else is_table(path):
+        # Links within a linked folder are not followed: they may lead round in circles.
+        if (path.is_symlink() and any(map(is_table, path.rglob("*")))) if path.is_dir() else is_table(path):
             yield path
 
 
