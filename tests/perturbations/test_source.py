@@ -148,6 +148,10 @@ FAULTS = {
         "`choices` has the label 'A' twice",
     ),
     "index beside labels that are numbers": ({**ARC, "answerKey": "0"}, "'0' is not one of the 2 choices"),
+    "alias is the letter of another choice": (
+        {**MC, "answer": "A", "aliases": ["B"]},
+        "names of the right answer, and 'B' is given as a wrong one",
+    ),
     "alias is another choice": (
         {**MC, "answer": "A", "aliases": ["cow"]},
         "names of the right answer, and 'cow' is given as a wrong one",

@@ -235,8 +235,9 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     given = _read_wrong_answers(row, columns.wrong_answer, offered)
     right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
     if "aliases" in columns.keep:
-        others = tuple(choice for choice in choices if choice.strip() != right.strip())
-        row["aliases"] = _read_aliases(row, answer, others if choices else given)
+        lettered = zip(ascii_uppercase, choices, strict=False)
+        others = [name for letter, choice in lettered if choice.strip() != right.strip() for name in (letter, choice)]
+        row["aliases"] = _read_aliases(row, answer, tuple(others) if choices else given)
     if answer and any(
         choices[ascii_uppercase.index(wrong)] == right if choices else _is_same(wrong, right) for wrong in given
     ):
