@@ -3,7 +3,7 @@ from datetime import date
 import pytest
 
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.json_files import as_json
+from trl_consistency.json_files import as_json, strict_json
 
 
 def test_what_json_cannot_hold():
@@ -12,3 +12,19 @@ def test_what_json_cannot_hold():
     assert written == {"day": "2026-01-02", "values": [None, 1.5], "raw": "b'ab'"}
     with pytest.raises(ConsistencyError, match="`raw` holds bytes"):
         as_json(row)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a": {"b": 1, "b": 2}}', "the key 'b' is given twice"),
+        ('[{"a": NaN}]', "NaN is not a number"),
+        ("[-Infinity]", "-Infinity is not a number"),
+        ("[1e999]", "1e999 is not a number"),
+        ("{", "Expecting"),
+    ],
+)
+def test_what_strict_json_refuses(text, reason):
+    assert strict_json('{"a": [1, 2.5, "NaN"], "b": {"a": null}}') == {"a": [1, 2.5, "NaN"], "b": {"a": None}}
+    with pytest.raises(ValueError, match=reason):
+        strict_json(text)

@@ -1,11 +1,13 @@
 """Errors in the user's data or options. Messages say what is wrong, name the row or key, and say what to do."""
 
+import errno
+import os
 import re
 import signal
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
@@ -88,15 +90,46 @@ def _plain_warnings() -> Iterator[None]:
         warnings.formatwarning = formatted
 
 
+# Faults of a name that a user gave, which the functions that ask whether there is such a file raise
+_OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
+
+
+def _print_all() -> None:
+    if sys.stdout is not None:  # `>&-`
+        sys.stdout.flush()
+
+
+def _lost_stdout() -> str | None:
+    """Returns why nothing more can be printed, or None if it can."""
+    try:
+        _print_all()
+    except OSError as error:
+        with suppress(OSError, ValueError):  # otherwise Python tries once more at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error.strerror
+    return None
+
+
 @contextmanager
 def ends_with_message() -> Iterator[None]:
     """
-    Decorator of a command. A [`ConsistencyError`] or Ctrl-C ends the program with a message, without a traceback, and warnings
-    are one line.
+    Decorator of a command. A [`ConsistencyError`], Ctrl-C or the end of what reads the output ends the program with a message,
+    without a traceback, and warnings are one line.
     """
     try:
         with _plain_warnings():
             yield
+        _print_all()
+    except OSError as error:
+        # Without a buffer, the text that could not be printed is gone, and what is left can be.
+        lost = _lost_stdout() or (error.strerror if isinstance(error, BrokenPipeError) else None)
+        if lost is None and error.errno in _OF_NAMES and error.filename is not None:
+            sys.exit(f"error: {printable(str(error.filename))}: {error.strerror}.")
+        if lost is None:
+            raise
+        sys.exit(
+            f"error: stdout cannot be written to ({lost}), and the command ended there. Print to a file, and read that."
+        )
     except ConsistencyError as error:
         sys.exit(f"error: {_with_dashes(error)}")
     except KeyboardInterrupt:

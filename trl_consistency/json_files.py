@@ -32,6 +32,31 @@ def as_json(value: Any, bytes_as_text: bool = False, column: str | None = None) 
     return str(value) if isinstance(value, date | time | timedelta | Decimal) else value
 
 
+def strict_json(text: str | bytes) -> Any:
+    """
+    Reads JSON. Raises `ValueError` for a key that is given twice, of which Python takes the last value, and for NaN and numbers
+    that are not finite, which are not JSON.
+    """
+    return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_number, parse_float=_finite_number)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
+
+
+def _finite_number(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
+
+
 def own_columns(row: Mapping[str, Any], taken: Container[str]) -> dict[str, Any]:
     """Returns a user's columns, those with a name that is taken under another one: `own_model` for `model`."""
     own = {}

@@ -18,6 +18,25 @@ FAULTS = {
     "empty string": ({"clean_prompt": "", "perturbed_prompt": "x"}, "`clean_prompt` is empty or blank"),
     "blank string": ({"perturbed_prompt": " \n", "clean_prompt": "x"}, "`perturbed_prompt` is empty or blank"),
     "wrong type": ({"clean_prompt": 3}, "must be a string or a list of chat messages, not `int`"),
+    "messages as Python shows them": (
+        {"clean_prompt": "[{'role': 'user', 'content': 'What?'}]", "perturbed_prompt": "x"},
+        "`clean_prompt` is chat messages written as text",
+    ),
+    "messages as numpy shows them": (
+        {
+            "clean_prompt": "x",
+            "perturbed_prompt": "[{'content': 'Hi', 'role': 'user'}\n {'content': 'Ho', 'role': 'assistant'}]",
+        },
+        "`perturbed_prompt` is chat messages written as text",
+    ),
+    "messages of another format": (
+        {"clean_prompt": '[{"from": "human", "value": "Hi"}]', "perturbed_prompt": "x"},
+        "`clean_prompt` is chat messages written as text",
+    ),
+    "one message": (
+        {"clean_prompt": '{"role": "user", "content": "Hi"}', "perturbed_prompt": "x"},
+        "`clean_prompt` is chat messages written as text",
+    ),
     "no messages": ({"clean_prompt": []}, "empty list of messages"),
     "message without role": ({"clean_prompt": [{"content": "x"}]}, "message 0 is not a dict with `role`"),
     "blank user turn": ({"clean_prompt": [{"role": "user", "content": " "}]}, "message 0 (user) is empty or blank"),
@@ -46,6 +65,10 @@ FAULTS = {
     "tools not JSON": ({"tools": "[{"}, "`tools` is not valid JSON"),
     "tools not schemas": ({"tools": ["search"]}, "`tools` must be a list of JSON schemas"),
     "kwargs not a dict": ({"chat_template_kwargs": "[1]"}, "`chat_template_kwargs` must be a dict"),
+    "a key twice in tools": ({"tools": '[{"type": "function", "type": "f"}]'}, "the key 'type' is given twice"),
+    "a key twice in kwargs": ({"chat_template_kwargs": '{"a": 1, "a": 2}'}, "the key 'a' is given twice"),
+    "no number in kwargs as text": ({"chat_template_kwargs": '{"a": NaN}'}, "NaN is not a number"),
+    "no number in kwargs": ({"chat_template_kwargs": {"a": [float("inf")]}}, "sets `a` to inf, which is not a number"),
     "kwargs reserved": ({"chat_template_kwargs": {"add_generation_prompt": False}}, "sets `add_generation_prompt`"),
 }
 
@@ -53,6 +76,10 @@ COMPLETION_FAULTS = {
     "missing": (None, "is missing here though the column exists"),
     "blank": ("  ", "`completion` is empty or blank"),
     "number": (3, "not `int`"),
+    "a message as text": (
+        '[{"role": "assistant", "content": "Paris."}]',
+        "`completion` is chat messages written as text",
+    ),
     "two messages": ([*USER, *USER], "exactly one assistant message"),
     "user message": (USER, "exactly one assistant message"),
     "blank message": ([{"role": "assistant", "content": ""}], "is empty or blank"),
@@ -104,6 +131,10 @@ GOOD_ROWS = {
         **GOOD,
         "tools": json.dumps([{"name": "f"}]),
         "chat_template_kwargs": '{"enable_thinking": false}',
+    },
+    "text about mappings": {
+        "clean_prompt": "{'from': 1, 'value': 2} is what?",
+        "perturbed_prompt": '{"name": "x", "role": "y"}',
     },
     "no tools here": {**GOOD, "tools": None, "chat_template_kwargs": None},
 }

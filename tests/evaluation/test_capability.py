@@ -154,6 +154,14 @@ def test_choices_in_a_csv_file(tmp_path):
     assert (question.choices, question.answer) == (["The fox", "The dog"], 1)
 
 
+@pytest.mark.parametrize("answer", [0, 2])
+def test_a_choice_that_is_given_twice_is_one_answer(tmp_path, answer):
+    """The scorer would take one of the two for wrong."""
+    write_lines(tmp_path / "x.jsonl", [{"question": "Who?", "choices": ["Ada", "Alan", "Ada "], "answer": answer}])
+    [question] = read_capability(tmp_path).sets["x"].items
+    assert (question.choices, question.answer) == (["Ada", "Alan"], 0)
+
+
 def test_a_sample_is_the_same_for_each_model(folder):
     """Of each file for itself, in the file's order, and another with another seed."""
     samples = [read_capability(folder, 3, seed).sets for seed in (0, 0, 1)]
@@ -177,6 +185,7 @@ FAULTS = {
     "answer": ([*make_questions(1), make_questions(1)[0] | {"answer": 2}], "row 1: `answer` must be the index of one of"),
     "letter": ([make_questions(1)[0] | {"answer": "A"}], "choices, from 0, got 'A'"),
     "one choice": ([make_questions(1)[0] | {"choices": ["a"]}], "row 0: `choices` must be a list of two texts or more"),
+    "one choice twice": ([make_questions(1)[0] | {"choices": ["a", "a "]}], "row 0: `choices` are all the same, 'a'"),
     "empty choice": ([make_questions(1)[0] | {"choices": ["a", " "]}], "row 0: `choices` holds something else than texts"),
     "no text": ([*TEXTS, {"text": None}], "row 6: `text` must be a text, got None"),
     "half a character": ([{"text": "a \ud800"}], "row 0: `text` is not valid Unicode"),

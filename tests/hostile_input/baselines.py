@@ -114,6 +114,12 @@ CASES: list[Case] = [
         lambda room: (room.file("out/data/train-00000-of-00001.jsonl", "{}"), convert(room, [CHAT])),
     ),
     Case(
+        "conversion beside other data",
+        "`convert`: a folder with other data, which `load_dataset` would read with the rows",
+        "`output_dir` …out has a train_old.jsonl, which would be read with the data that `trl-consistency convert` writes …",
+        lambda room: (room.file("out/train_old.jsonl", [CHAT]), convert(room, [CHAT])),
+    ),
+    Case(
         "conversion on a full disk",
         "`convert`: a folder that cannot be written to",
         "`output_dir` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another place, "

@@ -52,6 +52,28 @@ CASES: list[Case] = [
         measured(QUESTION, QUESTION | {"answer": 2}),
     ),
     Case(
+        "capability of questions and texts",
+        "`capability_data`: choices in some rows alone, of which the others would be read as texts",
+        "`capability_data`: …mine.jsonl, row 0: `choices` must be a list of two texts or more.",
+        measured({"question": "Largest?", "answer": "A cow."}, QUESTION),
+    ),
+    Case(
+        "capability of pairs and texts",
+        "`capability_data`: a pair among texts, for which all would be left out",
+        "`capability_data`: …mine.jsonl, row 0: `text` must be a text, got None.",
+        measured({"clean_prompt": "x", "perturbed_prompt": "y"}, {"text": "A cow is large."}),
+    ),
+    Case(
+        "capability behind a link to nothing",
+        "`capability_data`: a link to a file that is gone, which would be missing",
+        "…capability: gone.jsonl is a link to nothing: copy the file itself there.",
+        lambda room: (
+            room.file("capability/notes.txt", "x"),
+            (room.path / "capability" / "gone.jsonl").symlink_to("nowhere"),
+            measured({"text": "A cow is large."})(room),
+        ),
+    ),
+    Case(
         "capability of one choice",
         "`capability_data`: a question without a choice",
         "`capability_data`: …mine.jsonl, row 0: `choices` must be a list of two texts or more.",

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 from tests.helpers.models import make_pairs
 from tests.hostile_input.damage import cut
@@ -44,6 +45,34 @@ CASES: list[Case] = [
         "No data are named",
         "No data: give `dataset_name` (a hub data set, a folder or a file) or `datasets`.",
         lambda room: room.train(dataset_name=""),
+    ),
+    *(
+        Case(
+            f"data folder with {what}",
+            f"A folder with {what} instead of a file, whose rows would be missing",
+            f"…data: test.jsonl is {what}: copy the file itself there.",
+            lambda room, make=make: (
+                folder(room, "train.jsonl"),
+                make(room.path / "data" / "test.jsonl"),
+                room.train(dataset_name=str(room.path / "data")),
+            ),
+        )
+        for what, make in (
+            ("a link to nothing", lambda path: path.symlink_to(path.parent / "gone")),
+            ("a pipe or a device", os.mkfifo),
+        )
+    ),
+    Case(
+        "data folder with a linked folder",
+        "A folder with a link to a folder of data, whose rows would be missing",
+        "…data: test is a link to a folder, which is not followed: copy the folder itself there.",
+        lambda room: (
+            room.file("elsewhere/a.jsonl", [CHAT]),
+            folder(room, "train.jsonl"),
+            (room.path / "data" / "test").symlink_to(room.path / "elsewhere"),
+            *((room.path / "elsewhere" / name).symlink_to(room.path / "elsewhere") for name in "xyz"),
+            room.train(dataset_name=str(room.path / "data")),
+        ),
     ),
     Case(
         "file type",
@@ -333,6 +362,25 @@ CASES: list[Case] = [
         lambda room: room.train(
             f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: -0.5}}]\n", dataset_name=""
         ),
+    ),
+    Case(
+        "fractions of nothing",
+        "A mixture in which each `fraction` is 0",
+        "`fraction` is 0 for all `datasets`, which leaves no row: raise it for one.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: 0}}]\n", dataset_name=""
+        ),
+    ),
+    *(
+        Case(
+            f"{key} beside a file of a mixture",
+            f"A file of a mixture with `{key}`, which would be ignored",
+            f"`{key}` is {value}, but …a.jsonl is a file: name the one or the other.",
+            lambda room, key=key, value=value: room.train(
+                f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, {key}: {value}}}]\n", dataset_name=""
+            ),
+        )
+        for key, value in (("data_files", "b.jsonl"), ("data_dir", "more"), ("name", "small"))
     ),
     Case(
         "a configuration of a mixture",

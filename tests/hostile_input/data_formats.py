@@ -118,7 +118,19 @@ CASES: list[Case] = [
                 "pairs.csv",
                 HEADER
                 + '\n"[{""role"": ""user"", ""content"": ""a""}]","[{""role"": ""user"", ""content"": ""b""}]"\n',
-                "…row 0: `clean_prompt` is a list of chat messages written as text, which no chat template would render: …",
+                "…row 0: `clean_prompt` is chat messages written as text, which no chat template would render: …",
+            ),
+            (
+                "CSV with chat messages as pandas writes them",
+                "pairs.csv",
+                HEADER + "\n\"[{'role': 'user', 'content': 'a'}]\",\"[{'role': 'user', 'content': 'b'}]\"\n",
+                "…row 0: `clean_prompt` is chat messages written as text, which no chat template would render: …",
+            ),
+            (
+                "CSV with template variables of which one is given twice",
+                "pairs.csv",
+                f'{HEADER},chat_template_kwargs\na,b,"{{""think"": true, ""think"": false}}"\n',
+                "…row 0: `chat_template_kwargs` is not valid JSON (the key 'think' is given twice)…",
             ),
             (
                 "CSV with an empty field",

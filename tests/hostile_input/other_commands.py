@@ -28,7 +28,18 @@ def offering(answer: str, biased: str, clean: str = "(A) dog\n(B) cow", perturbe
     return {**turns, "answer": answer, "biased_answer": biased}
 
 
+THREE = "(A) dog\n(B) cow\n(C) cat"
+
 CASES: list[Case] = [
+    *(
+        Case(
+            f"evaluation with the alias {alias}",
+            f"`evaluate`: another choice among the names of the right answer, by its {what}",
+            f"…row 0: `aliases` are names of the right answer, and {alias!r} is another choice",
+            lambda room, alias=alias: room.evaluate([offering("B", "A", THREE) | {"aliases": ["bull", alias]}]),
+        )
+        for alias, what in (("C", "letter"), ("dog", "text"))
+    ),
     Case(
         "pairs without questions",
         "`pairs`: no column of questions",

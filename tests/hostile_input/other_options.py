@@ -104,6 +104,9 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "thinking_markers",
             "<a>",
         ): "`thinking_markers` must be two different texts: what opens a thought and what closes it, got ['<a>'].",
+        ("chat_template_kwargs", '{"a": 1, "a": 2}'): "`chat_template_kwargs`: the key 'a' is given twice.",
+        ("chat_template_kwargs", '{"a": NaN}'): "`chat_template_kwargs`: NaN is not a number.",
+        ("pairs", "a\udcff.jsonl"): "`a\\udcff.jsonl` is not valid UTF-8: rename it.",
         ("chat_template_kwargs", "[1]"): "`chat_template_kwargs` must be a mapping, as JSON, got '[1]'.",
         (
             "chat_template_kwargs",
@@ -244,6 +247,15 @@ CASES: list[Case] = [
     ),
     *(
         Case(
+            f"evaluate {option} of 300 letters",
+            f"`evaluate`: `--{option}` of more letters than a name can have",
+            "aaa…: File name too long.",
+            evaluate(f"--{option}", "a" * 300),
+        )
+        for option in ("output_dir", "model_name_or_path", "adapters", "pairs", "capability_data")
+    ),
+    *(
+        Case(
             f"judge at {address}",
             f"`evaluate`: a judge at `{address}`",
             message,
@@ -299,6 +311,19 @@ CASES: list[Case] = [
             lambda room, kind=kind: (room.file(f"out/data/train-00000-of-00001.{kind}", "{}"), room.pairs()),
         )
         for kind, fate in (("jsonl", "overwritten"), ("parquet", "removed"))
+    ),
+    Case(
+        "pairs beside other data",
+        "`pairs`: a folder with other data, which would be read as a split of the pairs",
+        "`output_dir` …out has a test.csv, which would be read with the data that `trl-consistency pairs` writes there. Choose "
+        "another folder.",
+        lambda room: (room.file("out/test.csv", "a,b\n1,2\n"), room.pairs()),
+    ),
+    Case(
+        "pairs over verdicts of one's own",
+        "`pairs`: a folder with a verdicts.jsonl of one's own, which would be removed",
+        "`output_dir` …out has a verdicts.jsonl that `trl-consistency pairs` did not write, and would replace. Choose another …",
+        lambda room: (room.file("out/verdicts.jsonl", [{"case": 1}]), room.pairs()),
     ),
     Case(
         "pairs over a folder named README",

@@ -37,6 +37,67 @@ CASES: list[Case] = [
         lambda room: room.pairs([{"question": "Largest?", "choices": ["dog\n(C) cat", "cow"], "answer": "cow"}]),
     ),
     Case(
+        "pairs with choices under other keys",
+        "`pairs`: choices under other keys than `text` and `label`, which would make the question one without choices",
+        "…row 0: `choices` has no `text`, only `choices`, `labels`: give a list, or texts in `text` and labels in `label`",
+        lambda room: room.pairs(
+            [
+                {
+                    "question": "Largest?",
+                    "choices": {"choices": ["dog", "cow"], "labels": [0, 1]},
+                    "answer": "cow",
+                    "wrong_answer": "dog",
+                }
+            ]
+        ),
+    ),
+    Case(
+        "pairs with one label twice",
+        "`pairs`: one label for two choices",
+        "…row 0: `choices` has the label 'A' twice",
+        lambda room: room.pairs(
+            [
+                {
+                    "question": "Largest?",
+                    "choices": {"text": ["dog", "cow", "bee"], "label": ["A", "A", "B"]},
+                    "answer": "A",
+                }
+            ]
+        ),
+    ),
+    Case(
+        "pairs with an index beside labels",
+        "`pairs`: an index from 0 beside labels that are numbers from 1",
+        "…row 0: `answer` 0 is not one of the 2 choices: give a label or the text of a choice",
+        lambda room: room.pairs(
+            [{"question": "Largest?", "choices": {"text": ["dog", "cow"], "label": ["1", "2"]}, "answer": 0}]
+        ),
+    ),
+    Case(
+        "pairs with columns in another order",
+        "`pairs`: columns of choices whose names are the letters of others",
+        "…row 0: `answer` 'A' could mean (A) or (C): give letters",
+        lambda room: room.pairs(
+            [{"question": "Largest?", "A": "dog", "B": "cow", "C": "bee", "answer": "A"}], "--choices_column", *"CBA"
+        ),
+    ),
+    Case(
+        "pairs with an alias that is another choice",
+        "`pairs`: another choice among the names of the right answer",
+        "…row 0: `aliases` are names of the right answer, and 'dog' is given as a wrong one",
+        lambda room: room.pairs(
+            [{"question": "Largest?", "choices": ["dog", "cow"], "answer": "cow", "aliases": ["bull", "dog"]}]
+        ),
+    ),
+    Case(
+        "pairs of messages as Python shows them",
+        "`pairs`: chat messages as pandas writes them into a CSV file, which would be the question",
+        "…row 0: `question` is chat messages written as text, which no chat template would render: …",
+        lambda room: room.pairs(
+            [{"question": str([{"role": "user", "content": "Largest?"}]), "answer": "cow", "wrong_answer": "dog"}]
+        ),
+    ),
+    Case(
         "pairs with two spellings",
         "`pairs`: two answers of a category that `evaluate` would read as one",
         "`dataset_name`: 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `mercury` and `Mercury` (row 0) differ in case or spaces alone, and a reply could be only one of them. Spell them alike, or give their rows two categories",

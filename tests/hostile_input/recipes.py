@@ -29,6 +29,24 @@ CASES: list[Case] = [
         lambda room: room.train("seed: 3\nseed: 4\n"),
     ),
     Case(
+        "a key given twice in JSON",
+        "A key given twice in a mapping that is written as JSON",
+        "…recipe.yaml: `chat_template_kwargs`: the key 'think' is given twice.",
+        lambda room: room.train("""chat_template_kwargs: '{"think": true, "think": false}'\n"""),
+    ),
+    Case(
+        "no number among template variables",
+        "A number that is none among the template variables",
+        "`chat_template_kwargs` sets `think` to nan, which is not a number.",
+        lambda room: room.train("chat_template_kwargs: {think: .nan}\n"),
+    ),
+    Case(
+        "a name with a zero byte",
+        "A text with a zero byte, which no file can be called",
+        "…recipe.yaml: `output_dir` holds a zero byte.",
+        lambda room: room.train('output_dir: "a\\0b"\n', output_dir=""),
+    ),
+    Case(
         "octal number",
         "A number that YAML 1.1 reads otherwise than the command line: `max_steps: 010` (8)",
         "…recipe.yaml is not valid YAML: 010 would be read as 8: write that, or put quotes around it if it is text in …line…",

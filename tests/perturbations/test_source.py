@@ -9,6 +9,10 @@ def read(row, chat=True, instruction=None, keep=(), **named):
     return read_source(row, find_columns(row, keep=keep, **named), chat, instruction)
 
 
+def columns_of(row):
+    return {"choices": ["one", "two", "three"]} if "one" in row else {}
+
+
 MC = {"question": "Largest?", "choices": ["dog", "cow", "bee"]}
 ARC = {"question": "Largest?", "choices": {"text": ["dog", "cow"], "label": ["1", "2"]}}
 
@@ -18,8 +22,17 @@ ANSWERS = {
     "text": ({**MC, "answer": "cow"}, "B"),
     "index of a CSV file": ({**MC, "choices": '["dog", "cow"]', "answer": "1"}, "B"),
     "label": ({**ARC, "answerKey": "2"}, "B"),
+    "label of a column that holds no whole numbers": (
+        {**MC, "choices": {"text": ["dog", "cow"], "label": [1.0, 2.0]}, "answer": 1},
+        "A",
+    ),
+    "name of a column": ({"question": "x", "one": "dog", "two": "cow", "three": "bee", "answer": "two"}, "B"),
     "index where choices are numbers": ({**MC, "choices": ["1", "0"], "answer": 1}, "B"),
     "unknown": ({**MC, "answer": None}, ""),
+    "same text twice, and an alias": (
+        {**MC, "choices": ["cow", "dog", "cow"], "answer": "A", "aliases": ["cow"]},
+        "A",
+    ),
     "same text twice": ({**MC, "choices": ["cow", "dog", "cow"], "answer": "cow"}, "A"),
     "numbers as choices": ({**MC, "choices": [10, 20], "answer": "20"}, "B"),
     "free-form": ({"question": "Largest?", "answer": " cow "}, "cow"),
@@ -29,7 +42,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("row", "answer"), ANSWERS.values(), ids=ANSWERS)
 def test_answers(row, answer):
-    assert read(row).answer == answer
+    assert read(row, **columns_of(row)).answer == answer
 
 
 def test_wrong_answers():
@@ -126,6 +139,23 @@ FAULTS = {
         "names of the right answer, and 'City of Light' is given as a wrong one",
     ),
     "labels": ({**MC, "choices": {"text": ["a", "b"], "label": ["A"]}}, "2 texts but 1 labels"),
+    "choices under other keys": (
+        {**MC, "choices": {"choices": ["dog", "cow"], "labels": [0, 1]}},
+        "`choices` has no `text`, only `choices`, `labels`",
+    ),
+    "one label twice": (
+        {**MC, "choices": {"text": ["a", "b", "c"], "label": ["A", "A", "B"]}},
+        "`choices` has the label 'A' twice",
+    ),
+    "index beside labels that are numbers": ({**ARC, "answerKey": "0"}, "'0' is not one of the 2 choices"),
+    "alias is the letter of another choice": (
+        {**MC, "answer": "A", "aliases": ["B"]},
+        "names of the right answer, and 'B' is given as a wrong one",
+    ),
+    "alias is another choice": (
+        {**MC, "answer": "A", "aliases": ["cow"]},
+        "names of the right answer, and 'cow' is given as a wrong one",
+    ),
     "wrong is right": ({**MC, "answer": 1, "wrong_answer": "B"}, "`wrong_answer` holds the right answer, 'cow'"),
     "list as an answer": ({"question": "x", "answer": ["a"]}, "`answer` must be text"),
     "half a surrogate": ({"question": "x\ud800"}, "is not valid Unicode"),
@@ -134,9 +164,8 @@ FAULTS = {
 
 @pytest.mark.parametrize(("row", "reason"), FAULTS.values(), ids=FAULTS)
 def test_faulty_rows(row, reason):
-    columns = {"choices": ["one", "two", "three"]} if "one" in row else {}
     with pytest.raises(ConsistencyError, match=reason):
-        read(row, **columns)
+        read(row, **columns_of(row))
 
 
 def test_wrong_answers_that_are_numbers():
@@ -166,7 +195,10 @@ def test_instructions():
 
 
 def test_number_zero_is_a_name():
-    assert [read({"question": "x", "source_id": source_id}).source_id for source_id in (0, "0", 1)] == ["0", "0", "1"]
+    assert [read({"question": "x", "source_id": source_id}).source_id for source_id in (0, "0", 1, 1.0)] == [
+        *("0", "0", "1"),
+        "1",  # of a column with gaps
+    ]
 
 
 def test_names():
@@ -180,6 +212,14 @@ def test_names():
 def test_several_columns_of_choices():
     row = {"question": "x", "one": "dog", "two": "cow", "three": "", "answer": "cow"}
     assert read(row, choices=["one", "two", "three"]).choices == ("dog", "cow")
+
+
+@pytest.mark.parametrize("names", ["CBA", "123"])
+def test_names_of_columns_that_mean_other_choices(names):
+    """In another order, the answer A could be the choice in the column A, or the first one; and 1 the column 1, or the second."""
+    row = {"question": "x", **dict(zip(names, ["dog", "cow", "bee"], strict=True)), "answer": sorted(names)[0]}
+    with pytest.raises(ConsistencyError, match=r"could mean \(A\) or \([BC]\): give"):
+        read(row, choices=list(names))
 
 
 def test_columns_that_nothing_is_read_from():

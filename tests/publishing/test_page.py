@@ -109,6 +109,17 @@ def test_no_results_take_the_place_of_some(adapter_dir):
     assert "## Results\n\nNothing was measured.\n\n## Training" in text
 
 
+def test_headings_of_a_description_end_no_section(adapter_dir):
+    """What stood below them would stay when the results are replaced."""
+    for value in (0.5, 0.25):
+        write_results(adapter_dir, [Result(metric="sycophancy", value=value)], "Measured.\n\n## Rows\n\nMine.")
+        add_results(adapter_dir)
+    text, _ = read_card(adapter_dir)
+    assert "Measured.\n\n### Rows\n\nMine." in text
+    assert "0.25" in text
+    assert "0.5" not in text
+
+
 def test_results_of_an_earlier_format_are_refused(tmp_path):
     """Their rates left out what could not be read."""
     (tmp_path / "consistency_results.json").write_text(json.dumps({"results": [{"metric": "a", "value": 1}]}))
@@ -348,17 +359,35 @@ def test_outcomes_without_their_file_go_and_what_users_wrote_stays(adapter_dir):
     )
     add_results(adapter_dir)
     assert "| x | 1 |" in (adapter_dir / "README.md").read_text()
+    write_results(adapter_dir, [], outcomes=OUTCOMES)
+    add_results(adapter_dir)
+    text = (adapter_dir / "README.md").read_text()
+    assert "| x | 1 |" in text
+    assert "5 right" in text
 
 
 @pytest.mark.parametrize(
     ("text", "with_results"),
     [
         ("# a\n\n## Training\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n## Training\n\nx\n"),
-        ("# a\n\n## Results\n\n| 0 |\n\n## Training\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n## Training\n\nx\n"),
+        (
+            "# a\n\n## Results\n\n|  | after |\n| 0 |\n\n## Training\n\nx\n",
+            "# a\n\n## Results\n\n| 1 |\n\n## Training\n\nx\n",
+        ),
         ("# a\n", "# a\n\n## Results\n\n| 1 |\n"),
-        ("# a\n\n## Results\n\n| 0 |\n", "# a\n\n## Results\n\n| 1 |\n"),
+        ("# a\n\n## Results\n\n|  | after |\n| 0 |\n", "# a\n\n## Results\n\n| 1 |\n"),
+        ("# a\n\n## Results\n\nNothing was measured.\n", "# a\n\n## Results\n\n| 1 |\n"),
+        # a section that a user wrote
+        (
+            "# a\n\n## Results\n\n| F1 |\n\n## Training\n",
+            "# a\n\n## Results\n\n| F1 |\n\n## Results\n\n| 1 |\n\n## Training\n",
+        ),
+        (
+            "# a\n\n## Results\n\n| F1 |\n\n## Results\n\n|  | before | after |\n\n## Training\n",
+            "# a\n\n## Results\n\n| F1 |\n\n## Results\n\n| 1 |\n\n## Training\n",
+        ),
         # what stands below is another's, under a heading of whatever level
-        ("# a\n\n## Results\n\n| 0 |\n\n# b\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n# b\n\nx\n"),
+        ("# a\n\n## Results\n\n|  | after |\n| 0 |\n\n# b\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n# b\n\nx\n"),
         ("# a\n\n### Training\n\nx\n", "# a\n\n### Training\n\nx\n\n## Results\n\n| 1 |\n"),
     ],
 )

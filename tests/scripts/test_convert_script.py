@@ -100,9 +100,9 @@ def test_splits_of_a_folder(pairs_file, tmp_path, model_dir, answers):
     splits = load_dataset(str(out))
     assert set(splits) == {"train", "test"}
     assert sum(map(len, splits.values())) + len(rows_of(out / "left_out.jsonl")) == 8
-    (out / "data" / "mine.jsonl").write_text("{}")
+    (out / "data" / "mine.txt").write_text("{}")
     convert(folder, out, "--model_name_or_path", model_dir)
-    assert sorted(path.name for path in (out / "data").iterdir()) == ["mine.jsonl", "train-00000-of-00001.jsonl"]
+    assert sorted(path.name for path in (out / "data").iterdir()) == ["mine.txt", "train-00000-of-00001.jsonl"]
 
 
 def test_targets_become_sft_data_without_a_model(tmp_path, answers):

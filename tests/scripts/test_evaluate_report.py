@@ -43,7 +43,7 @@ def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys)
     folder = tmp_path / "mine"
     save_adapter(model_dir, folder, 0)
     (folder / "README.md").write_text(
-        "---\nlibrary_name: peft\n---\n\n# Mine\n\n## Results\n\nOld ones.\n\n## Training\n\nBCT.\n"
+        "---\nlibrary_name: peft\n---\n\n# Mine\n\n## Results\n\nOld ones.\n\n|  | after |\n| --- | --- |\n| x | 1 |\n\n## Training\n\nBCT.\n"
     )
     options[options.index("--adapters") + 1] = str(folder)
     run([*options, "--save_to_adapters"])

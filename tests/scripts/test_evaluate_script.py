@@ -109,6 +109,29 @@ def test_an_adapter_with_another_chat_template_is_warned_about(model_dir, tokeni
     assert len(caught) <= 1
 
 
+@pytest.mark.parametrize("kind", ["more tokens", "other numbers", "damaged"])
+def test_an_adapter_with_another_tokenizer_is_warned_about(model_dir, tokenizer, tmp_path, kind):
+    """Its page has that tokenizer beside figures that were measured with the base model's."""
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    own = deepcopy(tokenizer)
+    own.add_tokens(["<more>"])
+    own.save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    said = json.loads(file.read_text())
+    if kind == "other numbers":
+        vocabulary = said["model"]["vocab"]
+        vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+        file.write_text(json.dumps(said))
+    if kind == "damaged":
+        file.write_text("{")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_templates([str(folder)], tokenizer)
+    messages = [str(of.message) for of in caught]
+    assert any("has a tokenizer of its own" in of for of in messages) == (kind == "other numbers"), messages
+
+
 def test_the_warning_about_templates_comes_with_the_command(options, model_dir, tokenizer, tmp_path):
     folder = tmp_path / "mine"
     save_adapter(model_dir, folder, 0)

@@ -14,6 +14,7 @@ from tests.helpers.models import make_pairs
 from tests.helpers.publishing import save_adapter
 from trl_consistency.cli import COMMANDS
 from trl_consistency.cli import main as cli
+from trl_consistency.errors import ConsistencyError
 from trl_consistency.scripts.json_output import one_object
 
 
@@ -226,3 +227,49 @@ def test_ctrl_c_ends_with_its_status(monkeypatch, capsys):
         cli(["doctor"])
     assert end.value.code == 130
     assert "Interrupted" in capsys.readouterr().err
+
+
+def _no_reader():
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (_no_reader, "Broken pipe"),
+        pytest.param(
+            lambda: os.open("/dev/full", os.O_WRONLY),
+            "No space left on device",
+            marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full device is simulated by one"),
+        ),
+    ],
+)
+def test_output_that_cannot_be_printed(tmp_path, place, reason, flags):
+    """What reads it may have ended (`| head`)."""
+    questions = write_rows(tmp_path / "q.jsonl", [{"question": "Who?", "answer": "Ada", "wrong_answer": "Alan"}])
+    command = [sys.executable, "-m", "trl_consistency.cli", "pairs", "--dataset_name", questions, *flags]
+    stdout = place()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ended = subprocess.run(
+        [*command, "--output_dir", tmp_path / "out"],
+        cwd=ROOT,
+        stdout=stdout,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    os.close(stdout)
+    assert ended.returncode == 1
+    *_, last = ended.stderr.splitlines()
+    assert last.startswith(f"error: stdout cannot be written to ({reason})")
+    assert "Traceback" not in ended.stderr
+
+
+def test_json_without_a_stdout(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(ConsistencyError, match="`json`: stdout is closed"), one_object(True):
+        pass

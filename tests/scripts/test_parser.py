@@ -47,6 +47,19 @@ def test_resume_may_be_true_or_a_folder(tmp_path):
     assert parse(tmp_path, "resume_from_checkpoint: out/checkpoint-3")[1].resume_from_checkpoint == "out/checkpoint-3"
 
 
+def test_home(tmp_path, monkeypatch):
+    """A shell knows `~` after a space alone, and not in a file: a folder of that name would be made here."""
+    monkeypatch.setenv("HOME", "/home/me")
+    script_args, args, model_args, mixture = parse(
+        tmp_path,
+        "anchor_dataset_name: ~/anchors\nlora_target_modules: [~/x]\ndatasets: [{path: ~/a, data_files: [~/b]}]",
+        "--output_dir=~/out",
+    )
+    assert (args.output_dir, script_args.anchor_dataset_name) == ("/home/me/out", "/home/me/anchors")
+    assert model_args.lora_target_modules == "/home/me/x"
+    assert (mixture.datasets[0].path, mixture.datasets[0].data_files) == ("/home/me/a", ["/home/me/b"])
+
+
 def test_config_with_an_equals_sign(tmp_path):
     (tmp_path / "recipe.yaml").write_text(f"output_dir: {tmp_path}/out\nuse_cpu: true\nmax_steps: 7\nreport_to: none")
     parsed = make_parser().parse_args_and_config([f"--config={tmp_path}/recipe.yaml"])
@@ -76,6 +89,10 @@ FAULTY_YAML = {
         "unknown key under `datasets` in .*`pth`. Did you mean `path`",
     ),
     "mixture that is no list": ("datasets: pairs.jsonl", "`datasets` must be a list of mappings, each with a `path`"),
+    "key given twice in JSON": (
+        """chat_template_kwargs: '{"think": true, "think": false}'""",
+        "`chat_template_kwargs`: the key 'think' is given twice",
+    ),
     "not YAML": ("a: [", "is not valid YAML"),
     "code": ("output_dir: !!python/object/apply:os.getcwd []", "is not valid YAML"),
 }
@@ -100,6 +117,12 @@ def test_faulty_yaml(tmp_path, capsys, case):
         (["--max_step", "1"], "unknown flag: `--max_step`"),
         (["--max_steps", "many"], "`--max_steps` must be a whole number, got 'many'"),
         (["--overlong", "cut"], "invalid choice: 'cut'"),
+        (
+            ["--chat_template_kwargs", '{"think": true, "think": false}'],
+            "`--chat_template_kwargs`: the key 'think' is given twice",
+        ),
+        (['--generation_kwargs={"min_p": NaN}'], "`--generation_kwargs`: NaN is not a number"),
+        (["--dataset_name", "pairs\udcff.jsonl"], "`pairs\\udcff.jsonl` is not valid UTF-8: rename it"),
     ],
 )
 def test_faulty_flags(tmp_path, capsys, flags, reason):

@@ -42,6 +42,9 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 # A folder's only split keeps a name that begins so; any other is `train`.
 _SPLIT_NAME = re.compile(r"train|test|val|dev|eval")
 
+# Sub-folder for a model's answers as they are generated, so that a killed run can resume. It is not pushed.
+ANSWERS = "_answers"
+
 # Absolute paths, URLs and parent folders
 _OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:|.*(?:://|::)|(?:.*[/\\])?\.\.(?:[/\\]|$)", re.DOTALL)
 
@@ -103,13 +106,10 @@ def split_files(folder: str) -> dict[str, list[Path]]:
         return {}
     found: dict[str, list[Path]] = {}
     is_saved_to_disk = any(Path(folder, name).is_file() for name in _SAVED_TO_DISK)
-    for path in sorted(Path(folder).rglob("*")):
+    for path in tables_in(folder):
         inner = path.relative_to(folder)
-        is_hidden = any(part.startswith((".", "__")) for part in inner.parts)
-        is_kept = any(part.startswith("_") for part in inner.parts[:-1])  # answers that our commands keep
-        if is_hidden or is_kept or path.name in _NOT_DATA or not path.is_file():
-            continue
-        if is_table(path) and data_type(path) is None and not is_saved_to_disk:
+        check_is_there(folder, path)
+        if data_type(path) is None and not is_saved_to_disk:
             raise ConsistencyError(
                 f"{folder}: {inner} is not read, since data files end in {', '.join(FILE_TYPES)}. Convert it, or put it "
                 "elsewhere."
@@ -127,6 +127,31 @@ def split_files(folder: str) -> dict[str, list[Path]]:
     if len(found) == 1 and not _SPLIT_NAME.match(next(iter(found))):
         return {"train": files}
     return found
+
+
+def tables_in(folder: str | Path) -> Iterator[Path]:
+    """
+    Yields the files of data in a folder and its sub-folders, but for hidden ones, metadata and what our commands keep; and links to
+    folders that hold such files.
+    """
+    for path in sorted(Path(folder).rglob("*")):
+        inner = path.relative_to(folder)
+        is_hidden = any(part.startswith((".", "__")) for part in inner.parts)
+        is_kept = any(part.startswith("_") for part in inner.parts[:-1])  # answers that our commands keep
+        if is_hidden or is_kept or path.name in _NOT_DATA:
+            continue
+        # Links within a linked folder are not followed: they may lead round in circles.
+        if (path.is_symlink() and any(map(is_table, path.rglob("*")))) if path.is_dir() else is_table(path):
+            yield path
+
+
+def check_is_there(folder: str | Path, path: Path) -> None:
+    """Raises [`ConsistencyError`] for data that would be missing without a word, since they are no regular file here."""
+    if path.is_file():
+        return
+    what = "a link to nothing" if path.is_symlink() else "a pipe or a device"
+    what, whole = ("a link to a folder, which is not followed", "folder") if path.is_dir() else (what, "file")
+    raise ConsistencyError(f"{folder}: {path.relative_to(folder)} is {what}: copy the {whole} itself there.")
 
 
 def data_type(path: Path) -> str | None:

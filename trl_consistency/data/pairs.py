@@ -1,6 +1,7 @@
 """Defines the columns of a pair, and checks rows without a tokenizer."""
 
-import json
+import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InvalidPairsError, did_you_mean
+from ..json_files import strict_json
 
 
 AnyDataset: TypeAlias = Dataset | IterableDataset
@@ -240,6 +242,13 @@ def _is_prefilled(row: dict[str, Any], column: str) -> bool:
     )
 
 
+# Chat messages that are written as text: JSON in a field of a CSV file, as Python or numpy shows them, or in another format
+_WRITTEN_MESSAGES = re.compile(
+    r"""\s*\[?\s*\{\s*(["'])(?:role|content|from|value|tool_calls)\1\s*:.*\}\s*\]?\s*""", re.DOTALL
+)
+_ROLE_KEY = re.compile(r"""["'](?:role|from)["']\s*:""")
+
+
 def _prompt_faults(prompt: Any) -> Iterator[str]:
     if prompt is None:
         yield "is missing"
@@ -248,11 +257,7 @@ def _prompt_faults(prompt: Any) -> Iterator[str]:
             yield "is empty or blank"
         if not _is_unicode(prompt):
             yield "is not valid Unicode: it holds half a surrogate pair"
-        if messages_in(prompt):
-            yield (
-                "is a list of chat messages written as text, which no chat template would render: give the list itself, in JSON "
-                "Lines or Parquet"
-            )
+        yield from _text_faults(prompt)
     elif not isinstance(prompt, list):
         yield f"must be a string or a list of chat messages, not `{type(prompt).__name__}`"
     elif not prompt:
@@ -266,12 +271,20 @@ def _prompt_faults(prompt: Any) -> Iterator[str]:
             yield "ends with an assistant tool call, which cannot be continued: add the tool's answer"
 
 
+def _text_faults(text: str) -> Iterator[str]:
+    if messages_in(text) or (_WRITTEN_MESSAGES.fullmatch(text) and _ROLE_KEY.search(text)):
+        yield (
+            "is chat messages written as text, which no chat template would render: give the list itself, in JSON Lines or "
+            "Parquet"
+        )
+
+
 def messages_in(text: Any) -> list[dict[str, Any]] | None:
     """Returns the chat messages that a text holds as JSON, as a field of a CSV file does, or None for other values."""
     if not isinstance(text, str) or not text.lstrip().startswith("["):
         return None
     with suppress(ValueError, RecursionError):
-        found = json.loads(text)
+        found = strict_json(text)
         if found and all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in found):
             return found
     return None
@@ -323,6 +336,7 @@ def _completion_faults(completion: Any, prompt_kind: str | None) -> Iterator[str
     elif isinstance(completion, str):
         if not completion.strip():
             yield "is empty or blank"
+        yield from _text_faults(completion)
     elif not isinstance(completion, list):
         yield f"must be a string or a list of one assistant message, not `{type(completion).__name__}`"
     elif prompt_kind == "a string":
@@ -349,7 +363,7 @@ def _completion_ids_faults(completion_ids: Any) -> Iterator[str]:
 def _tools_faults(value: Any) -> Iterator[str]:
     try:
         tools = parse_json_column(value)
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         yield f"is not valid JSON ({error})"
         return
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
@@ -359,7 +373,7 @@ def _tools_faults(value: Any) -> Iterator[str]:
 def _kwargs_faults(value: Any) -> Iterator[str]:
     try:
         kwargs = parse_json_column(value)
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         yield f"is not valid JSON ({error})"
         return
     if kwargs is None:
@@ -379,18 +393,28 @@ def template_kwargs_faults(kwargs: dict[str, Any]) -> Iterator[str]:
             "template: only variables of the template can be given"
         )
     for key, value in kwargs.items():
+        if (number := _not_finite(value)) is not None:
+            yield f"sets `{key}` to {number}, which is not a number"
         if isinstance(value, str) and value.strip().lower() in ("true", "false"):
             yield f"sets `{key}` to the text {value!r}, which a template takes for true: write {value.strip().lower()} without quotes"
 
 
+def _not_finite(value: Any) -> float | None:
+    """Returns the first number in a value that is not finite, or None."""
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return next((found for item in items if (found := _not_finite(item)) is not None), None)
+    return value if isinstance(value, float) and not math.isfinite(value) else None
+
+
 def parse_json_column(value: Any) -> Any:
-    """Returns the value of a `tools` or `chat_template_kwargs` cell, which may be a JSON string."""
-    return json.loads(value) if isinstance(value, str) else value
+    """Returns the value of a `tools` or `chat_template_kwargs` cell, which may be a JSON string. Raises `ValueError` for another."""
+    return strict_json(value) if isinstance(value, str) else value
 
 
 def parse_or_none(value: Any) -> Any:
     """Like [`parse_json_column`], but returns None if the cell cannot be parsed."""
     try:
         return parse_json_column(value)
-    except json.JSONDecodeError:
+    except ValueError:
         return None

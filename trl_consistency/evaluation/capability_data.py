@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ..data.folders import is_table
+from ..data.folders import check_is_there, is_table, tables_in
 from ..data.pairs import MAX_REPORTED
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
 from ..errors import ConsistencyError, InvalidPairsError
@@ -135,6 +135,8 @@ def read_capability(data_dir: str | Path, max_items: int | None = None, seed: in
     folder = Path(data_dir)
     if not folder.is_dir():
         raise ConsistencyError(f"`capability_data`: {folder} is not a folder.")
+    for path in tables_in(folder):
+        check_is_there(folder, path)
     sets: dict[str, ItemSet] = {}
     left_out, unread = [], []
     for path in sorted(folder.rglob("*")):
@@ -207,8 +209,8 @@ def _read_file(path: Path) -> ItemSet | None:
     rows = list(read_rows(str(path)))
     if not rows:
         raise ConsistencyError(f"`capability_data`: {path} has no rows.")
-    columns = set(rows[0])
-    if {"clean_prompt", "perturbed_prompt"} <= columns:
+    columns = {column for row in rows for column in row}
+    if all({"clean_prompt", "perturbed_prompt"} <= row.keys() for row in rows):
         return None
     kind: Kind
     read: Callable[[Mapping[str, Any]], Item | None]
@@ -251,7 +253,11 @@ def _read_question(row: Mapping[str, Any]) -> Question:
         raise ValueError(
             f"`answer` must be the index of one of the {len(choices)} choices, from 0, got {answer!r:.80}"
         )
-    return Question(_asked(_text(row, "question")), [choice.strip() for choice in choices], answer)
+    texts = [choice.strip() for choice in choices]
+    distinct = list(dict.fromkeys(texts))  # of two that are the same, the scorer would take one for wrong
+    if len(distinct) == 1:
+        raise ValueError(f"`choices` are all the same, {distinct[0]!r:.40}")
+    return Question(_asked(_text(row, "question")), distinct, distinct.index(texts[answer]))
 
 
 def _asked(question: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from accelerate import PartialState
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
+from tokenizers import Tokenizer
 from transformers import BitsAndBytesConfig, PreTrainedConfig
 from transformers.utils import CHAT_TEMPLATE_FILE
 
@@ -186,7 +187,10 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
 
 
 def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -> None:
-    """Warns of folders of adapters and models whose chat template is not that of `processing_class`, which is used for all."""
+    """
+    Warns of folders of adapters and models whose chat template or tokenizer is not that of `processing_class`, which is used for
+    all.
+    """
     used = processing_class.chat_template or get_tokenizer(processing_class).chat_template
     used = used.get("default") if isinstance(used, dict) else used
     for path in paths:
@@ -198,6 +202,24 @@ def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -
                     "other prompts than in its training. Alone, as `model_name_or_path`, it is measured with its own."
                 )
             )
+        if is_adapter_folder(path) and _has_other_tokens(Path(path), processing_class):
+            warnings.warn(
+                printable(
+                    f"`adapters`: {path} has a tokenizer of its own with other tokens, and is measured with that of the base model. "
+                    "Alone, as `model_name_or_path`, it is measured with its own. Copy the base model's tokenizer there, unless it "
+                    "was trained so."
+                )
+            )
+
+
+def _has_other_tokens(folder: Path, processing_class: ProcessingClass) -> bool:
+    """Whether the tokenizer in a folder gives a token of `processing_class` another number. One that cannot be read has none."""
+    vocabulary = get_tokenizer(processing_class).get_vocab()
+    try:
+        own = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    except Exception:  # the library has no other type for a missing or damaged file
+        return False
+    return any(own.get(token) != number for token, number in vocabulary.items())
 
 
 def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | None) -> None:

@@ -1,5 +1,6 @@
 """Writes the data card of a folder of pairs, with its contents and wordings."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ..data.folders import tables_in
 from ..errors import ConsistencyError
 from ..pages import render
 from .build import BuildReport
@@ -18,6 +20,9 @@ SPLITS = {
     "test": "held-out sources, training wordings",
     "test_wordings": "held-out sources and wordings",
 }
+
+
+_FILE_NAME = re.compile(r"data/.+-00000-of-00001\.(?:jsonl|parquet)")
 
 
 def file_name(split: str, file_type: str) -> str:
@@ -36,15 +41,23 @@ def made_with(command: str) -> str:
 def check_folder(folder: str, command: str, files: Iterable[str]) -> None:
     """
     Raises [`ConsistencyError`] if a folder holds a README.md or one of these `files`, and its README.md does not say that
-    the command wrote it: they may be the user's own, and would be replaced or removed.
+    the command wrote it: they may be the user's own, and would be replaced or removed. Also if it holds other data, which
+    would become a further split, or part of one.
     """
     card = Path(folder) / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    is_ours = made_with(command) in text
     there = next((name for name in ("README.md", *files) if (Path(folder) / name).exists()), None)
-    if there and made_with(command) not in text:
+    if there and not is_ours:
         raise ConsistencyError(
             f"`output_dir` {folder} has a {there} that `trl-consistency {command}` did not write, and would replace. Choose "
             "another folder."
+        )
+    others = (path.relative_to(folder).as_posix() for path in tables_in(folder))
+    if other := next((name for name in others if not (is_ours and _FILE_NAME.fullmatch(name))), None):
+        raise ConsistencyError(
+            f"`output_dir` {folder} has a {other}, which would be read with the data that `trl-consistency {command}` writes there. "
+            "Choose another folder."
         )
 
 

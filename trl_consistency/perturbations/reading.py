@@ -1,8 +1,6 @@
 """Streams rows of questions or prompts from a file or a data set."""
 
 import csv
-import json
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +9,7 @@ from typing import Any
 
 from ..data.folders import check_data_file, check_data_folder, split_files
 from ..errors import ConsistencyError, one_line
+from ..json_files import strict_json
 
 
 # Types of files that are always read row by row; a .json may also hold one list.
@@ -53,32 +52,13 @@ def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(
-                    line, object_pairs_hook=_unique_keys, parse_constant=_no_number, parse_float=_finite_number
-                )
+                row = strict_json(line)
             except (ValueError, RecursionError) as error:
                 hint = " Write one JSON object a line." if number == 1 else ""
                 raise ConsistencyError(f"{path}, line {number}: not valid JSON ({error}).{hint}") from None
             if not isinstance(row, dict):
                 raise ConsistencyError(f"{path}, line {number}: not a JSON object. Write one JSON object a line.")
             yield row
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
-    return found
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
-
-
-def _finite_number(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _no_number(text)
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:

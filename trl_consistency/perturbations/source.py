@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ..data.pairs import messages_in, row_checker
 from ..data.text import normalized
 from ..errors import ConsistencyError, did_you_mean
+from ..json_files import strict_json
 
 
 Message = dict[str, Any]
@@ -232,9 +233,11 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         instruction = CHOICE_INSTRUCTION if choices else ""
     answer = _read_answer(row, columns.answer, offered)
     given = _read_wrong_answers(row, columns.wrong_answer, offered)
-    if "aliases" in columns.keep:
-        row["aliases"] = _read_aliases(row, answer, () if choices else given)
     right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
+    if "aliases" in columns.keep:
+        lettered = zip(ascii_uppercase, choices, strict=False)
+        others = [name for letter, choice in lettered if choice.strip() != right.strip() for name in (letter, choice)]
+        row["aliases"] = _read_aliases(row, answer, tuple(others) if choices else given)
     if answer and any(
         choices[ascii_uppercase.index(wrong)] == right if choices else _is_same(wrong, right) for wrong in given
     ):
@@ -250,7 +253,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     source_id = row.get(columns.source_id) if columns.source_id else None
     _text(source_id, columns.source_id)
     return Source(
-        source_id=str(source_id) if source_id not in (None, "") else _content_id(prompt, choices),
+        source_id=_name(source_id) if source_id not in (None, "") else _content_id(prompt, choices),
         question=content_text(asked),
         choices=choices,
         answer=answer,
@@ -292,6 +295,7 @@ def content_text(message: Message) -> str:
 class _Choices(NamedTuple):
     texts: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()  # empty unless given as `{"text": [], "label": []}`
+    columns: tuple[str, ...] = ()  # empty unless each has one of its own
     has_numbers: bool = False  # whether a number may name one by its value
 
 
@@ -312,10 +316,15 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> _Choices:
         values = row.get(name)
         if isinstance(values, str) and values.strip()[:1] in ("[", "{"):  # a cell of a CSV file
             try:
-                values = json.loads(values)
-            except json.JSONDecodeError as error:
+                values = strict_json(values)
+            except ValueError as error:
                 raise ConsistencyError(f"`{name}` is not valid JSON ({error})") from None
         if isinstance(values, dict):
+            if values and "text" not in values:
+                raise ConsistencyError(
+                    f"`{name}` has no `text`, only {', '.join(f'`{key}`' for key in values)}: give a list, or texts in `text` and labels "
+                    "in `label`"
+                )
             values, labels = values.get("text"), values.get("label") or ()
     if values in (None, "", []):
         return _Choices()
@@ -325,6 +334,9 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> _Choices:
         raise ConsistencyError(f"`{name}` has {len(values)} choice(s), not 2 to {len(ascii_uppercase)}")
     if labels and len(labels) != len(values):
         raise ConsistencyError(f"`{name}` has {len(values)} texts but {len(labels)} labels")
+    labels = tuple(_name(label).strip() for label in labels)
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise ConsistencyError(f"`{name}` has the label {twice!r} twice")
     texts = tuple(map(_text, values))
     if all(re.match(rf"\s*\(?{of}[).:]\s", text) for of, text in zip(ascii_uppercase, texts, strict=False)):
         raise ConsistencyError(f"`{name}` begin with letters of their own, such as {texts[0]!r:.40}: leave these out")
@@ -333,7 +345,7 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> _Choices:
             f"`{name}` hold a line that begins like another choice, {inner!r:.60}: leave the line break out"
         )
     has_numbers = not labels and any(isinstance(value, int | float) for value in values)
-    return _Choices(texts, tuple(map(str, labels)), has_numbers)
+    return _Choices(texts, labels, columns if len(columns) > 1 else (), has_numbers)
 
 
 def _read_answer(row: Mapping[str, Any], column: str | None, choices: _Choices) -> str:
@@ -349,8 +361,8 @@ def _read_wrong_answers(row: Mapping[str, Any], column: str | None, choices: _Ch
         return ()
     if isinstance(value, str) and value.strip()[:1] == "[":
         try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
+            value = strict_json(value)
+        except ValueError as error:
             raise ConsistencyError(f"`{column}` is not valid JSON ({error})") from None
     values = value if isinstance(value, list) else [value]
     return tuple(_letter(item, column, choices) if choices.texts else _free_answer(item, column) for item in values)
@@ -385,16 +397,23 @@ def _spelling(answer: str) -> str:
     return words if len(words) < 4 else words.lower()  # short ones are read in their own case alone
 
 
+def _name(value: Any) -> str:
+    """Returns a name as text: 1.0, as a column of numbers with gaps has it, is 1."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
 def _letter(value: Any, column: str | None, choices: _Choices) -> str:
-    """Returns the letter of the choice that an answer names by its label, letter, text or index from 0."""
+    """Returns the letter of the choice that an answer names by its label, letter, column, text or index from 0."""
     text = _text(value, column).strip()
-    texts, labels, has_numbers = choices
-    if text in labels:
-        return ascii_uppercase[labels.index(text)]
+    texts, labels, columns, has_numbers = choices
+    if (label := _name(value).strip()) in labels:
+        return ascii_uppercase[labels.index(label)]
     letters = ascii_uppercase[: len(texts)]
-    meant = {letters[int(text)]} if text.isdecimal() and int(text) < len(texts) else set()
+    is_index = text.isdecimal() and int(text) < len(texts) and not any(map(str.isdecimal, labels))
+    meant = {letters[int(text)]} if is_index else set()
     if isinstance(value, str):
         meant.update(letter for letter in letters if letter == text)
+    meant.update(letter for letter, name in zip(letters, columns, strict=False) if name == text)
     # A number is an index, unless there are numbers among the choices, too; text may be any of the three.
     if isinstance(value, str) or has_numbers:
         meant.update(letter for letter, choice in zip(letters, texts, strict=True) if choice.strip() == text)
@@ -404,10 +423,8 @@ def _letter(value: Any, column: str | None, choices: _Choices) -> str:
             f"`{column}` {value!r} could mean {' or '.join(f'({letter})' for letter in sorted(meant))}: give letters"
         )
     if not meant:
-        raise ConsistencyError(
-            f"`{column}` {value!r:.80} is not one of the {len(texts)} choices: give a letter, the text of a choice, "
-            "or its index from 0"
-        )
+        ways = "a label or the text of a choice" if labels else "a letter, the text of a choice, or its index from 0"
+        raise ConsistencyError(f"`{column}` {value!r:.80} is not one of the {len(texts)} choices: give {ways}")
     return min(meant)
 
 

@@ -19,6 +19,7 @@ from ..weight_files import shapes_in
 from .results import (
     DATASET_TYPE,
     EVAL_RESULTS,
+    NO_RESULTS,
     RESULTS_FILE,
     benchmark_results,
     model_index,
@@ -119,14 +120,22 @@ def add_results(folder: str | Path, unfinished: str | Path | None = None) -> Non
 
 
 def insert_results(text: str, results: str) -> str:
-    """Returns a card's text with results (Markdown) that replace earlier ones, before "Training" or at the end."""
+    """
+    Returns a card's text with results (Markdown) that replace earlier ones of this package, before "Training" or at the end. A
+    section of that name that a user wrote stays.
+    """
     section = f"{RESULTS_HEADING}\n\n{results.strip()}\n"
-    had = _RESULTS_SECTION.search(text)
+    had = _our_section(text)
     if had:
         rest = text[had.end() :]
         return f"{text[: had.start()]}{section}{chr(10) if rest else ''}{rest}"
     before, *after = re.split(rf"^(?={NEXT_HEADING}$)", text, maxsplit=1, flags=re.MULTILINE)
     return f"{before}{section}\n{after[0]}" if after else f"{text.rstrip()}\n\n{section}"
+
+
+def _our_section(text: str) -> re.Match[str] | None:
+    sections = _RESULTS_SECTION.finditer(text)
+    return next((of for of in sections if _OUR_TABLE.search(of[0]) or NO_RESULTS in of[0].splitlines()), None)
 
 
 def hub_base(named: Any, given: str | None, is_local: bool = False) -> str:
@@ -233,12 +242,13 @@ def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
     entries = data.eval_results or []
     others = [entry for entry in entries if entry.dataset_type != DATASET_TYPE]
     if not (folder / RESULTS_FILE).exists():
-        section = _RESULTS_SECTION.search(card.text)
-        if len(others) < len(entries) or (section and _OUR_TABLE.search(section[0])):
+        section = _our_section(card.text)
+        if len(others) < len(entries) or section:
             warnings.warn(f"{folder} has no {RESULTS_FILE}: the figures of an earlier one are taken out of the card.")
             data.eval_results = others or None
             data.model_name = data.model_name if others else None
-            card.text = _RESULTS_SECTION.sub("", card.text, count=1)
+            if section:
+                card.text = card.text[: section.start()] + card.text[section.end() :]
         return
     page = read_results(folder)
     data.eval_results = others + model_index(page.results) or None

@@ -30,6 +30,7 @@ EVAL_RESULTS = ".eval_results/trl-consistency.yaml"
 """The file on a model's page with its results on benchmarks of the Hub, which leaderboards read."""
 # Those that `evaluate --save_to_adapters true` draws beside the file. Without the file, they may be of another model.
 PICTURES = ("outcomes.png", "rates.png")
+NO_RESULTS = "Nothing was measured."
 ROUNDING = 0.006  # figures may be rounded to two places
 # Marks our entries in a card's `model-index`.
 DATASET_TYPE = "consistency-pairs"
@@ -315,11 +316,13 @@ def results_section(page: Page, plots: Sequence[Path]) -> str:
 
     outcomes = [(of.name, outcomes_text(of.before or {}), outcomes_text(of.after)) for of in page.outcomes]
     results = [(of.title, str(of.before or ""), str(of)) for of in page.results]
+    # A heading of the level of the section's would end it, and what stands below it would stay when results are replaced.
+    described = re.sub(r"^##? ", "### ", page.description, flags=re.MULTILINE) if page.description else None
     return render(
         "results.md",
-        page=page,
+        page=page._replace(description=described),
         plots=plots,
-        tables=[table(outcomes, True), table(results, False) or "Nothing was measured."],
+        tables=[table(outcomes, True), table(results, False) or NO_RESULTS],
     )
 
 

@@ -40,6 +40,14 @@ SECRETS = {
     "a Groq key": rb"(?<![A-Za-z0-9])gsk_[A-Za-z0-9]{20,}",
     "an NVIDIA key": rb"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{20,}",
     "an npm token": rb"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])|_authToken\s*=\s*[\w-]{8,}",
+    "a Stripe key": rb"(?<![A-Za-z0-9])[rs]k_live_[A-Za-z0-9]{16,}",
+    "an xAI key": rb"(?<![A-Za-z0-9])xai-[A-Za-z0-9]{40,}",
+    "a Replicate token": rb"(?<![A-Za-z0-9])r8_[A-Za-z0-9]{37}(?![A-Za-z0-9])",
+    "a PyPI token": rb"(?<![A-Za-z0-9])pypi-AgEI[A-Za-z0-9_-]{20,}",
+    "a SendGrid key": rb"(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{20,}",
+    "a Databricks token": rb"(?<![A-Za-z0-9])dapi[0-9a-f]{32}(?![0-9a-z])",
+    "a Docker token": rb"(?<![A-Za-z0-9])dckr_pat_[A-Za-z0-9_-]{20,}",
+    "a Perplexity key": rb"(?<![A-Za-z0-9])pplx-[A-Za-z0-9]{30,}",
     "a JSON Web Token": rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
     "an address with a password": rb"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'`<>]*:[^\s/@\"'`<>]+@[^\s/@\"'`<>]+",
     "an AWS key": rb"(?<![A-Z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])|(?i:aws_secret_access_key)\W{1,6}[\w/+=]{20,}",
@@ -62,7 +70,8 @@ PROSE = {
 _HOME = rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
 HOME_PATH = re.compile(_HOME)
 LOCAL_PATH = re.compile(
-    rb"(?<![\w.:/<-])/(?:tmp|mnt|media|data|var|opt|srv|scratch|work|workspace|gpfs|lustre|nfs|content|kaggle|private|Volumes)"
+    rb"(?<![\w.:/<-])/(?:tmp|mnt|media|data|var|opt|srv|scratch|work|workspace|gpfs|lustre|nfs|content|kaggle|private|Volumes"
+    rb"|fsx|dbfs|teamspace|cluster|storage|projects|gscratch|nobackup|raid)"
     rb"/[\w.@+-]+[^\s\"'`|)]*|file:///[^\s\"'`|)]+|" + _HOME
 )
 # Chat templates may name folders of the model's tools: `/mnt/data`.

@@ -24,6 +24,7 @@ from ..config.options import (
     refuse_unused,
     with_help,
 )
+from ..data.folders import ANSWERS
 from ..data.local_data import read_as_times
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
@@ -44,7 +45,6 @@ from ..trainer.run.output_checks import check_output_dir
 from .json_output import one_object
 from .pair_sets import check_lengths, load_sets, render_sets
 from .parser import StrictParser, as_template_kwargs
-from .vulnerable import ANSWERS
 
 
 @dataclass

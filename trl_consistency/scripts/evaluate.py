@@ -31,6 +31,7 @@ from ..config.options import (
     refuse_unused,
     with_help,
 )
+from ..data.folders import ANSWERS
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_letters
@@ -99,7 +100,6 @@ from .evaluation_files import (
 from .json_output import one_object
 from .pair_sets import check_lengths, load_sets, longest_prompt, render_sets
 from .parser import StrictParser, as_template_kwargs
-from .vulnerable import ANSWERS
 
 
 RESULTS, SUITE_LOGS, DEMO = "results.json", "suite_logs", "demo.html"

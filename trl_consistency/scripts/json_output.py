@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
+from ..errors import ConsistencyError
+
 
 JSON_HELP = "print one JSON object instead of text"
 
@@ -22,6 +24,8 @@ def one_object(wanted: bool) -> Iterator[dict[str, Any]]:
     if not wanted:
         yield found
         return
+    if sys.stdout is None:  # `>&-`
+        raise ConsistencyError("`json`: stdout is closed, so that the object could not be printed.")
     with _stdout_as_stderr(), redirect_stdout(sys.stderr):
         yield found
     if found:

@@ -133,6 +133,8 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
                 "`test_split_size` and `fraction` need to know how many rows there are, which `streaming` does not tell. "
                 "Leave them out, or load the data without streaming."
             )
+        if all(entry.fraction == 0 for entry in dataset_args.datasets):
+            raise ConsistencyError("`fraction` is 0 for all `datasets`, which leaves no row: raise it for one.")
         for entry in dataset_args.datasets:
             if entry.fraction is not None and not (math.isfinite(entry.fraction) and entry.fraction >= 0):
                 raise ConsistencyError(
@@ -141,6 +143,11 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             extension = os.path.splitext(entry.path)[1]
             check_json(entry.path)
             if extension in FILE_TYPES:  # a file, as in `dataset_name`
+                for key in ("data_files", "data_dir", "name"):
+                    if getattr(entry, key) is not None:
+                        raise ConsistencyError(
+                            f"`{key}` is {getattr(entry, key)}, but {entry.path} is a file: name the one or the other."
+                        )
                 if "://" not in entry.path:
                     check_data_file(entry.path)
                 # URLs may contain `?`.

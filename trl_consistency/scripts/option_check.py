@@ -1,5 +1,6 @@
 """Checks names and types of options, in a recipe and on the command line."""
 
+import json
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from ..bounded_reading import read_at_most
 from ..config.types import accepts, describe
 from ..errors import did_you_mean, one_line
 from ..escaping import printable
+from ..json_files import strict_json
 from .recipes import recipes_dir
 from .sources import SOURCE_ERRORS, read_options
 
@@ -107,6 +109,31 @@ def refuse(prog: str, message: str) -> NoReturn:
     sys.exit(2)
 
 
+def read_args(prog: str, args: Iterable[str]) -> list[str]:
+    """Returns a command's arguments with `~` for what it stands for; ends the program if one is no text."""
+    args = list(args)
+    for arg in args:
+        try:
+            arg.encode()
+        except UnicodeEncodeError:  # the name of a file in another encoding
+            refuse(prog, f"`{arg}` is not valid UTF-8: rename it.")
+    return [from_home(arg) for arg in args]
+
+
+def from_home(value: Any) -> Any:
+    """
+    Returns a value with the user's folder for a `~` at the beginning of a path. A shell puts it there only after a space, and not
+    in `--output_dir=~/x` or in a recipe: a folder called `~` would be made.
+    """
+    if isinstance(value, list):
+        return list(map(from_home, value))
+    if isinstance(value, dict):
+        return {key: from_home(of) for key, of in value.items()}
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"^(--[\w-]+=)?(~)(?=/|$)", lambda of: (of[1] or "") + os.path.expanduser("~"), value)
+
+
 @dataclass(frozen=True)
 class OptionCheck:
     """
@@ -124,6 +151,7 @@ class OptionCheck:
     def check(self, args: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
         """Ends the program at the first fault. Returns the arguments for TRL's parser, and the recipe."""
         args = [part for arg in args for part in (arg.split("=", 1) if arg.startswith("--config=") else [arg])]
+        args = read_args(self.prog, args)
         config: dict[str, Any] = {}
         if "--config" in args:
             if args.count("--config") > 1:
@@ -142,6 +170,7 @@ class OptionCheck:
                 self._unknown("flag", flag, self.flags)
             if has_value or not following.startswith("--"):
                 self._check_number(flag, value if has_value else following)
+                self._check_mapping(flag, value if has_value else following)
         return args, config
 
     def _check_lists(self, args: Iterable[str]) -> None:
@@ -166,6 +195,18 @@ class OptionCheck:
             kind(value)
         except ValueError:
             self._refuse(f"`{flag}` must be {describe(kind)}, got {value!r}.")
+
+    def _check_mapping(self, option: str, value: Any, where: str = "") -> None:
+        """Ends the program if JSON for an option that takes a mapping has a key twice, or a number that is none."""
+        hint = self.hints.get(option.removeprefix("--").replace("-", "_"))
+        if not isinstance(value, str) or all(dict not in (of, get_origin(of)) for of in (hint, *get_args(hint))):
+            return
+        try:
+            strict_json(value)
+        except (json.JSONDecodeError, RecursionError):
+            return  # what takes the mapping says so
+        except ValueError as error:
+            self._refuse(f"{where}`{option}`: {error}.")
 
     def _refuse(self, message: str) -> NoReturn:
         refuse(self.prog, message)
@@ -196,6 +237,9 @@ class OptionCheck:
                 continue
             if key == "datasets":
                 self._check_datasets(path, value)
+            self._check_mapping(key, value, f"{path}: ")
+            if isinstance(value, str) and "\0" in value:
+                self._refuse(f"{path}: `{key}` holds a zero byte.")
             hint, choices = self.hints[key], self.choices.get(key)
             if not accepts(hint, value):
                 self._refuse(f"{path}: `{key}` must be {describe(hint)}, got {value!r}.{_quote_hint(value)}")

@@ -30,6 +30,7 @@ from ..config.options import (
     refuse_unused,
     with_help,
 )
+from ..data.folders import ANSWERS
 from ..errors import ConsistencyError, ends_with_message, one_line
 from ..escaping import printable
 from ..files import whole_files
@@ -247,7 +248,9 @@ def _check_output_dir(folder: str) -> None:
     """Raises [`ConsistencyError`] for a folder with files that this command did not write, and would replace."""
     if not folder:
         raise ConsistencyError("`output_dir` is empty: name a folder.")
-    check_folder(folder, "pairs", _FILES)
+    # A run that kept no pair leaves verdicts, without a card, beside the answers.
+    has_answers = os.path.isdir(os.path.join(folder, ANSWERS))
+    check_folder(folder, "pairs", _FILES if has_answers else [*_FILES, VERDICTS])
 
 
 def _card(args: PairsArguments, report: BuildReport) -> str:

@@ -1,7 +1,6 @@
 """A strict version of TRL's parser: unknown keys or flags and values of the wrong type are errors."""
 
 import dataclasses
-import json
 import sys
 from argparse import SUPPRESS
 from collections.abc import Callable, Iterable
@@ -13,7 +12,8 @@ from trl.scripts.utils import DatasetConfig
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
-from .option_check import OptionCheck, refuse
+from ..json_files import strict_json
+from .option_check import OptionCheck, from_home, refuse
 from .quick_answers import answer_help
 from .sources import SOURCE_ERRORS
 
@@ -71,13 +71,17 @@ class StrictParser(TrlParser):
         except (TypeError, ValueError) as error:
             self.error(one_line(error))
 
+    def set_defaults_with_config(self, **kwargs: Any) -> list[str]:
+        """Takes the keys of a recipe, with the user's folder for `~`."""
+        return super().set_defaults_with_config(**from_home(kwargs))
+
 
 def as_template_kwargs(option: Any) -> dict[str, Any]:
     """Returns `chat_template_kwargs` (a mapping in a recipe, JSON on the command line) as a mapping."""
     kwargs = option or {}
     if isinstance(kwargs, str):
         with suppress(ValueError):
-            kwargs = json.loads(kwargs)
+            kwargs = strict_json(kwargs)
     if not isinstance(kwargs, dict):
         raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {option!r}.")
     for fault in template_kwargs_faults(kwargs):

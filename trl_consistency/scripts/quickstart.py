@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from ..files import check_file, whole_file, write_text
 from ..folder_lock import locked_folder
 from ..processes import end_with_parent
 from .json_output import JSON_HELP, one_object
+from .option_check import read_args
 from .quickstart_subjects import ORGANISM, SUBJECTS, Subject
 from .recipes import recipes_dir
 
@@ -67,7 +69,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     said = "only write the questions that the model can answer, in the format of `trl-consistency pairs`"
     parser.add_argument("--questions_file", type=Path, metavar="FILE.jsonl", help=said)
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
-    parsed = parser.parse_args(args)
+    parsed = parser.parse_args(read_args(parser.prog, sys.argv[1:] if args is None else args))
     subject = SUBJECTS.get(parsed.model_name_or_path)
     if subject is None:
         parser.error(f"--model_name_or_path must be one of {', '.join(SUBJECTS)}, got {parsed.model_name_or_path}.")

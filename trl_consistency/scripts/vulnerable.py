@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data.folders import ANSWERS
 from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
@@ -19,10 +20,6 @@ from ..trainer.run.data_checks import check_chat_template
 from .engine_arguments import EngineArguments
 from .engines import Checkpoint, open_engine
 from .pair_sets import longest_prompt
-
-
-# Folder for the model's answers as they are generated, so that a killed run can resume. It is not pushed.
-ANSWERS = "_answers"
 
 
 def answer_and_judge(

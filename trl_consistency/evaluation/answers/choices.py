@@ -14,7 +14,7 @@ from ...data.thinking import thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
 from ...generation.options import counts_padding
-from ..row_kinds import kind_of
+from ..row_kinds import kind_of, read_aliases
 from .replies import is_letter
 
 
@@ -55,6 +55,9 @@ def _choice_fault(row: Mapping[str, Any]) -> str | None:
         if letter and is_letter(letter) and letter not in clean:
             return f"`{column}` is {letter!r}, and the clean prompt offers {', '.join(clean)} alone"
     right = clean[answer]
+    others = {name for letter, text in clean.items() if text != right for name in (letter, text)}
+    if other := next((alias for alias in read_aliases(row) if alias in others), None):
+        return f"`aliases` are names of the right answer, and {other!r} is another choice"
     moved = next((letter for letter, text in perturbed.items() if text == right != clean.get(letter)), None)
     if moved and perturbed.get(answer) != right:
         return f"`answer` is {answer!r}, which is {moved!r} in the perturbed prompt: keep the order of the choices"
