@@ -126,7 +126,7 @@ def test_layers_with_a_state(kind, monkeypatch):
     reason = refusal(model)
     name = type(model.model).__name__
     assert reason.startswith(f"`{name}` has recurrent layers, which without causal-conv1d")
-    assert reason.endswith(" from one sequence into the next")
+    assert reason.endswith(" would carry the state of one text into the next")
     # Nor is a package that is there taken for what it does.
     monkeypatch.setattr(kernels, "find_spec", lambda module: module)
     assert "can't keep packed sequences apart without" in refusal(model)
