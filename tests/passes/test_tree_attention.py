@@ -112,7 +112,8 @@ def test_models_hand_block_masks_to_their_attention(kind, as_on_a_gpu):
     sharing = PrefixSharing(use_cache=False, flex_tokens=1)
     states = sharing(model, *batch)
     assert states.strategy == "packed"
-    assert list(sharing.refused) == (["flex"] if kind == "gpt2" else [])  # GPT-2 reads the dimensions of its mask
+    # GPT-2 reads the dimensions of its mask, and leaves the cache out where blocks are checkpointed.
+    assert {*sharing.refused} == ({"flex", "checkpointed cache"} if kind == "gpt2" else set())
     assert as_on_a_gpu or kind == "gpt2"
     assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
 

@@ -265,9 +265,7 @@ def test_options_of_the_trainer_are_as_they_were(tmp_path):
 
 
 def test_hybrids(tmp_path):
-    with pytest.raises(
-        ConsistencyError, match=r"`packing` is not possible: `Lfm2Model` has layers that carry a state"
-    ):
+    with pytest.raises(ConsistencyError, match=r"`packing` is not possible: `Lfm2Model` has recurrent layers"):
         make_trainer(tmp_path, model=make("lfm2", "sdpa", **FOR_TEXTS), **PACKED)
 
 

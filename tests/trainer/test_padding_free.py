@@ -115,9 +115,7 @@ def test_logits_of_an_evaluation_are_by_row(tmp_path):
 
 
 def test_hybrids_are_refused_before_training(tmp_path):
-    with pytest.raises(
-        ConsistencyError, match=r"`padding_free` is not possible: `Lfm2Model` has layers that carry a state"
-    ):
+    with pytest.raises(ConsistencyError, match=r"`padding_free` is not possible: `Lfm2Model` has recurrent layers"):
         make_trainer(tmp_path, model=make("lfm2", "sdpa", **FOR_TEXTS), padding_free=True)
 
 
