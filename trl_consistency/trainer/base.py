@@ -283,6 +283,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.trained_weights = self._describe_weights()
         self.checked_options = built_in_options(args)
         self.checked_model = self.accelerator.unwrap_model(self.model)
+        self.checked_loss = self.compute_loss_func  # with some versions of transformers, TRL sets one
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
         if (own := self._overridden("compute_loss")) and not self._overridden("prediction_step"):

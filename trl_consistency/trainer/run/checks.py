@@ -197,7 +197,7 @@ def check_assigned(trainer: Any) -> None:
             "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
         )
     check_adapter_is_there(trainer.model)
-    if trainer.compute_loss_func is not None:
+    if trainer.compute_loss_func is not trainer.checked_loss:
         raise ConsistencyError(
             "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out."
         )
