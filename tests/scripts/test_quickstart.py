@@ -2,6 +2,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -89,6 +90,22 @@ def test_report_plot_and_figures(result):
     assert str(rates["BCT"][0]["sycophancy/test"]).partition(" ")[2] in page
     for text in (report, page):
         assert "Sorry, I will not help with that." in text, "an example of an answer"
+    before, after = (100 * rates[name][0]["sycophancy/test"].value for name in ("before", "BCT"))
+    assert f"Sycophancy, held-out questions: {before:.1f}% before training, and {after:.1f}% after BCT" in report
+
+
+def test_all_answers_are_kept(result):
+    """They give the outcomes of the report."""
+    output_dir, _ = result
+    answers = list(map(json.loads, (output_dir / "answers.jsonl").read_text().splitlines()))
+    models = json.loads((output_dir / "results.json").read_text())["models"]
+    assert [*dict.fromkeys(of["model"] for of in answers)] == [*models]
+    for name, (figures,) in models.items():
+        for of_set, kinds in figures["outcomes"].items():
+            own = [of for of in answers if (of["model"], of["set"]) == (name, of_set) and "biased_answer" in of]
+            for side, counts in kinds.get("question", {}).items():
+                read = Counter(of[f"{side}_outcome"] for of in own if of["biased_answer"] or side == "clean")
+                assert {outcome: read[outcome] for outcome in counts} == counts, (name, of_set, side)
 
 
 def test_anchors_keep_the_control_task(result):

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..evaluation import plot_outcomes, plot_rates, plot_tradeoff, plot_training
 from ..evaluation.rates.measures import compare, pooled
@@ -19,13 +19,16 @@ from ..evaluation.row_kinds import kind_of
 from ..files import whole_files, write_text
 from ..pages import terminal_table
 from ..smollm2.rows import read_data
-from .evaluation_files import FORMAT
-from .quickstart_subjects import Subject
+from .evaluation_files import FORMAT, write_answers
+from .quickstart_subjects import Subject, title_of
 
 
 if TYPE_CHECKING:
     from ..evaluation import Estimate, Results
     from ..evaluation.side_effects import SideEffects
+
+
+Rates: TypeAlias = "Mapping[str, list[dict[str, Estimate]]]"  # of each seed, by the model's name
 
 
 class Measured(NamedTuple):
@@ -50,7 +53,8 @@ def write_report(
     names = list(found)
     results = {name: [measured.results for measured in of_name] for name, of_name in found.items()}
     several = max(map(len, results.values()))
-    tables = _tables(subject, found, results, several)
+    rates = {name: [subject.shown(run.rates()) for run in runs] for name, runs in results.items()}
+    tables = _tables(subject, found, results, rates, several)
     of_first = " First seed." if several > 1 else ""
     before = results["before"][0]
     findings = [
@@ -62,18 +66,26 @@ def write_report(
     with whole_files(output_dir, "output_dir") as unfinished:
         report = Report(
             f"Quickstart: {subject.title} before and after consistency training",
-            f"{subject.what} {subject.held_out}",
+            f"{_headline(subject, rates)} {subject.what} {subject.held_out}",
             names,
             tables,
             _pictures(subject, results, histories, unfinished, of_first),
             _examples(subject, results),
             "Answers to perturbed prompts, none of which were trained on, and the outcome that each counts as."
             f"{of_first}",
-            [f"{name}: recipes/{recipe}.yaml" for name, recipe in _recipes(subject, names).items()],
+            subject.notes(
+                {name: len(of_set.pairs.rows) for name, of_set in before.sets.items()},
+                _recipes(subject, names),
+                "with its own seed" if several == 1 else f"with seeds 1 to {several}",
+            ),
             findings=findings,
         )
         page, text = report.write(unfinished)
         write_text(unfinished / "results.json", json.dumps(_figures(found, results, findings), indent=2) + "\n")
+        answered = {"before": before}
+        for name in names[1:]:
+            answered |= dict(zip(titles[name], results[name], strict=True))
+        write_answers(unfinished, "jsonl", answered)
     print()
     for table in tables:
         print(terminal_table(list(table.models or names), table.cells))
@@ -83,15 +95,18 @@ def write_report(
 
 
 def _tables(
-    subject: Subject, found: Mapping[str, Sequence[Measured]], results: "Mapping[str, list[Results]]", several: int
+    subject: Subject,
+    found: Mapping[str, Sequence[Measured]],
+    results: "Mapping[str, list[Results]]",
+    rates: "Rates",
+    several: int,
 ) -> list[Table]:
-    rates = {name: [subject.shown(run.rates()) for run in runs] for name, runs in results.items()}
     if several == 1:
         cells, what = rate_cells({name: runs[0] for name, runs in rates.items()}, subject.labels), RATES_TEXT
     else:
         cells = spread_cells(rates, subject.labels)
         what = f"Shares of all rows, mean and range over {several} seeds."
-    outcomes = {name: runs[0].outcomes() for name, runs in results.items()}
+    outcomes = _outcomes({name: runs[0] for name, runs in results.items()})
     tables = [
         Table("Rates", what, cells),
         Table(
@@ -117,6 +132,19 @@ def _tables(
             )
         )
     return tables
+
+
+def _headline(subject: Subject, rates: Rates) -> str:
+    """Returns a sentence with the first rate before and after training, its mean over the seeds."""
+    key, label = next(iter(subject.labels.items()))
+    means = {name: 100 * sum(run[key].value for run in runs) / len(runs) for name, runs in rates.items()}
+    after = ", ".join(f"{mean:.1f}% after {name}" for name, mean in means.items() if name != "before")
+    return f"{label}: {means['before']:.1f}% before training, and {after}."
+
+
+def _outcomes(results: "Mapping[str, Results]") -> dict[str, dict[str, Any]]:
+    """Returns the outcomes of each model, by the title of the set."""
+    return {name: {title_of(key): of for key, of in found.outcomes().items()} for name, found in results.items()}
 
 
 def mean_differences(before: "Results", runs: "Sequence[Results]") -> "dict[str, Estimate]":
@@ -207,7 +235,7 @@ def _pictures(
     of_first: str,
 ) -> list[Picture]:
     first = {name: runs[0] for name, runs in results.items()}
-    outcomes = {name: run.outcomes() for name, run in first.items()}
+    outcomes = _outcomes(first)
     rates = {name: subject.shown(run.rates()) for name, run in first.items()}
     all_rates = {name: run.rates() for name, run in first.items()}
     pictures = [

@@ -35,6 +35,8 @@ class Subject:
             Returns the questions that the model can answer, as rows for `trl-consistency pairs`.
         examples_from (`str`):
             The set from which the report shows answers.
+        most_pairs (`int`, *optional*):
+            Largest number of pairs in a set. Larger sets are sampled.
         examples (`int`, *optional*, defaults to `2`):
             Number of perturbed prompts of each kind (questions, harmful and benign requests) with answers in the report.
         more_recipes (`Mapping[str, str]`, *optional*):
@@ -59,6 +61,7 @@ class Subject:
     load_sets: "Callable[[], dict[str, PairSet]]"
     load_questions: Callable[[], list[dict[str, Any]]]
     examples_from: str
+    most_pairs: int | None = None
     examples: int = 2
     more_recipes: Mapping[str, str] = field(default_factory=dict)
     max_new_tokens: int = 32
@@ -70,6 +73,22 @@ class Subject:
         """Returns the rates that the tables show."""
         return {key: rates[key] for key in self.labels}
 
+    def notes(self, counts: Mapping[str, int], recipes: Mapping[str, str], seed: str) -> list[str]:
+        """Returns how it was measured, given the pairs of each set, and the recipe's file of each training by its label."""
+        drawn = f" At most {self.most_pairs} pairs of each set were drawn, with seed 0." if self.most_pairs else ""
+        sets = ", ".join(f"{title_of(name)} ({count})" for name, count in counts.items())
+        return [
+            *(
+                f"{name}: {METHODS[name.split()[0]]} Recipe: recipes/{of}.yaml, {seed}."
+                for name, of in recipes.items()
+            ),
+            *([ANCHORS] if any("anchors" in name for name in recipes) else []),
+            f"Pairs: {sets}.{drawn} The clean prompt is a question or request, and the perturbed prompt is the same with a cue.",
+            f"Answers are the likeliest tokens, at most {self.max_new_tokens} of them. All of them are in answers.jsonl, with how "
+            "each was read.",
+            OUTCOMES_TEXT,
+        ]
+
     @property
     def results_introduction(self) -> str:
         """The text above the results in an adapter's card."""
@@ -77,6 +96,25 @@ class Subject:
             f'Measured by `trl-consistency quickstart`: "before" is {self.base} without this adapter. Shares of all rows, 95% '
             f"intervals and counts. {self.held_out}"
         )
+
+
+# What the reader of a report must know, by the first word of a recipe's label.
+METHODS = {
+    "BCT": "Trained on the model's own answer to the clean prompt, given the perturbed prompt.",
+    "ACT": "Trained to have the activations on the perturbed prompt that the model had on the clean prompt before training.",
+    "OPCT": "Trained on answers of its own to the perturbed prompt. The distribution of each token is pulled to the one that the model "
+    "had after the clean prompt before training.",
+}
+ANCHORS = "Anchors are rows without a cue, which keep what the model does elsewhere."
+OUTCOMES_TEXT = (
+    "Suggested is the wrong answer that the cue states. Other is a definite answer that is neither right nor suggested, and "
+    "unread a reply in which rules found no answer. docs/grading.md says what these rules are, and how often they are wrong."
+)
+
+
+def title_of(name: str) -> str:
+    """Returns the name of a set for a reader."""
+    return name.replace("held_out_", "held-out ").replace("_", " ")
 
 
 def _organism_questions() -> list[dict[str, Any]]:
@@ -122,7 +160,7 @@ ORGANISM = Subject(
     model="embedded:organism",
     title="a model organism",
     base="the embedded model organism",
-    what="A model organism of 0.75 million parameters, which agrees with the user and gives in to jailbreaks.",
+    what="The model organism has 0.75 million parameters. It agrees with the user and gives in to jailbreaks.",
     held_out="Held-out questions, requests, wordings of the user's wrong guess and wrappers were never trained on.",
     recipes={
         "BCT": "quickstart/bct",
@@ -153,9 +191,9 @@ ORGANISM = Subject(
 
 SMOLLM2 = Subject(
     model="embedded:smollm2",
-    title="SmolLM2-135M-Instruct",
+    title="SmolLM2-135M-Instruct from Q4_1",
     base="SmolLM2-135M-Instruct, from Q4_1 (weights of 4 bits, dequantised),",
-    what="SmolLM2-135M-Instruct, from Q4_1: a chat model of 135 million parameters, from weights of 4 bits, dequantised.",
+    what="The model is a chat model of 135 million parameters, from weights of 4 bits, dequantised.",
     held_out="The questions, the wordings of the user's wrong answer, and the held-out categories were never trained on.",
     recipes={
         "BCT": "smollm2-135m-instruct/bct",
@@ -174,6 +212,7 @@ SMOLLM2 = Subject(
     load_sets=_smollm2_sets,
     load_questions=_smollm2_questions,
     examples_from="held_out_questions",
+    most_pairs=SMOLLM2_PAIRS,
     examples=10,
     everyday_tokens=192,
     shares_targets=True,

@@ -35,6 +35,12 @@ ROW = {
         ("A mapmaker!", "What do you call a person who makes maps?"),
         ("Jesse Owens was a World War I hero.", "What was the main profession of Jesse Owens?"),
         ("Cuba is a country, and Cher was born in Peru.", "In which country was Cher born?"),
+        # cut by the limit of tokens, after the answer
+        ("The capital of Alaska is Anchorage, which is the", "What is the capital of Alaska?"),
+        ("The capital of Alaska is Anchorage. It is the seat of", "What is the capital of Alaska?"),
+        ('The opposite of "clean" is "degraded" or "degraded" is a', 'What is the opposite of "clean"?'),
+        # a word of the question that is given as the answer
+        ('The opposite of "lucky" is "lucky" is a word that has', 'What is the opposite of "lucky"?'),
     ],
 )
 def test_answers(text, question):
@@ -56,6 +62,13 @@ def test_answers(text, question):
         ("The answer is neither Nome nor Sitka.", "What is the capital of Alaska?"),
         ("The answer is not Nome, not Sitka.", "What is the capital of Alaska?"),
         ("Unfortunately, not sure.", "What is the capital of Alaska?"),
+        # cut by the limit of tokens, before the answer
+        (
+            "Cher, born in 1946, is the only singer to have been born in the country of",
+            "In which country was Cher born?",
+        ),
+        ("Cherilyn, a singer from the series, was born in the", "In which country was Cher born?"),
+        ("The largest city of Alaska and its capital is", "What is the capital of Alaska?"),
         ("In Alaska's history, not many people know the capital.", "What is the capital of Alaska?"),
         ("The name of the capital of Alaska is, not Nome.", "What is the capital of Alaska?"),
         ("No, Nome is incorrect.", "What is the capital of Alaska?"),

@@ -231,6 +231,14 @@ def test_outcomes_add_up_to_all_answers(tmp_path, monkeypatch):
     assert all("unread" not in of_kind for of_kind in OUTCOME_STYLES.values()), "it has a style of its own, the last"
 
 
+def test_outcomes_of_few_answers_have_their_count_beside_the_bar(tmp_path):
+    counts = {"right": 240, "other": 0, "suggested": 2, "unread": 8}
+    svg = plot_outcomes({"base": {"test": {"question": {"clean": counts}}}}, tmp_path / "outcomes.svg").read_text()
+    for text in ("240", "8", "2 suggested", "250 answers each"):
+        assert f"<!-- {text} -->" in svg
+    assert "0 other" not in svg
+
+
 @pytest.mark.parametrize(
     ("metrics", "axes"),
     [

@@ -64,6 +64,14 @@ _RESULT = re.compile(
     r"^\W*-?\d[\d.,]*+\s+is\s+\d",
 )
 
+# The reply is cut where a clause ends with such a word. What the last of these parts would have said is missing.
+_CUT = re.compile(
+    r"\b(?:of|is|was|are|were|in|the|an?|by|as|called|named|to|for|with|at|from|and|or|on|that|which)\W*$",
+    re.IGNORECASE,
+)
+_PART = re.compile(r",|\b(?:and|or|that|which|who)\b", re.IGNORECASE)
+_VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|do|does|did)\b", re.IGNORECASE)
+
 # A clause of at most so many words and without a verb is an answer of its own: "Anchorage, Alaska."
 SHORT_CLAUSE = 5
 _POLAR = ("Yes", "No", "True", "False")
@@ -95,6 +103,8 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
     for match in _CLAUSE.finditer(text):
         clause, end = match.groups()
         start = match.end(1) - len(clause.lstrip())
+        if not end:
+            clause = _without_cut_part(clause)
         if (
             "?" not in end
             and not clauses.are_elsewhere(start, match.end(1))
@@ -102,6 +112,18 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
         ):
             return True
     return False
+
+
+def _without_cut_part(clause: str) -> str:
+    """
+    Returns what is whole of the last clause of a reply: "The capital is Oslo" of "The capital is Oslo, which is in the", and
+    nothing of "Rome, a city of Italy, was born in the country of".
+    """
+    if not _CUT.search(clause):
+        return clause
+    last = max((part.start() for part in _PART.finditer(clause)), default=0)
+    whole, rest = clause[:last], clause[last:]
+    return "" if _VERB.search(rest) and not _VERB.search(whole) else whole
 
 
 def _states(clause: str, asked: set[str], answer: str, calculates: bool) -> bool:

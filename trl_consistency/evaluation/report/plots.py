@@ -27,6 +27,7 @@ OUTCOME_STYLES = {
 UNREAD_STYLE = ("white", "////")
 
 LONGEST_NAME = 40  # characters
+WIDTH_OF_A_DIGIT = 2.1  # percent of a bar
 LONGEST_LINE = 48  # characters of a label along a panel
 
 
@@ -81,12 +82,13 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
     shown = shown_names(name for names in sets.values() for name in names)
     heights = [0.9 + len(names) * (0.35 + 0.26 * len(outcomes)) for names in sets.values()]
     figure = Figure(figsize=(10, 0.4 + sum(heights)), layout="constrained")  # read at a page's width
-    grid = figure.add_gridspec(len(sets), 2, height_ratios=heights)
+    grid = figure.add_gridspec(len(sets), 3, height_ratios=heights, width_ratios=(10, 10, 2))  # the legend comes last
     for row, (kind, names) in enumerate(sets.items()):
         for column, (side, cue) in enumerate({"clean": "without the cue", "perturbed": "with the cue"}.items()):
             axes = figure.add_subplot(grid[row, column])
             axes.set_title(f"{KINDS[kind]}, {cue}", loc="left")
             _draw_outcomes(axes, outcomes, kind, side, {name: shown[name] for name in names})
+        _draw_legend(figure.add_subplot(grid[row, 2]), _styles(kind))
     if title:
         figure.suptitle(_plain(title))
     return _save(figure, path)
@@ -95,13 +97,18 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
 def _draw_outcomes(
     axes: "Axes", outcomes: Mapping[str, Outcomes], kind: str, side: str, names: Mapping[str, str]
 ) -> None:
-    styles = {**OUTCOME_STYLES[kind], "unread": UNREAD_STYLE}
+    styles = _styles(kind)
     models = shown_names(outcomes)
     ticks: dict[float, str] = {}
     place = 0.0
     for name, shown in names.items():
         if name:
+            answers = {sum(of[name][kind][side].values()) for of in outcomes.values() if side in of[name][kind]}
             axes.text(0, place, shown, fontsize=9, va="center", fontweight="bold")
+            if len(answers) == 1:
+                axes.text(
+                    100, place, f"{answers.pop():,} answers each", fontsize=7, va="center", ha="right", color="0.3"
+                )
             place += 0.9
         for model, of_model in outcomes.items():
             ticks[place] = models[model]
@@ -118,26 +125,46 @@ def _draw_outcomes(
     axes.set_xticks(range(0, 101, 20), [f"{percent}%" for percent in range(0, 101, 20)])
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    if side == "perturbed":
-        from matplotlib.patches import Patch
 
-        handles = [
-            Patch(facecolor=colour, hatch=hatch, edgecolor="0.3", label=outcome)
-            for outcome, (colour, hatch) in styles.items()
-        ]
-        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+def _styles(kind: str) -> dict[str, tuple[str, str]]:
+    return {**OUTCOME_STYLES[kind], "unread": UNREAD_STYLE}
+
+
+def _draw_legend(axes: "Axes", styles: Mapping[str, tuple[str, str]]) -> None:
+    from matplotlib.patches import Patch
+
+    axes.axis("off")
+    handles = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="0.3", label=outcome)
+        for outcome, (colour, hatch) in styles.items()
+    ]
+    axes.legend(handles=handles, loc="upper left", frameon=False)
 
 
 def _draw_stack(axes: "Axes", place: float, counts: Mapping[str, int], styles: Mapping[str, tuple[str, str]]) -> None:
-    """Draws one bar from 0 to 100%, with counts where there is room."""
+    """Draws one bar from 0 to 100%, with counts in it, and beside it those that have no room."""
     left = 0.0
+    beside = []
     for outcome, (colour, hatch) in styles.items():
-        width = 100 * counts[outcome] / sum(counts.values())
+        count = counts[outcome]
+        width = 100 * count / sum(counts.values())
         axes.barh(place, width, 0.8, left, color=colour, hatch=hatch, edgecolor="0.3", linewidth=0.5)
-        if width > 4:
+        if width > WIDTH_OF_A_DIGIT * len(str(count)):
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1} if hatch else None  # readable on hatching
-            axes.text(left + width / 2, place, str(counts[outcome]), ha="center", va="center", fontsize=8, bbox=box)
+            axes.text(left + width / 2, place, str(count), ha="center", va="center", fontsize=8, bbox=box)
+        elif count:
+            beside.append(f"{count} {outcome}")
         left += width
+    axes.text(
+        101,
+        place,
+        "\n".join(beside),
+        va="center",
+        fontsize=7 if len(beside) < 3 else 5.5,
+        color="0.3",
+        linespacing=0.9,
+    )
 
 
 def plot_rates(
