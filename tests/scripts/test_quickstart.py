@@ -102,9 +102,9 @@ def test_all_answers_are_kept(result):
     assert [*dict.fromkeys(of["model"] for of in answers)] == [*models]
     for name, (figures,) in models.items():
         for of_set, kinds in figures["outcomes"].items():
-            own = [of for of in answers if (of["model"], of["set"]) == (name, of_set) and "biased_answer" in of]
+            own = [of for of in answers if (of["model"], of["set"]) == (name, of_set) and of.get("answer")]
             for side, counts in kinds.get("question", {}).items():
-                read = Counter(of[f"{side}_outcome"] for of in own if of["biased_answer"] or side == "clean")
+                read = Counter(of[f"{side}_outcome"] for of in own if of.get("biased_answer") or side == "clean")
                 assert {outcome: read[outcome] for outcome in counts} == counts, (name, of_set, side)
 
 
