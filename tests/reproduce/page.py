@@ -381,7 +381,8 @@ def write_pages(plan: Plan, folder: Path = CELLS_DIR, to: Path = ROOT) -> None:
     names = [name for name in MAIN if cells.runs(name)]
     if names:
         title = "SmolLM2-135M-Instruct (from Q4_1): all answers of all seeds"
-        plot_outcomes(outcomes_of(cells, names, ("test", "test_categories")), folder.parent / "outcomes.png", title)
+        shown = [name for name in SHORT if name in names]
+        plot_outcomes(outcomes_of(cells, shown, ("test", "test_categories")), folder.parent / "outcomes.png", title)
         plot_transfer(cells, names, folder.parent / "transfer.png")
 
 

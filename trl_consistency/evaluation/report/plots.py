@@ -27,7 +27,7 @@ OUTCOME_STYLES = {
 UNREAD_STYLE = ("white", "////")
 
 LONGEST_NAME = 40  # characters
-WIDTH_OF_A_DIGIT = 2.1  # percent of a bar
+WIDTH_OF_A_DIGIT = 2.4  # percent of a bar
 LONGEST_LINE = 48  # characters of a label along a panel
 
 
