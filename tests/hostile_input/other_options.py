@@ -53,6 +53,7 @@ COMMANDS = {
 
 OPTIONS: dict[str, dict[tuple[str, str], str]] = {
     "estimate": {
+        ("recipe", "gone.yaml"): "`recipe`: there is no file gone.yaml.",
         ("max_length", "0"): "`max_length` must be at least 1, got 0.",
         (
             "max_length",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 from peft import get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from trl import ModelConfig, get_peft_config
@@ -17,6 +18,7 @@ from trl_consistency.costs.memory import largest_batch, measure_memory
 from trl_consistency.costs.setup import Setup, make_outline, quantized_weights
 from trl_consistency.models.quantization import packed_weights
 from trl_consistency.scripts.estimate import EstimateArguments
+from trl_consistency.scripts.recipes import recipes_dir
 
 
 SETUP = Setup(("bct",), 32, 8, 4, use_cpu=True)
@@ -197,3 +199,35 @@ def test_no_weights_are_made(config_dir, monkeypatch):
     outline = outline_of(config_dir)
     measure_memory(outline, SETUP)
     assert {weight.device for weight in outline.parameters()} == {torch.device("meta")}
+
+
+@pytest.mark.parametrize(
+    "recipe", ["bct/sycophancy_lora", "act/jailbreak_lora", "bct_act/sycophancy_lora", "opct/sycophancy_qlora"]
+)
+def test_a_recipe_is_read_as_its_training_reads_it(config_dir, capsys, recipe):
+    """The setup has the recipe's options, a flag wins, and options that do not decide the cost are no error."""
+    config = config_dir / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 8192}))
+    path = recipes_dir() / "qwen3-4b-instruct" / f"{recipe}.yaml"
+    words = ["--model_name_or_path", config_dir, "--recipe", path, "--per_device_train_batch_size", 8, "--json"]
+    setup = json.loads(estimate(capsys, *words))["setup"]
+    options = yaml.safe_load(path.read_text())
+    assert setup["method"] == recipe.partition("/")[0].split("_")
+    assert setup["per_device_train_batch_size"] == 8
+    for name in ("max_length", "gradient_accumulation_steps", "gradient_checkpointing", "num_generations"):
+        assert name not in options or setup[name] == options[name], name
+    assert setup["load_in_4bit"] == options.get("load_in_4bit", False)
+
+
+def test_a_recipe_names_the_model(config_dir, tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"model_name_or_path: {config_dir}\nmax_length: 32\nmax_completion_length: 8\nuse_cpu: true\n")
+    assert "bct, 8 rows of 32 tokens" in estimate(capsys, "--recipe", recipe)
+
+
+def test_a_misspelt_key_of_a_recipe_is_an_error(config_dir, tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("max_lenght: 32\n")
+    with pytest.raises(SystemExit):
+        estimate(capsys, config_dir, "--recipe", recipe)
+    assert "unknown key" in capsys.readouterr().err

@@ -3,14 +3,16 @@ Computes what a training step costs, from a model's config alone: its memory, th
 
 ```bash
 trl-consistency estimate Qwen/Qwen3-4B-Instruct-2507 --method bct --max_length 1024 --use_peft --memory 80
+trl-consistency estimate --recipe recipes/qwen3-4b-instruct/opct/sycophancy_lora.yaml --memory 80
 ```
 """
 
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from transformers import PreTrainedConfig
@@ -27,7 +29,10 @@ from ..models.embedded_models import resolve_model
 from ..upstream import old_names_allowed
 from .json_output import one_object
 from .model_options import adapter_of, check_switched_on
+from .option_check import ON_POLICY, PAIRED
 from .parser import StrictParser
+from .quick_answers import source_check
+from .sources import read_options
 
 
 GIB = 1 << 30
@@ -41,6 +46,10 @@ class EstimateArguments(CommandArguments):
     # Parameters that control the model
     model_name_or_path: str = option(help="The model, its folder, or its config.json. No weights are loaded.")
     max_length: int = option(help="Tokens of the longest row: a prompt with its answer.", allowed=at_least(1))
+    recipe: str | None = option(
+        None,
+        help="Recipe of a training (YAML). Of its options, those that are also here are taken, unless a flag gives another value.",
+    )
     model_revision: str | None = option(None, help="Revision of the model.")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = option("float32", help="Dtype of the weights.")
     attn_implementation: str | None = option(None, help="Attention implementation. `attct` needs `eager`.")
@@ -233,6 +242,27 @@ def _describe_operations(args: EstimateArguments, found: dict[str, Any]) -> str:
     return f"{words}."
 
 
+def flags_of_recipe(args: Sequence[str], prog: str) -> list[str]:
+    """Returns as flags the options that a training's recipe (`--recipe FILE`) gives, and `args` do not."""
+    flags = ArgumentParser(add_help=False, allow_abbrev=False)
+    flags.add_argument("--recipe")
+    path = flags.parse_known_args(list(args))[0].recipe
+    if path is None:
+        return []
+    if not os.path.isfile(path):
+        raise ConsistencyError(f"`recipe`: there is no file {path}.")
+    _, options = source_check("lint", prog).check(["--config", path])  # which reads any recipe
+    on_policy = {*read_options(ON_POLICY)} - {*read_options(PAIRED)}
+    options.setdefault("method", "bct" if on_policy.isdisjoint(options) else "opct")
+    typed = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args if arg.startswith("--")}
+    found = []
+    for name in (declared.name for declared in fields(EstimateArguments)):
+        if options.get(name) is not None and name not in typed:
+            value = options[name]
+            found += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return found
+
+
 def with_model_named(args: Sequence[str]) -> list[str]:
     """Returns the arguments with the name of the option for a model that stands first."""
     return ["--model_name_or_path", *args] if args and not args[0].startswith("-") else list(args)
@@ -242,7 +272,9 @@ def with_model_named(args: Sequence[str]) -> list[str]:
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Estimates and prints; faulty options end the program with one message."""
     args = with_model_named(sys.argv[1:] if args is None else args)
-    parser = StrictParser((EstimateArguments,), "estimate", prog=prog)
+    parser = StrictParser(
+        (EstimateArguments,), "estimate", lambda given, _: flags_of_recipe(given, parser.prog), prog=prog
+    )
     (estimate_args,) = parser.parse_args_and_config(args)
     check_switched_on(parser.given, estimate_args)
     with suppress(BrokenPipeError), old_names_allowed(), one_object(estimate_args.json) as printed:
