@@ -130,6 +130,17 @@ def test_roads_equal_rows(kind, attention):
         assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
 
 
+def test_windows_of_blocks_that_share_keys():
+    """Blocks 2 and 3 take keys and values of blocks 0 and 1. The trial's rows are shorter than this window."""
+    model = make("gemma4", "sdpa", sliding_window=50, num_kv_shared_layers=2)
+    batch = make_batch(((0, 7), (0, 30), (1, 5), (0, 3), (1, 6)), (70, 55))
+    expected = loss_and_grads(row_by_row(model, *batch), model)
+    for strategy in ("cache", "packed", "plain"):
+        states = sharing_by(strategy)(model, *batch)
+        assert states.strategy == strategy
+        assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+
+
 @pytest.mark.parametrize("kind", HYBRIDS)
 def test_states_of_recurrent_layers_are_handed_on(kind):
     """Through the state at a prompt's end, gradients reach the prompt from all of its completions."""

@@ -147,7 +147,13 @@ def _rope_of_length(config: Any) -> str | None:
 
 def windows_of(config: Any) -> list[int | None]:
     """Returns the attention window of each block, `None` for full attention."""
-    return [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
+    windows = [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
+    types = getattr(config.get_text_config(), "layer_types", None)
+    if types is None:
+        return windows
+    # A block that takes keys and values of an earlier one caches nothing. Its window is that of its type.
+    of_types = {kind: window for kind, window in zip(types, windows, strict=False) if window is not None}
+    return [of_types.get(kind) for kind in types]
 
 
 @contextmanager
