@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
@@ -109,6 +110,36 @@ def test_experts_and_convolutions_run_whole():
     block = nn.Module()
     block.mlp = SomeMLP()
     assert _parts(block) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [config for name in ("InklingTextConfig", "Inkling2TextConfig") if (config := getattr(transformers, name, None))],
+)
+def test_convolutions_over_what_attention_and_mlp_give(config):
+    torch.manual_seed(0)
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    widths = {"head_dim": 8, "swa_head_dim": 8, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "d_rel": 4}
+    model = AutoModelForCausalLM.from_config(config(**SHAPE, **experts, **widths), attn_implementation="eager").eval()
+    assert_same(model)
+
+
+def test_convolutions_of_queries():
+    """As in Kimi Linear, whose attention convolves them."""
+
+    class SomeAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q_proj, self.o_proj, self.conv1d = nn.Linear(4, 4), nn.Linear(4, 4), nn.Conv1d(4, 4, 3, groups=4)
+
+    class SomeMLP(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down = nn.Linear(4, 4)
+
+    block = nn.Module()
+    block.attention, block.mlp = SomeAttention(), SomeMLP()
+    assert _parts(block) == [block.mlp]
 
 
 def test_a_backbone_that_checkpoints_its_blocks_itself(monkeypatch):

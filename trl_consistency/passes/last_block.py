@@ -49,14 +49,26 @@ def last_block_only_at(blocks: Blocks, read: Tensor | None, shape: torch.Size) -
 
 
 def _parts(block: nn.Module) -> list[nn.Module]:
+    children = list(block.children())
+    # With several, one may read at each position what another gives at those before.
+    if sum(_is_attention(child) or _has_convolution(child) for child in children) > 1:
+        return []
     found = []
-    for child in block.children():
-        name = type(child).__name__
-        if name.endswith("MLP"):
+    for child in children:
+        if type(child).__name__.endswith("MLP"):
             found.append(child)
-        elif "Attention" in name:
+        elif _is_attention(child) and not _has_convolution(child):  # it may be one over the queries
             found += [part for part in map(dict(child.named_children()).get, OF_ATTENTION) if part is not None]
     return [part for part in found if _is_by_position(part)]
+
+
+def _is_attention(module: nn.Module) -> bool:
+    return "Attention" in type(module).__name__
+
+
+def _has_convolution(module: nn.Module) -> bool:
+    # What transformers calls `Conv1D` is a linear layer.
+    return any("Conv" in (name := type(part).__name__) and name != "Conv1D" for part in module.modules())
 
 
 def _is_by_position(module: nn.Module) -> bool:
