@@ -5,7 +5,15 @@ from contextlib import contextmanager
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, BloomConfig, FalconMambaConfig, GenerationConfig, LlamaConfig, MptConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    FalconMambaConfig,
+    GenerationConfig,
+    GPTNeoConfig,
+    LlamaConfig,
+    MptConfig,
+)
 
 from tests.helpers.architectures import CONFIGS, HYBRIDS, SHAPE, add_lora, make
 from trl_consistency.errors import ConsistencyError
@@ -139,6 +147,22 @@ def test_windows_of_blocks_that_share_keys():
         states = sharing_by(strategy)(model, *batch)
         assert states.strategy == strategy
         assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+
+
+def test_a_window_that_counts_tokens_of_a_row():
+    torch.manual_seed(0)
+    kinds = {"num_layers": 4, "num_heads": 4, "attention_types": [[["global", "local"], 2]], "window_size": 100}
+    config = GPTNeoConfig(vocab_size=128, hidden_size=32, max_position_embeddings=256, **kinds)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    batch = make_batch(((0, 30), (0, 25), (1, 5), (0, 28), (1, 6)), (70, 55))
+    expected = row_by_row(model, *batch)
+    for strategy, taken in (("cache", "cache"), ("packed", "plain")):
+        states = sharing_by(strategy)(model, *batch)
+        torch.testing.assert_close(states.hidden[batch[3].bool()], expected, rtol=1e-4, atol=2e-5)
+        assert states.strategy == taken
+    assert "`GPTNeoModel` has a window of its own" in states.reason
 
 
 @pytest.mark.parametrize("kind", HYBRIDS)
