@@ -559,6 +559,27 @@ def _check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet])
                 f"The two results were measured with other options: `chat_template_kwargs` {one!r} and {other!r}. Measure both with "
                 "the same."
             )
+        if (row := _rendered_otherwise(some[name], others[name])) is not None:
+            raise ConsistencyError(
+                f"The prompts of the two results{f' in the set {name}' if name else ''} were rendered otherwise, row {row} first: with "
+                "another chat template, or other tokens before the text. Measure both with the same tokenizer."
+            )
+
+
+def _rendered_otherwise(one: PairSet, other: PairSet) -> int | None:
+    """
+    Returns the number of the first row that two sets of the same rows have rendered otherwise, with tokenizers of the same
+    tokens. One of them may have further tokens, as a training adds them.
+    """
+    if one.rendering is None or other.rendering is None:
+        return None
+    rows = zip(one.places, one.rows, other.rows, strict=True)
+    differing = (number for number, row, of in rows if any(row[ids] != of[ids] for ids in TOKEN_IDS))
+    first = next(differing, None)
+    if first is None:
+        return None
+    tokens, others = (get_tokenizer(of[0]).get_vocab().items() for of in (one.rendering, other.rendering))
+    return first if tokens <= others or others <= tokens else None
 
 
 def _check_same_options(one: AnswerOptions, other: AnswerOptions) -> None:
