@@ -628,6 +628,16 @@ def test_results_of_other_templates_are_not_compared(model, tokenizer):
     assert evaluate(model, small, rows, options).differences(plain)
 
 
+def test_swapped_prompts_are_warned_of(tokenizer, monkeypatch):
+    """Their rates would say that the cue does nothing."""
+    says(monkeypatch, tokenizer, {"What?": "Paris.", "Rome? What?": "Rome."})
+    right = row("What?", "Rome? ", answer="Paris", biased_answer="Rome")
+    swapped = right | {"clean_prompt": right["perturbed_prompt"], "perturbed_prompt": right["clean_prompt"]}
+    said = "1 row(s) have their cue in the clean prompt and not in the perturbed one: the two columns are swapped."
+    assert said in evaluate(None, tokenizer, [swapped]).warnings()
+    assert said not in evaluate(None, tokenizer, [right]).warnings()
+
+
 def test_a_model_with_an_adapter_in_it_is_warned_about(tokenizer):
     """`PeftModel` changes the model that it is made of, whose answers are then those of the adapter, too."""
     base, options = make_model(), AnswerOptions(2, progress=False)

@@ -13,7 +13,7 @@ from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 
-from ..data.lint import TEXT_PROMPTS
+from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, skips_template
@@ -346,6 +346,8 @@ class Results:
                     f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
                     "again in the rates. Remove them, unless the weight is meant."
                 )
+            if swapped := sum(map(has_cue_in_clean, of_set.pairs.rows)):
+                found.append(f"{swapped} row(s){f' of {name}' if name else ''} {FINDINGS['swapped_prompts']}.")
             unknown = [row[UNKNOWN] for row in of_set.pairs.rows if row.get(UNKNOWN)]
             if unknown:
                 found.append(say_unknown(f"{len(unknown)} row(s){f' of {name}' if name else ''}", sum(unknown)))
