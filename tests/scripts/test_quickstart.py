@@ -226,6 +226,25 @@ def test_findings_are_those_of_every_seed(organism_dir, tmp_path, capsys):
     assert "perturbed prompt. First seed." in report
 
 
+@pytest.mark.parametrize(
+    ("titles", "said"),
+    [
+        (["BCT"], "bct.yaml, with its own seed."),
+        (["BCT, seed 1"], "bct.yaml, with seed 1."),
+        (["BCT, seed 1", "BCT, seed 2"], "bct.yaml, with seeds 1 to 2."),
+    ],
+)
+def test_the_seeds_of_the_report_are_those_that_were_trained_with(organism_dir, tmp_path, titles, said):
+    """`--seeds 1` trains with seed 1, and not with the one in the recipe."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(organism_dir), AutoTokenizer.from_pretrained(organism_dir)
+    sets = {name: replace(of, rows=of.rows[:4], numbers=None) for name, of in ORGANISM.load_sets().items()}
+    before = Measured(evaluate(model, tokenizer, sets, AnswerOptions(2, progress=False)))
+    labels = {key: of for key, of in ORGANISM.labels.items() if key in before.results.rates()}
+    found = {"before": [before], "BCT": [before] * len(titles)}
+    write_report(replace(ORGANISM, labels=labels), found, {}, tmp_path, 1.0, {"BCT": titles})
+    assert said in (tmp_path / "report.md").read_text()
+
+
 def test_missing_extra(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="pip install matplotlib scipy"):
