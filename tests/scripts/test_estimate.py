@@ -94,7 +94,6 @@ def test_checkpointing_and_smaller_batches_take_less(config_dir, method):
     assert total(per_device_train_batch_size=8, gradient_checkpointing=False) < 0.7 * kept
 
 
-@pytest.mark.long
 def test_the_largest_batch_that_is_looked_for_is_said_to_be_a_bound(config_dir, capsys):
     """1024 rows are no multiple of three rollouts."""
     words = (
@@ -113,6 +112,7 @@ def test_the_largest_batch_that_is_looked_for_is_said_to_be_a_bound(config_dir, 
     assert "largest batch in 10000 GiB: 1023 or more\n" in estimate(capsys, config_dir, *words, *groups)
 
 
+@pytest.mark.long
 def test_the_largest_batch_fits_and_the_next_does_not(config_dir):
     outline = outline_of(config_dir, lora())
     limit = 20 << 20
