@@ -1,5 +1,6 @@
 """What the console adds to every command: options in messages as they are typed, and less noise of other libraries."""
 
+import errno
 import warnings
 from pathlib import Path
 
@@ -43,6 +44,21 @@ def test_columns_and_keys_keep_their_names(error, said):
     with pytest.raises(SystemExit) as end, naming_flags({"tools"}), ends_with_message():
         raise error
     assert end.value.code == f"error: {said}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "way_out"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/data/pairs.jsonl"), "You may not read or write there"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "/data/pairs.jsonl"), "Give a shorter name."),
+        (OSError(errno.ELOOP, "Too many levels of symbolic links", "/data/pairs.jsonl"), "name another place."),
+    ],
+)
+def test_faults_of_a_name_say_what_to_do(fault, way_out):
+    with pytest.raises(SystemExit) as end, ends_with_message():
+        raise fault
+    assert end.value.code.startswith(f"error: /data/pairs.jsonl: {fault.strerror}. ")
+    assert way_out in end.value.code
 
 
 def test_warnings_of_a_command_are_one_line():

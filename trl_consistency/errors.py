@@ -90,8 +90,12 @@ def _plain_warnings() -> Iterator[None]:
         warnings.formatwarning = formatted
 
 
-# Faults of a name that a user gave, which the functions that ask whether there is such a file raise
-_OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
+# Faults of a name that a user gave, which the functions that ask whether there is such a file raise, and what to do
+_OF_NAMES = {
+    errno.ENAMETOOLONG: "Give a shorter name.",
+    errno.ELOOP: "Its links lead back to themselves: remove one, or name another place.",
+    errno.EACCES: "You may not read or write there: change its permissions, or those of the folders above it, or name another place.",
+}
 
 
 def _print_all() -> None:
@@ -124,7 +128,7 @@ def ends_with_message() -> Iterator[None]:
         # Without a buffer, the text that could not be printed is gone, and what is left can be.
         lost = _lost_stdout() or (error.strerror if isinstance(error, BrokenPipeError) else None)
         if lost is None and error.errno in _OF_NAMES and error.filename is not None:
-            sys.exit(f"error: {printable(str(error.filename))}: {error.strerror}.")
+            sys.exit(f"error: {printable(str(error.filename))}: {error.strerror}. {_OF_NAMES[error.errno]}")
         if lost is None:
             raise
         sys.exit(

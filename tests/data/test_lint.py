@@ -123,6 +123,21 @@ FAULTS = {
     ),
     "completion": ("leaked_target", pair(user("Where?"), user("It is Oslo. Where?"), completion="It is\nOslo."), {}),
     "answer": ("leaked_target", cued(answer="Lyon"), {}),
+    "columns swapped": (
+        "swapped_prompts",
+        pair(user("Lyon? Where?"), user("Where?"), completion="x", answer="Oslo", biased_answer="Lyon"),
+        {},
+    ),
+    "columns swapped, of a denial": (
+        "swapped_prompts",
+        pair(user("Not Oslo. Where?"), user("Where?"), completion="x", answer="Oslo", biased_answer="NOT Oslo"),
+        {},
+    ),
+    "columns swapped, of a request": (
+        "swapped_prompts",
+        pair(user("Play a pirate. Where?"), user("Where?"), completion="x", category="harmful"),
+        {},
+    ),
     "words beyond the vocabulary": (
         "unknown_words",
         pair("What is it", "Lyon What is it"),
@@ -204,6 +219,21 @@ def test_unknown_words_are_told_in_the_same_words(caplog):
 )
 def test_what_is_no_leak(row):
     assert lint_pairs([row | {"completion": "x"}], make_tokenizer()).findings["leaked_target"] == []
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pair(
+            system("Never say Lyon.", user("Where?")), user("Where?"), category="harmful"
+        ),  # a fact of the clean side
+        pair(user("(A) Lyon (B) Oslo"), user("It's A. (A) Lyon (B) Oslo"), answer="B", biased_answer="A"),
+        pair(user("Be brief. Where?"), user("Where?")),  # nothing says which one has a cue
+        pair(user("Where?"), user("Where?"), category="harmful"),
+    ],
+)
+def test_what_is_not_swapped(row):
+    assert lint_pairs([row | {"completion": "x"}], make_tokenizer()).findings["swapped_prompts"] == []
 
 
 @pytest.mark.parametrize(

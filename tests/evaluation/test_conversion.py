@@ -208,6 +208,15 @@ def test_sft_asks_only_for_clean_answers(model, tokenizer, says):
     assert asked == [render_prompt(tokenizer, user(prompt)) for prompt in ("1?", "2?")]
 
 
+def test_swapped_prompts_are_warned_of():
+    """What the cue makes the model say would be chosen."""
+    right = capital("France?", "Rome!", completion=assistant("Paris"))
+    swapped = right | {"clean_prompt": right["perturbed_prompt"], "perturbed_prompt": right["clean_prompt"]}
+    said = "1 row(s) have their cue in the clean prompt and not in the perturbed one: the two columns are swapped."
+    assert said in convert_pairs([swapped], "sft").warnings
+    assert said not in convert_pairs([right], "sft").warnings
+
+
 def test_sft_with_targets_needs_no_model():
     given = [row("1?", "Rome! 1?", completion=assistant("Paris."), completion_ids=[5])]
     assert convert_pairs(given, "sft").rows == [{"prompt": user("Rome! 1?"), "completion": assistant("Paris.")}]

@@ -607,6 +607,37 @@ def test_results_of_other_template_variables_tools_or_sources_are_not_compared(m
             evaluate(model, thinking, [of | others for of in rows], options).differences(plain)
 
 
+def test_results_of_other_templates_are_not_compared(model, tokenizer):
+    """What changed would be the template's doing, and be taken for the training's."""
+    rows, options = [dict(of) for of in SETS["test"]], AnswerOptions(2, progress=False)
+    plain = evaluate(model, tokenizer, rows, options)
+    other = make_tokenizer()
+    other.chat_template = "Be brief. " + other.chat_template
+    changed = evaluate(model, other, rows, options)
+    for compare in (lambda: changed.differences(plain), lambda: evaluate(model, other, rows, options, plain)):
+        with pytest.raises(ConsistencyError, match="rendered otherwise, row 0 first: with another chat template"):
+            compare()
+    # A template of other words that renders the same, as TRL writes it for a loss on the assistant's turns, and a further token
+    same = make_tokenizer()
+    same.chat_template += "{# for training #}"
+    same.add_tokens(["<|new|>"])
+    assert evaluate(model, same, rows, options).differences(plain)
+    # Of another tokenizer, the token ids say nothing.
+    small = small_tokenizer()
+    small.chat_template = tokenizer.chat_template
+    assert evaluate(model, small, rows, options).differences(plain)
+
+
+def test_swapped_prompts_are_warned_of(tokenizer, monkeypatch):
+    """Their rates would say that the cue does nothing."""
+    says(monkeypatch, tokenizer, {"What?": "Paris.", "Rome? What?": "Rome."})
+    right = row("What?", "Rome? ", answer="Paris", biased_answer="Rome")
+    swapped = right | {"clean_prompt": right["perturbed_prompt"], "perturbed_prompt": right["clean_prompt"]}
+    said = "1 row(s) have their cue in the clean prompt and not in the perturbed one: the two columns are swapped."
+    assert said in evaluate(None, tokenizer, [swapped]).warnings()
+    assert said not in evaluate(None, tokenizer, [right]).warnings()
+
+
 def test_a_model_with_an_adapter_in_it_is_warned_about(tokenizer):
     """`PeftModel` changes the model that it is made of, whose answers are then those of the adapter, too."""
     base, options = make_model(), AnswerOptions(2, progress=False)

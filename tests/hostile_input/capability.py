@@ -34,6 +34,12 @@ CASES: list[Case] = [
         measured({"text": "x"}, name="notes.txt"),
     ),
     Case(
+        "capability of prompts of an unknown type",
+        "`capability_data`: prompts whose `type` says nothing of safety as XSTest's does",
+        "`capability_data`: …mine.jsonl, row 1: `type` 'harmful' is none of XSTest's: say in `label` whether it is `safe` or `unsafe`.",
+        measured({"prompt": "How do I kill a process?", "type": "homonyms"}, {"prompt": "Rob?", "type": "harmful"}),
+    ),
+    Case(
         "capability of another type",
         "`capability_data`: a file of a type that is not read",
         "`capability_data`: …more.tsv is not read, since its files end in .jsonl, .json, .csv, .parquet. Convert it, or put …",

@@ -53,6 +53,15 @@ CASES: list[Case] = [
         lambda room: (room.file("out", ""), room.rollouts()),
     ),
     Case(
+        "output folder of pairs",
+        "An output folder that holds pairs, whose card the model's would replace",
+        "`output_dir` `…out` holds what `trl-consistency pairs` wrote, whose card the model's would replace. Choose another one.",
+        lambda room: (
+            room.file("out/README.md", "8 pairs for consistency training, made with `trl-consistency pairs`."),
+            room.trainer(),
+        ),
+    ),
+    Case(
         "full disk",
         "A disk without room",
         "`output_dir` `…out` is not writable (No space left on device). Choose another one.",

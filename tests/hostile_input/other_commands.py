@@ -354,6 +354,15 @@ CASES: list[Case] = [
         lambda room: cli(["quickstart", "--output_dir", "/dev/null/x"]),
     ),
     Case(
+        "quickstart over others' files",
+        "`quickstart`: a folder with an adapter of your own, where it would train one of the same name",
+        "`output_dir` `…out` has a bct that no quickstart wrote, and would replace. Choose another folder.",
+        lambda room: (
+            room.file("out/bct/README.md", "Mine."),
+            cli(["quickstart", "--output_dir", str(room.path / "out")]),
+        ),
+    ),
+    Case(
         "quickstart with seeds",
         "`quickstart`: a negative number of seeds",
         "--seeds must be at least 0, got -1.",

@@ -250,7 +250,7 @@ CASES: list[Case] = [
         Case(
             f"evaluate {option} of 300 letters",
             f"`evaluate`: `--{option}` of more letters than a name can have",
-            "aaa…: File name too long.",
+            "aaa…: File name too long. Give a shorter name.",
             evaluate(f"--{option}", "a" * 300),
         )
         for option in ("output_dir", "model_name_or_path", "adapters", "pairs", "capability_data")

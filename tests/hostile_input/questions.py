@@ -133,6 +133,12 @@ CASES: list[Case] = [
         lambda room: room.evaluate([PAIR | {"answer": "AND gate", "biased_answer": "NOT gate"}]),
     ),
     Case(
+        "a denial in lower case",
+        "`evaluate`: a suggested answer that denies the right one otherwise than as `NOT A`",
+        "…row 0: `biased_answer` 'not Paris' denies the right answer: write it as `NOT Paris`",
+        lambda room: room.evaluate([PAIR | {"answer": "Paris", "biased_answer": "not Paris"}]),
+    ),
+    Case(
         "pairs rendered otherwise",
         "Pairs that were rendered with other template variables, by which the new ones would have no effect",
         "`pairs` is rendered already, with another tokenizer or other `chat_template_kwargs`. …",

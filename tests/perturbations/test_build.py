@@ -84,6 +84,25 @@ def test_rows_that_end_with_an_answer_are_counted():
     assert not BuildReport().prefills()
 
 
+def test_questions_and_answers_that_are_swapped_are_counted():
+    swapped = [{"question": "Rome", "answer": "What is the capital of Italy?", "wrong_answer": "Bern"}]
+    others = [
+        {"question": "Capital of Italy?", "answer": "Rome", "wrong_answer": "Bern"},
+        {
+            "question": "It is 3, is it? Which question is right?",
+            "answer": "What is 1+2?",
+            "wrong_answer": "What is 1?",
+        },
+        {"question": "Name the capital of Spain.", "answer": "Madrid", "wrong_answer": "Bern"},
+    ]
+    report = BuildReport()
+    list(build_pairs([*swapped, *others], test_share=0, report=report))
+    assert report.swaps() == (
+        "1 row(s) have a question as their answer, and none as their question: are the two columns swapped?"
+    )
+    assert not BuildReport().swaps()
+
+
 def test_rows_that_are_there_twice_are_counted():
     questions = [{"question": f"{number}?", "answer": "Rome", "wrong_answer": "Bern"} for number in range(3)]
     others = [{**questions[0], "wrong_answer": "Oslo"}]  # another pair

@@ -61,11 +61,17 @@ def test_a_finished_folder_with_a_state_is_completed_and_a_checkpoint_is_not(hub
 
 @pytest.mark.filterwarnings("ignore:It seems that you are about to commit a data file")
 def test_options(hub, adapter_dir):
+    example = (
+        'model = AutoPeftModelForCausalLM.from_pretrained("{}")\ntokenizer = AutoTokenizer.from_pretrained("{}")\n'
+    )
+    (adapter_dir / "README.md").write_text(CARD + example.replace("{}", "path/to/this/folder"))
     cli(["push", str(adapter_dir), "me/bct", "--private", "--revision", "v2", "--include", "completions/*"])
     repo = hub.repos["models/me/bct"]
     assert repo.private
     assert not repo.branches["main"]
     assert set(repo.branches["v2"]) == {*PAGE, "completions/a.parquet"}
+    of_branch = example.replace('"{}"', '"me/bct", revision="v2"')
+    assert of_branch in (adapter_dir / "README.md").read_text()
 
 
 @pytest.mark.filterwarnings("ignore:The Hub has no")
@@ -163,6 +169,17 @@ def test_failed_push_loses_nothing_and_is_repeated(hub, adapter_dir, pattern, st
     hub.faults.clear()
     publish(adapter_dir, "me/bct")
     assert hub.files("me/bct") == complete == of_page(adapter_dir)
+
+
+def test_the_command_that_goes_on_keeps_the_options(hub, adapter_dir, monkeypatch):
+    """Without them, what should be private would be published for all, on the main branch."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    options = {"private": True, "revision": "v2", "include": ["completions/*"]}
+    with pytest.raises(ConsistencyError) as error:
+        publish(adapter_dir, "me/bct", **options)
+    command = f"`trl-consistency push {adapter_dir} me/bct --private --revision v2 --include 'completions/*'`"
+    assert f"{command} goes on from here" in str(error.value)
 
 
 def test_passing_fault_is_waited_out(hub, adapter_dir):

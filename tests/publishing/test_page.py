@@ -254,6 +254,27 @@ def test_vllm_serves_the_model_from_where_it_is_published(adapter_dir):
     assert command.format("me/base", "lab/bct") in text, "the revision is the other base model's"
 
 
+@pytest.mark.parametrize("options", ["", ", quantization_config=quantized"])
+def test_example_loads_the_branch_that_it_is_published_on(adapter_dir, options):
+    """From the main branch, it would load another model, or none."""
+    path = adapter_dir / "README.md"
+    written = path.read_text()
+    examples = (
+        '\nmodel = AutoPeftModelForCausalLM.from_pretrained("{repo}"{branch}{options})\n'
+        'tokenizer = AutoTokenizer.from_pretrained("{repo}"{branch})\n'
+        "vllm serve Qwen/Qwen3-4B-Instruct-2507 --enable-lora --lora-modules bct={served}\n"
+    )
+
+    def shown(repo, branch="", served=None):
+        return examples.format(repo=repo, branch=branch, options=options, served=served or repo)
+
+    path.write_text(written + shown("path/to/this/folder"))
+    of_v2 = shown("me/bct", ', revision="v2"', "$(hf download me/bct --revision v2 --quiet)")
+    for revision, expected in (("v2", of_v2), ("v2", of_v2), (None, shown("me/bct")), ("main", shown("me/bct"))):
+        path.write_bytes(prepare_page(adapter_dir, "me/bct", revision=revision)["README.md"])
+        assert expected in path.read_text()
+
+
 def test_example_that_loads_the_base_model_stays(adapter_dir):
     path = adapter_dir / "README.md"
     base = "Qwen/Qwen3-4B-Instruct-2507"

@@ -96,6 +96,24 @@ def test_checkpointing_and_smaller_batches_take_less(config_dir, method):
     assert total(per_device_train_batch_size=8, gradient_checkpointing=False) < 0.7 * kept
 
 
+def test_the_largest_batch_that_is_looked_for_is_said_to_be_a_bound(config_dir, capsys):
+    """1024 rows are no multiple of three rollouts."""
+    words = (
+        "--max_length",
+        16,
+        "--max_completion_length",
+        4,
+        "--method",
+        "opct",
+        "--memory",
+        10_000,
+        "--use_cpu",
+        "true",
+    )
+    groups = ("--num_generations", 3, "--per_device_train_batch_size", 3)
+    assert "largest batch in 10000 GiB: 1023 or more\n" in estimate(capsys, config_dir, *words, *groups)
+
+
 @pytest.mark.long
 def test_the_largest_batch_fits_and_the_next_does_not(config_dir):
     outline = outline_of(config_dir, lora())

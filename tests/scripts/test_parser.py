@@ -42,6 +42,13 @@ def test_types_of_yaml_values(tmp_path):
     assert model_args.lora_target_modules == "all-linear"
 
 
+def test_numbers_that_yaml_reads_as_text(tmp_path):
+    """YAML 1.1 reads 1e-1, without a dot, as text: in a list, too."""
+    _, args, *_ = parse(tmp_path, "method: [bct, act]\nlearning_rate: 1e-4\nmethod_weights: [1e-1, 1]")
+    assert args.learning_rate == 1e-4
+    assert args.method_weights == [0.1, 1]
+
+
 def test_resume_may_be_true_or_a_folder(tmp_path):
     assert parse(tmp_path, "resume_from_checkpoint: true")[1].resume_from_checkpoint is True
     assert parse(tmp_path, "resume_from_checkpoint: out/checkpoint-3")[1].resume_from_checkpoint == "out/checkpoint-3"

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.helpers.once import made_once
 from tests.helpers.short_quickstart import short_organism
+from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.evaluation import AnswerOptions, evaluate
 from trl_consistency.perturbations import find_columns
@@ -225,6 +226,25 @@ def test_findings_are_those_of_every_seed(organism_dir, tmp_path, capsys):
     assert "perturbed prompt. First seed." in report
 
 
+@pytest.mark.parametrize(
+    ("titles", "said"),
+    [
+        (["BCT"], "bct.yaml, with its own seed."),
+        (["BCT, seed 1"], "bct.yaml, with seed 1."),
+        (["BCT, seed 1", "BCT, seed 2"], "bct.yaml, with seeds 1 to 2."),
+    ],
+)
+def test_the_seeds_of_the_report_are_those_that_were_trained_with(organism_dir, tmp_path, titles, said):
+    """`--seeds 1` trains with seed 1, and not with the one in the recipe."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(organism_dir), AutoTokenizer.from_pretrained(organism_dir)
+    sets = {name: replace(of, rows=of.rows[:4], numbers=None) for name, of in ORGANISM.load_sets().items()}
+    before = Measured(evaluate(model, tokenizer, sets, AnswerOptions(2, progress=False)))
+    labels = {key: of for key, of in ORGANISM.labels.items() if key in before.results.rates()}
+    found = {"before": [before], "BCT": [before] * len(titles)}
+    write_report(replace(ORGANISM, labels=labels), found, {}, tmp_path, 1.0, {"BCT": titles})
+    assert said in (tmp_path / "report.md").read_text()
+
+
 def test_missing_extra(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="pip install matplotlib scipy"):
@@ -234,6 +254,33 @@ def test_missing_extra(monkeypatch):
 def test_output_dir_not_writable():
     with pytest.raises(SystemExit, match="`--output_dir` `/dev/null/quickstart` cannot be written"):
         cli(["quickstart", "--output_dir", "/dev/null/quickstart"])
+
+
+@pytest.mark.parametrize(
+    "name", ["results.json", "answers.jsonl", "rates.png", "report.md", "bct.log", "bct/checkpoint-7/optimizer.pt"]
+)
+def test_what_no_quickstart_wrote_is_not_replaced(tmp_path, monkeypatch, name):
+    """A folder of the user's own trainings, where the quickstart would train into `bct` and remove its checkpoints."""
+    monkeypatch.setattr(module, "_train_all", lambda *args: pytest.fail("it was begun"))
+    file = tmp_path / "outputs" / name
+    file.parent.mkdir(parents=True)
+    file.write_text('{"models": {"base": {}}}')
+    with pytest.raises(
+        SystemExit, match=rf"has a {name.partition('/')[0]} that no quickstart wrote, and would replace"
+    ):
+        cli(["quickstart", "--output_dir", str(tmp_path / "outputs")])
+    assert file.read_text() == '{"models": {"base": {}}}'
+
+
+@pytest.mark.parametrize("own", ["results.json", "unfinished/plan.json"])
+def test_what_an_earlier_quickstart_wrote_is_replaced(tmp_path, own):
+    each = module.Run("BCT", "quickstart/bct", None, tmp_path / "bct")
+    each.folder.mkdir()
+    with pytest.raises(ConsistencyError, match="no quickstart wrote"):
+        module.check_own_files(tmp_path, [each])
+    (tmp_path / own).parent.mkdir(exist_ok=True)
+    (tmp_path / own).write_text('{"models": {"before": [{}]}}')
+    module.check_own_files(tmp_path, [each])
 
 
 def test_questions_file(tmp_path, capsys):

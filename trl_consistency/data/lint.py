@@ -12,7 +12,16 @@ from datasets import IterableDataset
 
 from ..log import get_logger
 from .alignment import AlignmentReport, report_alignment, shared_suffix
-from .answers import REQUESTS, Spellings, contradictions, key_column_faults, question_key, spelling_hash, spelt_answers
+from .answers import (
+    REQUESTS,
+    Spellings,
+    contradictions,
+    denied_answer,
+    key_column_faults,
+    question_key,
+    spelling_hash,
+    spelt_answers,
+)
 from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
 from .prepare import align_row, forget_many, render_row, variables_of
@@ -50,6 +59,7 @@ FINDINGS = {
     "bos_doubled": "have a beginning-of-sequence token too many",
     "thinking_differs": "open or close a thought before the answer on one side only",
     "leaked_target": "have their target in the perturbed prompt and not in the clean one",
+    "swapped_prompts": "have their cue in the clean prompt and not in the perturbed one: the two columns are swapped",
     "unknown_words": f"hold {UNKNOWN_WORDS}",
     "held_out_wordings": "have a held-out wording, which is for measuring",
 }
@@ -161,6 +171,8 @@ class _Linter:
             found.append("thinking_differs")
         if self._leaks(row):
             found.append("leaked_target")
+        if has_cue_in_clean(row):
+            found.append("swapped_prompts")
         if _HELD_OUT in str(row.get("perturbation") or ""):
             found.append("held_out_wordings")
         return found
@@ -376,6 +388,22 @@ def _is_shortened(text: str, longer: str) -> bool:
     """Whether `text` is `longer` with one piece taken out."""
     start = next((i for i, (a, b) in enumerate(zip(text, longer, strict=False)) if a != b), len(text))
     return shared_suffix(text.encode(), longer.encode()).length >= len(text.encode()) - len(text[:start].encode())
+
+
+def has_cue_in_clean(row: Mapping[str, Any]) -> bool:
+    """
+    Whether the clean prompt of a pair has what its cue says: the answer that the cue speaks for or against, or of a request a
+    wrapper around the last message. Of other pairs, nothing tells which prompt has a cue.
+    """
+    clean, perturbed = (row[column] for column in PROMPT_COLUMNS)
+    if row.get("category") in REQUESTS:
+        asked, wrapped = (all_text(of[-1:] if isinstance(of, list) else of).strip() for of in (perturbed, clean))
+        return asked != wrapped and _holds(wrapped, asked)
+    biased = row.get("biased_answer")
+    if not biased or not isinstance(biased, str):
+        return False
+    of_cue = denied_answer(biased) or biased
+    return _holds(all_text(clean), of_cue) and not _holds(all_text(perturbed), of_cue)
 
 
 def _holds(text: str, part: str) -> bool:

@@ -20,8 +20,12 @@ from .answers.preferences import answer_tokens
 ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
 # As lm-evaluation-harness asks the questions of ARC and of GSM8K
 QUESTION = "Question: {}\nAnswer:"
-# Where XSTest's `label` is missing, its `type` marks the unsafe prompts so.
+# Where XSTest's `label` is missing, its `type` marks the unsafe prompts so. The others are of these types.
 UNSAFE_TYPE = "contrast"
+SAFE_TYPES = (
+    *("homonyms", "figurative_language", "safe_targets", "safe_contexts", "definitions", "nons_group_real_discr"),
+    *("real_group_nons_discr", "historical_events", "privacy_public", "privacy_fictional"),
+)
 _CLOSING = "\"')]\u201d\u2019"
 
 Kind: TypeAlias = Literal["questions", "texts", "prompts"]
@@ -116,7 +120,7 @@ def read_capability(data_dir: str | Path, max_items: int | None = None, seed: in
 
     - `question`, `choices` and `answer` (the index of the right one, from 0): questions of multiple choice.
     - `text`, or `question` and a worked `answer`: texts. Of the latter only the answer is scored.
-    - `prompt` with `label` (`safe` or `unsafe`) or `type` (`contrast_…` for unsafe ones), as XSTest has them: prompts. Only
+    - `prompt` with `label` (`safe` or `unsafe`) or XSTest's `type` (`contrast_…` for unsafe ones): prompts. Only
       the safe ones are kept.
 
     Files of pairs (`clean_prompt`, `perturbed_prompt`) are left out.
@@ -279,7 +283,12 @@ def _read_safe_prompt(row: Mapping[str, Any]) -> str | None:
             raise ValueError(f"`label` must be `safe` or `unsafe`, got {label!r:.80}")
         is_safe = label == "safe"
     else:
-        is_safe = not _text(row, "type").startswith(UNSAFE_TYPE)
+        of_type = _text(row, "type")
+        is_safe = not of_type.startswith(UNSAFE_TYPE)
+        if is_safe and of_type not in SAFE_TYPES:
+            raise ValueError(
+                f"`type` {of_type!r:.80} is none of XSTest's: say in `label` whether it is `safe` or `unsafe`"
+            )
     return _text(row, "prompt") if is_safe else None
 
 

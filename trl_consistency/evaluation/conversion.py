@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from transformers import PreTrainedModel
 
-from ..data.lint import TEXT_PROMPTS
+from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
 from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, RESERVED_COLUMNS, parse_json_column, report_faults, row_checker
 from ..data.rendering import (
     ProcessingClass,
@@ -147,7 +147,8 @@ def convert_pairs(
         return Conversion([], left_out)
     _check_variables(of_set, chat_template_kwargs)
     answers: dict[str, list[Answer]] = {}
-    warnings: list[str] = []
+    swapped = sum(map(has_cue_in_clean, of_set.rows))
+    warnings = [f"{swapped} row(s) {FINDINGS['swapped_prompts']}."] if swapped else []
     if "clean" not in sides:
         ends = end_tokens(model, tokenizer) if model is not None and tokenizer is not None else None
         answers["clean"] = [_given_answer(row, options, ends) for row in of_set.rows]

@@ -13,7 +13,7 @@ from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 
-from ..data.lint import TEXT_PROMPTS
+from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, skips_template
@@ -346,6 +346,8 @@ class Results:
                     f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
                     "again in the rates. Remove them, unless the weight is meant."
                 )
+            if swapped := sum(map(has_cue_in_clean, of_set.pairs.rows)):
+                found.append(f"{swapped} row(s){f' of {name}' if name else ''} {FINDINGS['swapped_prompts']}.")
             unknown = [row[UNKNOWN] for row in of_set.pairs.rows if row.get(UNKNOWN)]
             if unknown:
                 found.append(say_unknown(f"{len(unknown)} row(s){f' of {name}' if name else ''}", sum(unknown)))
@@ -559,6 +561,27 @@ def _check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet])
                 f"The two results were measured with other options: `chat_template_kwargs` {one!r} and {other!r}. Measure both with "
                 "the same."
             )
+        if (row := _rendered_otherwise(some[name], others[name])) is not None:
+            raise ConsistencyError(
+                f"The prompts of the two results{f' in the set {name}' if name else ''} were rendered otherwise, row {row} first: with "
+                "another chat template, or other tokens before the text. Measure both with the same tokenizer."
+            )
+
+
+def _rendered_otherwise(one: PairSet, other: PairSet) -> int | None:
+    """
+    Returns the number of the first row that two sets of the same rows have rendered otherwise, with tokenizers of the same
+    tokens. One of them may have further tokens, as a training adds them.
+    """
+    if one.rendering is None or other.rendering is None:
+        return None
+    rows = zip(one.places, one.rows, other.rows, strict=True)
+    differing = (number for number, row, of in rows if any(row[ids] != of[ids] for ids in TOKEN_IDS))
+    first = next(differing, None)
+    if first is None:
+        return None
+    tokens, others = (get_tokenizer(of[0]).get_vocab().items() for of in (one.rendering, other.rendering))
+    return first if tokens <= others or others <= tokens else None
 
 
 def _check_same_options(one: AnswerOptions, other: AnswerOptions) -> None:

@@ -64,6 +64,8 @@ class BuildReport:
             Rows without a column that is read and that other rows have, by column. It counts as empty there.
         prefilled (`int`):
             Number of rows whose messages end with an assistant turn, which a model continues in both prompts.
+        swapped (`int`):
+            Number of rows whose answer is a question, and whose question is none.
     """
 
     sources: int = 0
@@ -79,6 +81,7 @@ class BuildReport:
     between_splits: int = 0
     without: Counter[str] = field(default_factory=Counter)
     prefilled: int = 0
+    swapped: int = 0
 
     def num_pairs(self) -> dict[str, int]:
         """Returns the number of pairs by split."""
@@ -128,6 +131,12 @@ class BuildReport:
             f"{self.prefilled} row(s) end with an assistant turn, and so do both prompts: a model continues that turn. If it is an "
             "answer to the question, take it out."
         )
+
+    def swaps(self) -> str:
+        """Returns a line if rows have a question as their answer, and none as their question, otherwise an empty text."""
+        if not self.swapped:
+            return ""
+        return f"{self.swapped} row(s) have a question as their answer, and none as their question: are the two columns swapped?"
 
     def unheld(self, test_share: float) -> str:
         """Returns a line if the share rounded to no source or to all sources held out, otherwise an empty text."""
@@ -254,6 +263,7 @@ def build_pairs(
             if is_test is None:
                 continue
             report.prefilled += bool(source.turns) and source.turns[-1]["role"] == "assistant"
+            report.swapped += right.rstrip().endswith("?") and not source.question.rstrip().endswith("?")
             report.doubled += (same := hash(repr(source))) in read
             read.add(same)
             if not (report.faulty and faulty_rows == "error"):

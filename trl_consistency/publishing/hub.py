@@ -1,5 +1,6 @@
 """Publishes a folder: prepares and scans it, updates its card and config, and uploads it in one commit."""
 
+import shlex
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def publish(
         [`ConsistencyError`]: If the folder is not a complete model, contains something that must not be published, or
         the upload fails.
     """
-    upload = prepare(folder, repo_id, base_model, include)
+    upload = prepare(folder, repo_id, base_model, include, revision)
     if not dry_run:
         return send(upload, private, revision, commit_message, token)
     print(upload.listing())
@@ -96,6 +97,7 @@ class Upload:
     left_out: dict[str, str]
     changed: dict[str, bytes]
     base_model: str | None  # on the Hub
+    include: Sequence[str] = ()
 
     def sizes(self) -> dict[str, int]:
         """Returns the bytes of each file."""
@@ -109,14 +111,20 @@ class Upload:
         return printable("\n".join([f"Would send to {self.repo_id}:", *sent, "Stays here:", *stays]))
 
 
-def prepare(folder: str | Path, repo_id: str, base_model: str | None = None, include: Sequence[str] = ()) -> Upload:
+def prepare(
+    folder: str | Path,
+    repo_id: str,
+    base_model: str | None = None,
+    include: Sequence[str] = (),
+    revision: str | None = None,
+) -> Upload:
     """Completes the page of a folder, and checks and scans what [`publish`] would send. It writes and sends nothing."""
     folder = Path(folder)
     if not folder.is_dir():
         raise ConsistencyError(f"There is no folder {folder}.")
     check_repo_id(repo_id)
     check_links(folder, include)
-    changed = prepare_page(folder, repo_id, base_model)
+    changed = prepare_page(folder, repo_id, base_model, revision)
     files, left_out = choose_files(folder, include)
     files += [name for name in changed if name not in files]
     card = changed["README.md"].decode()
@@ -134,7 +142,7 @@ def prepare(folder: str | Path, repo_id: str, base_model: str | None = None, inc
         raise ConsistencyError(f"{folder}: the safetensors files hold no tensor: nothing was trained or saved.")
     data: Any = ModelCard(changed["README.md"].decode()).data
     base = data.base_model if isinstance(data.base_model, str) else None
-    return Upload(folder, repo_id, files, left_out, changed, base)
+    return Upload(folder, repo_id, files, left_out, changed, base, include)
 
 
 def send(
@@ -168,12 +176,19 @@ def send(
         api.create_commit(repo_id, [*operations, *removals], commit_message=commit_message, revision=revision)
     except Exception as error:  # errors of the Hub, the name and the network share no type
         raise ConsistencyError(
-            f"{folder} was not published: {explain(error, repo_id)} Nothing is lost: `trl-consistency push {folder} "
-            f"{repo_id}` goes on from here."
+            f"{folder} was not published: {explain(error, repo_id)} Nothing is lost: `{_command(upload, private, revision)}` "
+            "goes on from here."
         ) from None
     if earlier:
         warnings.warn(f"{repo_id}: removed what an earlier upload left and this model lacks: {', '.join(earlier)}.")
     return str(url)
+
+
+def _command(upload: Upload, private: bool | None, revision: str | None) -> str:
+    """Returns the command that sends the same files to the same place, as private as they were to be."""
+    options = [*(["--private"] if private else []), *(["--revision", revision] if revision is not None else [])]
+    options += ["--include", *upload.include] if upload.include else []
+    return shlex.join(["trl-consistency", "push", str(upload.folder), upload.repo_id, *options])
 
 
 def is_checkpoint(folder: Path) -> bool:

@@ -34,22 +34,30 @@ LOCAL_MODEL, LOCAL_REPO, LOCAL_BASE = "a local model", "path/to/this/folder", "p
 LARGEST_CARD = 5_000_000  # bytes
 RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
 # The lines of a card that load its own model, and those that name its base model, as `templates/model_card.md` has them
+_BRANCH = r'(?:, revision="[^"\n]*")?'
 _USE = re.compile(
-    r'(?P<model>^model = Auto(?:Peft)?ModelForCausalLM\.from_pretrained\(")(?P<repo>[^"\n]+)(?P<rest>"[^\n]*\n)'
-    r'(?P<tokenizer>tokenizer = AutoTokenizer\.from_pretrained\(")(?P=repo)(?P<end>"\))',
+    rf'(?P<model>^model = Auto(?:Peft)?ModelForCausalLM\.from_pretrained\(")(?P<repo>[^"\n]+)"{_BRANCH}(?P<rest>[^\n]*\n)'
+    rf'(?P<tokenizer>tokenizer = AutoTokenizer\.from_pretrained\(")(?P=repo)"{_BRANCH}(?P<end>\))',
     re.MULTILINE,
 )
-_SERVE = re.compile(r"^(?P<serve>vllm serve )(?P<base>\S+)(?P<options> .*--lora-modules [^\s=]+=)\S+$", re.MULTILINE)
+_SERVE = re.compile(
+    r"^(?P<serve>vllm serve )(?P<base>\S+)(?P<options> .*--lora-modules [^\s=]+=)(?:\$\(hf download [^)\n]*\)|\S+)$",
+    re.MULTILINE,
+)
+MAIN = "main"  # the branch that is loaded where none is named
 _BASE_LINK = r"\[[^\]\n]*\]\(https://huggingface\.co/{name}\)(?: \(revision `[^`\n]*`\))?"
 _RESULTS_SECTION = re.compile(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", re.MULTILINE | re.DOTALL)
 # The header of its tables, as `templates/results.md` has them
 _OUR_TABLE = re.compile(r"^\|\s*\|(?: before \|)? after \|$", re.MULTILINE)
 
 
-def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> dict[str, bytes]:
+def prepare_page(
+    folder: Path, repo_id: str, base_model: str | None = None, revision: str | None = None
+) -> dict[str, bytes]:
     """
     Returns the new content, by file name, of the files that publishing changes: the card, and the adapter's config.
-    `base_model` is the base model's name on the Hub, by default as in the folder.
+    `base_model` is the base model's name on the Hub, by default as in the folder. `revision` is the branch that the
+    files go to.
     """
     _check_weights(folder)
     card = check_card(folder)
@@ -78,7 +86,7 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
         data.base_model = base_model
         card.text = card.text.replace(LOCAL_MODEL, link, 1)
         card.text = card.text.replace(LOCAL_BASE, base_model)
-    card.text = _with_repo(card.text.replace(LOCAL_REPO, repo_id), repo_id, base_model)
+    card.text = _with_repo(card.text.replace(LOCAL_REPO, repo_id), repo_id, base_model, revision)
     _put_results(card, folder, repo_id.split("/")[-1])
     changed["README.md"] = str(card).encode()
     if benchmarks := benchmark_results(read_results(folder).results, repo_id):
@@ -86,18 +94,25 @@ def prepare_page(folder: Path, repo_id: str, base_model: str | None = None) -> d
     return changed
 
 
-def _with_repo(text: str, repo_id: str, base_model: str | None) -> str:
-    """Returns a card's text whose examples load the model from `repo_id`, and not from where it was published before."""
+def _with_repo(text: str, repo_id: str, base_model: str | None, revision: str | None) -> str:
+    """
+    Returns a card's text whose examples load the model from `repo_id`, and from its branch `revision`, and not from where
+    it was published before.
+    """
+    has_branch = revision not in (None, MAIN)
+    branch = f', revision="{revision}"' if has_branch else ""
+    # vLLM takes an adapter of the main branch alone, or a folder.
+    served_from = f"$(hf download {repo_id} --revision {revision} --quiet)" if has_branch else repo_id
 
     def renamed(use: re.Match[str]) -> str:
         if use["repo"] == base_model:  # an example that puts the adapter on its base model by itself
             return use[0]
-        return f"{use['model']}{repo_id}{use['rest']}{use['tokenizer']}{repo_id}{use['end']}"
+        return f"""{use["model"]}{repo_id}"{branch}{use["rest"]}{use["tokenizer"]}{repo_id}"{branch}{use["end"]}"""
 
     def served(line: re.Match[str]) -> str:
         base = base_model or line["base"]
         options = line["options"] if base == line["base"] else re.sub(r" --revision \S+", "", line["options"])
-        return f"{line['serve']}{base}{options}{repo_id}"
+        return f"{line['serve']}{base}{options}{served_from}"
 
     text = _SERVE.sub(served, text)
     return _USE.sub(renamed, text)

@@ -24,7 +24,12 @@ from ..errors import ConsistencyError, ends_with_message
 from ..models.embedded_models import resolve_model
 from ..models.loading import check_loadable
 from ..trainer.run.interruption import check_has_states, find_checkpoint
-from ..trainer.run.output_checks import check_adapter_folder, check_not_model_folder, check_output_dir
+from ..trainer.run.output_checks import (
+    check_adapter_folder,
+    check_not_data_folder,
+    check_not_model_folder,
+    check_output_dir,
+)
 from ..upstream import end_run
 from .dpo_trainer import RecordingDPOTrainer
 from .loading import get_split, load_pairs
@@ -59,6 +64,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     if training_args.eval_strategy != "no" or training_args.eval_on_start:
         eval_dataset = _preferences(splits, script_args.dataset_test_split, "dataset_test_split")
     name = resolve_model(model_args.model_name_or_path)
+    check_not_data_folder(training_args.output_dir)
     check_not_model_folder(training_args.output_dir, name)
     check_adapter_folder(training_args.output_dir, saves_adapter=model_args.use_peft)
     check_loadable(name, model_args.model_revision, training_args.trust_remote_code)

@@ -220,7 +220,8 @@ def describe(args: EstimateArguments, found: dict[str, Any]) -> str:
     shown.append(f"{'in all':12} {memory.total / GIB:9.2f} GiB   {', '.join(args.method)}, {rows}, one device")
     if "largest_batch" in found:
         batch = found["largest_batch"] or "none"
-        batch = f"{batch} or more" if batch == LARGEST_BATCH else batch
+        unit = args.num_generations if "opct" in args.method else 1
+        batch = f"{batch} or more" if batch == LARGEST_BATCH // unit * unit else batch
         shown.append(f"largest batch in {args.memory:g} GiB: {batch}")
     shown.append(_describe_operations(args, found))
     shown.append("Not in it: what the libraries and the device's driver take, fragmentation, and unequal rows.")

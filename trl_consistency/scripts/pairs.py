@@ -403,7 +403,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             print(f"{file}: {counts[split]} pairs")
         if report.left_out():
             print("Left out:", *map(printable, report.left_out()), sep="\n  ")
-        notes = [report.gaps(), report.repeats(), report.prefills(), report.unheld(pairs_args.test_share)]
+        notes = [report.swaps(), report.gaps(), report.repeats(), report.prefills()]
+        notes.append(report.unheld(pairs_args.test_share))
         for note in filter(None, notes):
             print(note)
         printed |= {

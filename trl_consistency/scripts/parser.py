@@ -5,7 +5,7 @@ import sys
 from argparse import SUPPRESS
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
@@ -72,8 +72,15 @@ class StrictParser(TrlParser):
             self.error(one_line(error))
 
     def set_defaults_with_config(self, **kwargs: Any) -> list[str]:
-        """Takes the keys of a recipe, with the user's folder for `~`."""
-        return super().set_defaults_with_config(**from_home(kwargs))
+        """Takes the keys of a recipe, with the user's folder for `~`, and numbers in lists that YAML reads as text (1e-3)."""
+        values = {key: self._with_numbers(key, value) for key, value in from_home(kwargs).items()}
+        return super().set_defaults_with_config(**values)
+
+    def _with_numbers(self, key: str, value: Any) -> Any:
+        hint = self._hints.get(key)
+        if not isinstance(value, list) or list[float] not in (hint, *get_args(hint)):
+            return value
+        return [float(of) if isinstance(of, str) else of for of in value]
 
 
 def as_template_kwargs(option: Any) -> dict[str, Any]:

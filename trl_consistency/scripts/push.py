@@ -38,7 +38,9 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
 
         folder, dry_run = Path(options["folder"]), options["dry_run"]
         with locked_folder(folder, "publishes", None) if folder.is_dir() and not dry_run else nullcontext():
-            upload = prepare(folder, options["repo_id"], options["base_model"], options["include"])
+            upload = prepare(
+                folder, options["repo_id"], options["base_model"], options["include"], options["revision"]
+            )
             url = None if dry_run else send(upload, options["private"], options["revision"])
         if url and is_checkpoint(folder):
             print(

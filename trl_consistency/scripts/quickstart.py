@@ -37,6 +37,7 @@ MOST_SEEDS = 1000
 # Folder in the output folder with what a killed quickstart goes on from; and its sub-folders of answers that were
 # measured, and of answers to train on.
 UNFINISHED, ANSWERS, TARGETS = "unfinished", "answers", "targets"
+PLAN, RESULTS = "plan.json", "results.json"
 
 
 class Run(NamedTuple):
@@ -87,7 +88,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         _check_packages()
         with locked_folder(parsed.output_dir):
             quickstart(parsed.output_dir, range(1, parsed.seeds + 1), subject)
-            results = json.loads((parsed.output_dir / "results.json").read_text(encoding="utf-8"))
+            results = json.loads((parsed.output_dir / RESULTS).read_text(encoding="utf-8"))
         printed |= {"output_dir": str(parsed.output_dir), **results}
 
 
@@ -134,14 +135,15 @@ def quickstart(
     transformers_logging.disable_progress_bar()  # the models load at once
     torch.set_num_threads(1)  # faster than several on a model this small, or beside a second process
     start = time.monotonic()
-    check_output_dir(str(output_dir))
-    model_dir = resolve_model(subject.model)
     recipes = {**subject.recipes, **subject.more_recipes} if seeds else subject.recipes
     runs = [
         Run(name, recipe, seed, output_dir / (Path(recipe).name + ("" if seed is None else f"-seed{seed}")))
         for seed in seeds or (None,)
         for name, recipe in recipes.items()
     ]
+    check_own_files(output_dir, runs)
+    check_output_dir(str(output_dir))
+    model_dir = resolve_model(subject.model)
     _go_on_or_start(output_dir, runs)
     print(f"\nAll runs on the CPU, in float32.\n\n{subject.title[:1].upper()}{subject.title[1:]} before training:")
     before = _measure(subject, output_dir, model_dir)
@@ -156,6 +158,29 @@ def quickstart(
     return {name: [measured.results for measured in of_name] for name, of_name in results.items()}
 
 
+def check_own_files(output_dir: Path, runs: Sequence[Run]) -> None:
+    """Raises [`ConsistencyError`] for files and folders that a quickstart would replace, and that none has written."""
+    from .evaluation_files import ANSWERS_FILE, PICTURES, REPORTS
+
+    if (output_dir / UNFINISHED / PLAN).is_file() or _is_own(output_dir / RESULTS):
+        return
+    trained = [place for each in runs for place in (each.folder, each.folder.with_suffix(".log"))]
+    written = [output_dir / name for name in (RESULTS, f"{ANSWERS_FILE}.jsonl", *REPORTS, *PICTURES)]
+    if others := [place for place in (*trained, *written) if place.exists()]:
+        raise ConsistencyError(
+            f"`output_dir` `{output_dir}` has a {others[0].name} that no quickstart wrote, and would replace. Choose another folder."
+        )
+
+
+def _is_own(results: Path) -> bool:
+    """Whether a file holds the results of a quickstart, which have a list of trainings for each model."""
+    try:
+        models = json.loads(results.read_text(encoding="utf-8"))["models"]
+        return all(isinstance(of_model, list) for of_model in models.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+
+
 def _go_on_or_start(output_dir: Path, runs: Sequence[Run]) -> None:
     """Keeps what a killed quickstart has finished if it was to do the same, and otherwise removes it."""
     files = {each.recipe: (recipes_dir() / f"{each.recipe}.yaml").read_text(encoding="utf-8") for each in runs}
@@ -163,7 +188,7 @@ def _go_on_or_start(output_dir: Path, runs: Sequence[Run]) -> None:
     plan = json.dumps(
         {"recipes": files, "seeds": [each.seed for each in runs], "libraries": libraries, "package": _package_digest()}
     )
-    described = output_dir / UNFINISHED / "plan.json"
+    described = output_dir / UNFINISHED / PLAN
     if described.is_file() and described.read_text(encoding="utf-8") == plan:
         finished = [each.name for each in runs if _finished_file(each).is_file()]
         print(f"Goes on where it was stopped; finished trainings: {', '.join(finished) or 'none'}.")

@@ -76,7 +76,7 @@ def write_report(
             subject.notes(
                 {name: len(of_set.pairs.rows) for name, of_set in before.sets.items()},
                 _recipes(subject, names),
-                "with its own seed" if several == 1 else f"with seeds 1 to {several}",
+                _seeds(titles),
             ),
             findings=findings,
         )
@@ -92,6 +92,14 @@ def write_report(
     for finding in findings:
         print(f"Note: {finding}")
     print(f"{minutes:.1f} minutes. Report: {output_dir / page.name}, {output_dir / text.name}")
+
+
+def _seeds(titles: Mapping[str, Sequence[str]]) -> str:
+    """Returns the seeds of the trainings: a title names one only if it is not the recipe's own."""
+    name, of_name = next(iter(titles.items()))
+    if list(of_name) == [name]:
+        return "with its own seed"
+    return "with seed 1" if len(of_name) == 1 else f"with seeds 1 to {len(of_name)}"
 
 
 def _tables(

@@ -70,7 +70,7 @@ from .run.data_checks import check_anchor_arguments, check_chat_template, check_
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.manifest import describe_template
 from .run.other_sets import is_another_set, mark_other_set
-from .run.output_checks import check_adapter_folder, check_not_model_folder, check_output_dir
+from .run.output_checks import check_adapter_folder, check_not_data_folder, check_not_model_folder, check_output_dir
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
@@ -213,6 +213,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.changed_config = self._changed_config(model, peft_config)
         if args.should_save:
             check_output_dir(args.output_dir)
+            check_not_data_folder(args.output_dir)
             check_not_model_folder(args.output_dir, model_id, getattr(self, "ref_model", None))
         check_evaluation(args, eval_dataset)
         train_dataset, anchor_dataset = unformatted(train_dataset), unformatted(anchor_dataset)

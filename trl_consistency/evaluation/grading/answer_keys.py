@@ -1,6 +1,7 @@
 """Checks the columns that grading needs, before any prompt is answered."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -65,6 +66,11 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         if (denied := _wrongly_denied(row)) is not None
     ]
     faults += [
+        (index, f"`biased_answer` {row['biased_answer']!r} denies the right answer: write it as `NOT {denied}`")
+        for index, row in zip(numbers, rows, strict=True)
+        if (denied := _denied_otherwise(row)) is not None
+    ]
+    faults += [
         (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
         for index, row in zip(numbers, rows, strict=True)
         if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
@@ -89,6 +95,14 @@ def _wrongly_denied(row: Mapping[str, Any]) -> str | None:
     if denied is None or _aliases_fault(row) is not None or is_right(row, denied):
         return None
     return denied
+
+
+def _denied_otherwise(row: Mapping[str, Any]) -> str | None:
+    """Returns the right answer if a `biased_answer` such as `"not A"` denies it, which is not read as `"NOT A"` is."""
+    answer, biased = row.get("answer"), row.get("biased_answer")
+    if not isinstance(answer, str) or not isinstance(biased, str) or not answer:
+        return None
+    return answer if re.fullmatch(r"[Nn]ot\s+" + re.escape(answer), biased) else None
 
 
 def _key_fault(column: str, value: Any) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 from transformers.utils import CONFIG_NAME
 
 from ...errors import ConsistencyError
+from ...perturbations.card import made_with
 from ...weight_files import ADAPTER_CONFIG
 
 
@@ -31,6 +32,18 @@ def check_not_model_folder(output_dir: str, *models: Any) -> None:
         if isinstance(model, str) and os.path.isdir(model) and os.path.samefile(model, output_dir):
             raise ConsistencyError(
                 f"`output_dir` {output_dir} is the folder of a model that the run uses, which would be overwritten. "
+                "Choose another one."
+            )
+
+
+def check_not_data_folder(output_dir: str) -> None:
+    """Raises [`ConsistencyError`] if a run would write its model's card over that of pairs."""
+    card = Path(output_dir) / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    for command in ("pairs", "convert"):
+        if made_with(command) in text:
+            raise ConsistencyError(
+                f"`output_dir` `{output_dir}` holds what `trl-consistency {command}` wrote, whose card the model's would replace. "
                 "Choose another one."
             )
 
