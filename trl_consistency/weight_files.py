@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -19,6 +20,14 @@ def folder_of(name: str, revision: str | None = None) -> Path | None:
         return Path(name)
     found = [try_to_load_from_cache(name, file, revision=revision) for file in ("config.json", ADAPTER_CONFIG)]
     return next((Path(file).parent for file in found if isinstance(file, str)), None)
+
+
+def is_here(name: str, revision: str | None = None) -> bool:
+    """Whether files of a model are on this machine, so that reading them asks no server."""
+    try:
+        return bool(name) and folder_of(name, revision) is not None
+    except HFValidationError:  # no name of the Hub, which loading reports
+        return False
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -35,14 +35,14 @@ def test_empty_thought(tokenizer, completion, emptied):
             for token in tokenizer(text=part, add_special_tokens=False)["input_ids"]
         ]
 
-    assert tokenizer.decode(empty_thought(encode(completion), tokenizer)) == emptied
+    assert tokenizer.decode(empty_thought([], encode(completion), tokenizer)) == emptied
 
 
 def test_other_markers(tokenizer):
     ids = tokenizer(text="[A]x[B]y")["input_ids"]
     spaced = [token for part in ("[A]", "x", "[B]", "y") for token in tokenizer(text=part)["input_ids"]]
-    assert tokenizer.decode(empty_thought(spaced, tokenizer, ("[A]", "[B]"))) == "[A]\n\n[B]y"
-    assert empty_thought(ids[:1], tokenizer, ("[A]", "[B]")) == ids[:1]
+    assert tokenizer.decode(empty_thought([], spaced, tokenizer, ("[A]", "[B]"))) == "[A]\n\n[B]y"
+    assert empty_thought([], ids[:1], tokenizer, ("[A]", "[B]")) == ids[:1]
 
 
 def test_markers_within_other_tokens():
@@ -52,7 +52,7 @@ def test_markers_within_other_tokens():
     ids = tokenizer(text="Well: <er>\nIs it Lyon?\n</er>\n\nParis.<|im_end|>")["input_ids"]
     marker = tokenizer(text="</er>")["input_ids"]
     assert not any(ids[start : start + len(marker)] == marker for start in range(len(ids)))
-    emptied = empty_thought(ids, tokenizer, ("<er>", "</er>"))
+    emptied = empty_thought([], ids, tokenizer, ("<er>", "</er>"))
     assert tokenizer.decode(emptied) == "Well: <er>\n\n</er>\n\nParis.<|im_end|>"
     start, end = thought_span([], ids, tokenizer, ("<er>", "</er>"))
     assert tokenizer.decode(ids[end:]) == "Paris.<|im_end|>"

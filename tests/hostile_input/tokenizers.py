@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.models import make_tokenizer
 from tests.hostile_input.room import CHAT, Case, Room
 
 
@@ -55,6 +56,14 @@ def replaced_by_folder(name: str) -> Callable[[Room], None]:
         room.train(model_name_or_path=str(file.parent))
 
     return meet
+
+
+def swapped_tokens(room: Room) -> str:
+    """A model whose tokenizer has the numbers of two tokens the other way round."""
+    content = json.loads((room.model_dir / "tokenizer.json").read_text())
+    vocab = content["model"]["vocab"]
+    vocab["A"], vocab["B"] = vocab["B"], vocab["A"]
+    return str(room.model(tokenizer__json=json.dumps(content)))
 
 
 TOKENIZER = "The tokenizer of …model cannot be loaded:"
@@ -209,6 +218,12 @@ CASES: list[Case] = [
         "Given completions without a thought, under a chat template whose prompt opens one",
         "…row 0: the prompt ends inside a thought, and `completion` as the chat template writes it has no '</think>': …",
         train_completion(ALL_TEXT + "{% if add_generation_prompt %}<think>{% endif %}"),
+    ),
+    Case(
+        "tokenizer of another model",
+        "The tokenizer of another model, whose tokens have other numbers",
+        "`processing_class` is not the tokenizer of …model: '…' is its token … and the model's …, so that the model would read other texts. Leave it out, or give the model's own.",
+        lambda room: room.trainer(processing_class=make_tokenizer(), model=swapped_tokens(room)),
     ),
     Case(
         "template empty",

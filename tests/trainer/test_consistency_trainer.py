@@ -388,6 +388,22 @@ def test_cache_is_used_after_a_commit_that_left_the_weights_as_they_were(tmp_pat
     assert len(list((tmp_path / "targets").glob("*/batch-*.json"))) == 1
 
 
+@pytest.mark.parametrize("by_path", [False, True])
+def test_the_tokenizer_of_another_model_is_refused(tmp_path, by_path):
+    """Its vocabulary has as many tokens, which mean something else."""
+    folder = tmp_path / "model"
+    make_model().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    make_trainer(tmp_path, model=str(folder))
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"A":', '"held":').replace('"B":', '"A":').replace('"held":', '"B":'))
+    model = str(folder) if by_path else type(make_model()).from_pretrained(folder)
+    with pytest.raises(
+        ConsistencyError, match=r"`processing_class` is not the tokenizer of .*model: '[AB]' is its token"
+    ):
+        make_trainer(tmp_path, model=model)
+
+
 def test_targets_none_of_which_finish_their_thinking_are_an_error(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, make_pairs(2, completion=False), max_steps=1, keep_thinking=False)
     sampled = [make_tokenizer()("<think>Hm, Ly")["input_ids"]] * 2

@@ -117,8 +117,11 @@ def test_ref_model_with_another_tokenizer(tmp_path):
     make_trainer(tmp_path, ref_model=str(tmp_path / "ref"))
     file = tmp_path / "ref" / "tokenizer.json"
     file.write_text(file.read_text().replace('"A":', '"held":').replace('"B":', '"A":').replace('"held":', '"B":'))
-    with pytest.raises(ConsistencyError, match=r"`ref_model` has another tokenizer than the model: '[AB]' is token"):
-        make_trainer(tmp_path, ref_model=str(tmp_path / "ref"))
+    for ref_model in (str(tmp_path / "ref"), Qwen3ForCausalLM.from_pretrained(tmp_path / "ref")):
+        with pytest.raises(
+            ConsistencyError, match=r"`ref_model` has another tokenizer than the model: '[AB]' is token"
+        ):
+            make_trainer(tmp_path, ref_model=ref_model)
 
 
 @pytest.mark.parametrize("change", ["student", "base", "ref_model"])

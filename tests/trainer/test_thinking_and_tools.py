@@ -8,7 +8,7 @@ import trl
 from datasets import Dataset
 from peft import LoraConfig
 
-from tests.helpers.models import make_config, make_model, make_tokenizer
+from tests.helpers.models import CHATML, make_config, make_model, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config, moved, replay
 from tests.helpers.paired import LORA, losses
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
@@ -153,6 +153,18 @@ def test_thoughts_in_cached_answers(tmp_path, qwen3, monkeypatch, keep_thinking)
     batch = next(iter(trainer.get_train_dataloader()))
     trained = qwen3.decode(batch["input_ids"][0][batch["labels"][0] != -100])
     assert trained == ("<think>\nHm.\n</think>" if keep_thinking else "<think>\n\n</think>") + "\n\n2.<|im_end|>"
+
+
+def test_a_thought_that_the_prompt_opens_and_the_answer_does_not_end(tmp_path, monkeypatch):
+    """As templates of models do that always think. The part of a thought is no answer."""
+    tokenizer = make_tokenizer(CHATML + "{% if add_generation_prompt %}<think>\n{% endif %}")
+    sampled = [tokenizer(text)["input_ids"] for text in ("Is it Lyon? Or is", "Hm.\n</think>\n\n2.<|im_end|>")]
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *_, **__: sampled)
+    pairs = thinking_pairs(True).remove_columns(["completion", "chat_template_kwargs"]).select([0, 1])
+    trainer = make(tmp_path, tokenizer, pairs, "bct", keep_thinking=False)
+    trainer.generate_targets()
+    targets = [tokenizer.decode(row["completion_ids"]) for row in trainer.dataset_with_targets()]
+    assert targets == ["", "\n</think>\n\n2.<|im_end|>"]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -110,20 +110,42 @@ def get_tokenizer(processing_class: ProcessingClass) -> PreTrainedTokenizerBase:
 
 
 def check_same_tokens(processing_class: ProcessingClass, ref_model: str, trust_remote_code: bool = False) -> None:
+    """Raises [`ConsistencyError`] if a token has another number in the tokenizer of `ref_model`."""
+    if (found := _other_token(processing_class, ref_model, None, trust_remote_code)) is not None:
+        token, number, theirs = found
+        raise ConsistencyError(
+            f"`ref_model` has another tokenizer than the model: {token!r} is token {number} of the model's and {theirs} of "
+            "the reference's, so that it would read other texts. Use a reference with the same vocabulary."
+        )
+
+
+def check_is_of_model(
+    processing_class: ProcessingClass, model: str, revision: str | None = None, trust_remote_code: bool = False
+) -> None:
+    """Raises [`ConsistencyError`] if a token has another number in the tokenizer of the `model` with this name."""
+    if (found := _other_token(processing_class, model, revision, trust_remote_code)) is not None:
+        token, number, theirs = found
+        raise ConsistencyError(
+            f"`processing_class` is not the tokenizer of {model}: {token!r} is its token {number} and the model's {theirs}, so that "
+            "the model would read other texts. Leave it out, or give the model's own."
+        )
+
+
+def _other_token(
+    processing_class: ProcessingClass, name: str, revision: str | None, trust_remote_code: bool
+) -> tuple[str, int, int] | None:
     """
-    Raises [`ConsistencyError`] if a token has another number in the tokenizer of `ref_model`. Tokens that only one of them
-    has may differ, and a folder may hold no tokenizer.
+    Returns a token that has another number in the tokenizer of the model `name`, with both numbers. Tokens that only one
+    of them has may differ, and a folder may hold no tokenizer.
     """
     try:
-        theirs = get_tokenizer(load_processing_class(ref_model, trust_remote_code=trust_remote_code)).get_vocab()
+        theirs = get_tokenizer(load_processing_class(name, revision, trust_remote_code)).get_vocab()
     except ConsistencyError:
-        return
-    for token, number in get_tokenizer(processing_class).get_vocab().items():
-        if theirs.get(token, number) != number:
-            raise ConsistencyError(
-                f"`ref_model` has another tokenizer than the model: {token!r} is token {number} of the model's and {theirs[token]} of "
-                "the reference's, so that it would read other texts. Use a reference with the same vocabulary."
-            )
+        return None
+    ours = get_tokenizer(processing_class).get_vocab().items()
+    return next(
+        ((token, number, theirs[token]) for token, number in ours if theirs.get(token, number) != number), None
+    )
 
 
 def skips_template(processing_class: ProcessingClass, *prompts: Prompt) -> bool:

@@ -10,18 +10,21 @@ from .rendering import Prompt, is_prefilled, message_text
 
 
 def empty_thought(
-    completion_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: tuple[str, str] = ("<think>", "</think>")
+    prompt_ids: list[int],
+    completion_ids: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    markers: tuple[str, str] = ("<think>", "</think>"),
 ) -> list[int]:
     """
-    Removes the thought at the start of a completion. The markers stay, as chat templates write an empty thought. The
-    opening marker may be at the end of the prompt.
+    Removes the thought at the start of a completion. The markers stay, as chat templates write an empty thought. The last
+    turn of the prompt may open it.
 
-    A completion without a marker is returned unchanged. If the thought does not end, the result is empty, because
+    A completion without a thought is returned unchanged. If the thought does not end, the result is empty, because
     there is no answer.
     """
     opening, closing = (_find(completion_ids, marker, tokenizer) for marker in markers)
     if closing is None:
-        return [] if opening is not None else completion_ids
+        return [] if opening is not None or _is_opened(prompt_ids, tokenizer, markers) else completion_ids
     if opening is None or opening.start > closing.start:
         start, before, empty = 0, "", f"\n{markers[1]}"
     else:
@@ -43,9 +46,8 @@ def thought_span(
     opening, closing = (_find(completion_ids, marker, tokenizer) for marker in markers)
     start = None if opening is None else opening.start
     # If the prompt opens the thought, the completion has only the closing marker.
-    opened, closed = (_find(prompt_ids, marker, tokenizer, last=True) for marker in markers)
-    if opened is not None and (closed is None or opened.start > closed.start):
-        start = start if _ends_turn(prompt_ids[opened.end :], tokenizer) else 0
+    if _is_opened(prompt_ids, tokenizer, markers):
+        start = 0
     if start is None and closing is None:
         return 0, 0
     if closing is None:
@@ -63,6 +65,14 @@ def leaves_thought_open(
         prompt_ids[-len(opening.encode()) - 8 :]
     )  # a token is at least one byte; 8 for white space
     return begun.rfind(opening) > begun.rfind(closing) or last.rstrip().endswith(opening)
+
+
+def _is_opened(prompt_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: tuple[str, str]) -> bool:
+    """Whether the last turn of a prompt opens a thought that it does not close."""
+    opened, closed = (_find(prompt_ids, marker, tokenizer, last=True) for marker in markers)
+    if opened is None or (closed is not None and opened.start <= closed.start):
+        return False
+    return not _ends_turn(prompt_ids[opened.end :], tokenizer)
 
 
 def _ends_turn(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> bool:

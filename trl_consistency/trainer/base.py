@@ -28,7 +28,7 @@ from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import columns_of, is_prepared, unformatted, with_own_columns
-from ..data.rendering import load_processing_class
+from ..data.rendering import check_is_of_model, load_processing_class
 from ..data.repeated_stream import CountedStream, Passes, SamePass, read_here
 from ..errors import ConsistencyError
 from ..files import write_text
@@ -46,6 +46,7 @@ from ..models.quantization import prevent_repacking
 from ..models.sharding import is_sharded
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
 from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
+from ..weight_files import is_here
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import base_revision, build_card, describe_data, describe_left_out
@@ -204,7 +205,7 @@ class PairTrainer(PushMixin, _Trainer):
         quantization_config: Any,
     ) -> PreparedData:
         """Checks everything that can be checked before weights load, and tokenizes all rows."""
-        model_id = _id_of(model)
+        model_id = id_of(model)
         check_extras(args, quantization_config)
         self._check_options(model, model_id, args, peft_config, quantization_config)
         self._peft_config = peft_config
@@ -226,8 +227,8 @@ class PairTrainer(PushMixin, _Trainer):
         if anchor_dataset is not None:
             check_anchor_arguments(anchor_dataset, train_dataset, args.anchor_ratio)
             datasets["anchor_dataset"] = anchor_rows(anchor_dataset)
+        revision, is_given = (args.model_init_kwargs or {}).get("revision"), processing_class is not None
         if processing_class is None:
-            revision = (args.model_init_kwargs or {}).get("revision")
             processing_class = load_processing_class(
                 model_id, revision, args.trust_remote_code, **self._tokenizer_options
             )
@@ -236,7 +237,10 @@ class PairTrainer(PushMixin, _Trainer):
         self.anchor_description = (
             "the pairs' own clean prompts" if anchor_dataset is None else "a data set of their own"
         )
-        if self._check_template(processing_class, args, datasets):
+        can_render = self._check_template(processing_class, args, datasets)
+        if is_given and is_here(model_id, revision):
+            check_is_of_model(processing_class, model_id, revision, args.trust_remote_code)
+        if can_render:
             datasets = {
                 name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()
             }
@@ -270,7 +274,7 @@ class PairTrainer(PushMixin, _Trainer):
 
     def _check_loaded(self, model: Any, anchor_dataset: AnyDataset | None) -> None:
         """Checks the loaded model, and sets up guards, records and metrics."""
-        args, model_id = self.args, _id_of(model)
+        args, model_id = self.args, id_of(model)
         prevent_repacking(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         warn_of_missing_kernels(self.model, args.device.type)
@@ -341,7 +345,7 @@ class PairTrainer(PushMixin, _Trainer):
         if (name := other_base_weight(self.model)) is None:
             return False
         logger.warning(
-            f"The base model's weights (such as {name}) are not those of {_id_of(self.model)}, which the saved adapter names as its base: "
+            f"The base model's weights (such as {name}) are not those of {id_of(self.model)}, which the saved adapter names as its base: "
             "loaded on that, it acts otherwise. Save this model to a folder of its own, and load it from there before training."
         )
         return True
@@ -651,9 +655,10 @@ def _marked_as_training(model: nn.Module, is_training: bool) -> Iterator[None]:
 def resolve_config(args: Any, kind: Any, model: Any, suffix: str) -> Any:
     """Returns `args` as a `kind`, or the defaults with an output folder named after the model."""
     if args is None:
-        return kind(f"{_id_of(model).split('/')[-1]}-{suffix}")
+        return kind(f"{id_of(model).split('/')[-1]}-{suffix}")
     return as_config(cast(TrainingArguments, args), kind)
 
 
-def _id_of(model: Any) -> str:
+def id_of(model: Any) -> str:
+    """Returns the name or path of a model that is given by it, or was loaded from it; empty if it was made here."""
     return model if isinstance(model, str) else get_config_model_id(model.config)

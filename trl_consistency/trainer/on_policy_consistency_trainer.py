@@ -37,7 +37,8 @@ from ..rollouts.table import RolloutTable
 from ..rollouts.vllm_checks import check_options as check_vllm_options
 from ..rollouts.vllm_engine import EngineMismatch, PolicyAnswers, RolloutEngine, without_vllm
 from ..upstream import RepeatSampler, pad, split_tensor_dict
-from .base import PairTrainer, ProcessingClass, resolve_config
+from ..weight_files import is_here
+from .base import PairTrainer, ProcessingClass, id_of, resolve_config
 from .card.facts import rollout_facts
 from .run.checks import check_reference_options, check_sharding, refuse_arguments
 from .run.rollout_checkpoints import load_rollouts, save_rollouts
@@ -220,8 +221,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
         can_render = super()._check_template(processing_class, args, datasets)
-        if isinstance(self.ref_model, str):
-            check_same_tokens(processing_class, self.ref_model, args.trust_remote_code)
+        name = "" if self.ref_model is None else id_of(self.ref_model)
+        if isinstance(self.ref_model, str) or is_here(name):
+            check_same_tokens(processing_class, name, args.trust_remote_code)
         return can_render
 
     def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:

@@ -155,7 +155,10 @@ class TargetMaker:
             )
         if not self.args.keep_thinking:
             opening, closing = self.args.thinking_markers
-            completions = [empty_thought(ids, self.trainer._tokenizer, (opening, closing)) for ids in completions]
+            completions = [
+                empty_thought(prompt_ids, ids, self.trainer._tokenizer, (opening, closing))
+                for prompt_ids, ids in zip(prompts, completions, strict=True)
+            ]
             unfinished = completions.count([])
             if completions and unfinished == len(completions):
                 raise ConsistencyError(
