@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback
 
 from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.hostile_input.room import Case, Room
@@ -29,6 +29,11 @@ def made(
 
 def named_adapter() -> PreTrainedModel:
     return get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]), adapter_name="mine")
+
+
+class Merging(TrainerCallback):
+    def on_train_begin(self, *args: Any, model: Any, **kwargs: Any) -> None:
+        model.merge_adapter()
 
 
 CASES: list[Case] = [
@@ -92,6 +97,12 @@ CASES: list[Case] = [
             ),
         )
         for taken_out in ("merge_and_unload", "unload")
+    ),
+    Case(
+        "adapter left merged",
+        "A callback that merges the adapter into its base, and leaves it so",
+        "No step would train the model's adapter: a callback left it merged into its base (`merge_adapter()`). Call …",
+        lambda room: made(room, lambda trainer: trainer.add_callback(Merging()), lora=True),
     ),
     Case(
         "named adapter",

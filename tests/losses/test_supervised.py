@@ -20,9 +20,14 @@ def make():
     model = make_model()
     add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
     counts = []
-    model.model.layers[-1].mlp.down_proj.register_forward_pre_hook(
-        lambda module, args: counts.append(args[0].shape[:-1].numel())
-    )
+    last = model.model.layers[-1].mlp.down_proj
+    forward = last.forward
+
+    def count(values):  # not a hook, for which the block would run whole
+        counts.append(values.shape[:-1].numel())
+        return forward(values)
+
+    last.forward = count
     return model, counts
 
 

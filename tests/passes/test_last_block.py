@@ -1,5 +1,7 @@
 """The last block, left out where nothing reads it: the same states and gradients where something does."""
 
+from functools import partial
+
 import pytest
 import torch
 import transformers
@@ -140,6 +142,30 @@ def test_convolutions_of_queries():
     block = nn.Module()
     block.attention, block.mlp = SomeAttention(), SomeMLP()
     assert _parts(block) == [block.mlp]
+
+
+@pytest.mark.parametrize(
+    "part", ["", "norm", "layers.3", "layers.3.mlp", "layers.3.mlp.down_proj", "layers.3.self_attn.o_proj"]
+)
+def test_hooks_of_others_see_the_whole_block(part):
+    """Such as those that record activations, or that steer a model at some positions."""
+    model, states = make("llama", "sdpa"), []
+    module = find_blocks(model).backbone.get_submodule(part)
+
+    def record(module, args, output):
+        states.append(output if isinstance(output, torch.Tensor) else output.last_hidden_state)
+
+    class Recorder:
+        def __call__(self, *seen):
+            record(*seen)
+
+    for hook in (record, Recorder(), partial(record)):
+        handle = module.register_forward_hook(hook)
+        run(model, None)
+        run(model, READ)
+        handle.remove()
+    for of_pass in states[1:]:
+        torch.testing.assert_close(of_pass, states[0], rtol=0, atol=0)
 
 
 def test_a_backbone_that_checkpoints_its_blocks_itself(monkeypatch):

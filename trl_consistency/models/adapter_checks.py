@@ -96,6 +96,24 @@ def check_adapter_is_there(model: Any) -> None:
         )
 
 
+def check_adapter_is_on(model: Any) -> None:
+    """Raises [`ConsistencyError`] for a `PeftModel` in training whose own adapter the next step would not train."""
+    if not isinstance(model, PeftModel) or isinstance(model.active_peft_config, PromptLearningConfig):
+        return
+    for part in model.modules():
+        if not isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper):
+            continue
+        if getattr(part, "merged", False):
+            fault = "merged into its base (`merge_adapter()`). Call `unmerge_adapter()`"
+        elif part.disable_adapters:
+            fault = "switched off (`disable_adapter_layers()`). Call `enable_adapter_layers()`"
+        elif "default" not in part.active_adapters:
+            fault = "inactive (`set_adapter()`). Call `set_adapter('default')`"
+        else:
+            continue
+        raise ConsistencyError(f"No step would train the model's adapter: a callback left it {fault} at its end.")
+
+
 def _unsaved_base_weights(model: Any) -> list[str]:
     """Returns the names of trainable weights of a model's base, not of its adapter, that PEFT does not save."""
     prefix = getattr(model.base_model, "prefix", None)  # in the names of the adapter's own weights

@@ -20,6 +20,9 @@ from .blocks import Blocks
 # makes keys and values, too, is not among them.)
 OF_ATTENTION = ("q_proj", "o_proj", "out_proj", "dense")
 
+# Their hooks on a model's parts do not read the states that are left out.
+LIBRARIES = ("accelerate", "bitsandbytes", "deepspeed", "peft", "torch", "transformers", "trl", "trl_consistency")
+
 
 @contextmanager
 def last_block_only_at(blocks: Blocks, read: Tensor | None, shape: torch.Size) -> Iterator[None]:
@@ -33,7 +36,8 @@ def last_block_only_at(blocks: Blocks, read: Tensor | None, shape: torch.Size) -
     block: Any = blocks.modules[-1]
     is_checkpointed_alone = isinstance(block, GradientCheckpointingLayer)
     # A backbone that checkpoints its blocks itself would run the block again after the hooks are gone.
-    if read is None or (not is_checkpointed_alone and getattr(blocks.backbone, "gradient_checkpointing", False)):
+    checkpoints_itself = not is_checkpointed_alone and getattr(blocks.backbone, "gradient_checkpointing", False)
+    if read is None or checkpoints_itself or _is_seen_by_others(blocks):
         yield
         return
     parts = _parts(block)
@@ -46,6 +50,19 @@ def last_block_only_at(blocks: Blocks, read: Tensor | None, shape: torch.Size) -
             stack.callback(setattr, block, "gradient_checkpointing", block.gradient_checkpointing)
             block.gradient_checkpointing = False
         yield
+
+
+def _is_seen_by_others(blocks: Blocks) -> bool:
+    """Whether hooks that are not of a library see states of the last block, or after it: they may record or change all."""
+    backbone: Any = blocks.backbone
+    after = [child for child in backbone.children() if child is not backbone.get_input_embeddings()]
+    hooks = [
+        getattr(hook, "func", hook)  # of a `functools.partial`
+        for part in (*blocks.modules[-1].modules(), *after, backbone)
+        for hook in (*part._forward_pre_hooks.values(), *part._forward_hooks.values())
+    ]
+    modules = [getattr(hook, "__module__", None) or "" for hook in hooks]
+    return any(module.split(".")[0] not in LIBRARIES for module in modules)
 
 
 def _parts(block: nn.Module) -> list[nn.Module]:

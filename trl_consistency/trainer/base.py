@@ -36,7 +36,7 @@ from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
-from ..models.adapter_checks import check_adapter_is_there, check_own_adapters
+from ..models.adapter_checks import check_adapter_is_on, check_adapter_is_there, check_own_adapters
 from ..models.base_files import other_base_weight
 from ..models.checks import check_model, context_length
 from ..models.config_changes import changed_config_keys
@@ -440,6 +440,7 @@ class PairTrainer(PushMixin, _Trainer):
             return self._forward_redirection(model, unwrapped, function, unwrapped, *args)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        check_adapter_is_on(self.model)  # a callback may have left it otherwise
         loss = super().training_step(*args, **kwargs)
         self.finiteness.record_loss(loss)
         return loss

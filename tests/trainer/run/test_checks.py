@@ -7,6 +7,7 @@ from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
+from tests.helpers import on_policy, paired
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
@@ -232,6 +233,36 @@ def test_adapter_that_was_taken_out(tmp_path, method, use, taken_out):
     with pytest.raises(ConsistencyError, match="adapter was merged into its base or taken out"):
         getattr(trainer, use)()
     assert not (tmp_path / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize("method", ["bct", "kl", "opct"])
+@pytest.mark.parametrize(
+    ("leave", "way_out"),
+    [
+        (lambda model: model.merge_adapter(), "unmerge_adapter"),
+        (lambda model: model.base_model.disable_adapter_layers(), "enable_adapter_layers"),
+        (lambda model: (model.add_adapter("other", LORA), model.set_adapter("other")), "set_adapter"),
+    ],
+    ids=["merged", "off", "another"],
+)
+def test_callback_that_leaves_the_adapter_off(tmp_path, method, leave, way_out):
+    """Training went on to its end, and saved the adapter as the callback had found it."""
+
+    class Leaving(TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            if state.global_step == 1:
+                leave(model)
+
+    options = {"max_steps": 3, "gradient_checkpointing": True}
+    if method == "opct":
+        trainer = on_policy.replay(
+            on_policy.make_trainer(tmp_path, make_pairs(4, completion=False), lora=True, **options)
+        )
+    else:
+        trainer = paired.make_trainer(tmp_path, make_pairs(4), lora=True, method=method, **options)
+    trainer.add_callback(Leaving())
+    with pytest.raises(ConsistencyError, match=rf"a callback left it .*`{way_out}\("):
+        trainer.train()
 
 
 class TestSubclasses:
