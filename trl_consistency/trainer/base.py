@@ -55,8 +55,6 @@ from .row_evaluation import EvaluatedRows
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
     as_config,
-    built_in_options,
-    check_assigned,
     check_delay,
     check_evaluation,
     check_extras,
@@ -65,16 +63,15 @@ from .run.checks import (
     check_trainable,
     check_training_options,
     check_weights_unchanged,
-    data_of,
 )
 from .run.data_checks import check_anchor_arguments, check_chat_template, check_steps, check_tokenizer
 from .run.interruption import Checkpoints, stopping_on_signals
-from .run.manifest import describe_template
 from .run.other_sets import is_another_set, mark_other_set
 from .run.output_checks import check_adapter_folder, check_not_data_folder, check_not_model_folder, check_output_dir
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
+from .run.snapshot import Snapshot
 from .run.trained_rows import warn_of_trained_rows
 
 
@@ -286,9 +283,6 @@ class PairTrainer(PushMixin, _Trainer):
         check_trainable(self.model)
         self.base_is_another = self._compare_base(model)
         self.trained_weights = self._describe_weights()
-        self.checked_options = built_in_options(args)
-        self.checked_model = self.accelerator.unwrap_model(self.model)
-        self.checked_loss = self.compute_loss_func  # with some versions of transformers, TRL sets one
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
         if (own := self._overridden("compute_loss")) and not self._overridden("prediction_step"):
@@ -312,8 +306,7 @@ class PairTrainer(PushMixin, _Trainer):
             self.add_callback(DoseCheck(self, self.train_dataset))
         if args.anchor_ratio > 0:
             self._add_anchors(anchor_dataset)
-        self.checked_data = data_of(self)
-        self.checked_template = self.processing_class, describe_template(self.processing_class)
+        self.snapshot = Snapshot(self)
 
     def _add_anchors(self, anchors: AnyDataset | None) -> None:
         pairs, args = self.train_dataset, self.args
@@ -397,7 +390,7 @@ class PairTrainer(PushMixin, _Trainer):
         """
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
-        check_assigned(self)
+        self.snapshot.check()
         check_trainable(self.model)
         if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
             check_weights_unchanged(self)
@@ -499,7 +492,7 @@ class PairTrainer(PushMixin, _Trainer):
             check_set_names(eval_dataset)
             datasets = {name: self._prepare_eval(dataset, name) for name, dataset in named(eval_dataset).items()}
             eval_dataset = like(eval_dataset, datasets)
-        check_assigned(self)
+        self.snapshot.check()
         self._before_evaluation(list(datasets.values()))
         logged = len(self.state.log_history)
         metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
@@ -513,7 +506,7 @@ class PairTrainer(PushMixin, _Trainer):
     ) -> PredictionOutput:
         """Like [`~transformers.Trainer.predict`], on pairs prepared as in [`evaluate`]."""
         test_dataset = self._prepare_eval(test_dataset, "test_dataset")
-        check_assigned(self)
+        self.snapshot.check()
         self._before_evaluation([test_dataset])
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 

@@ -1,7 +1,6 @@
 """Checks of options and data before any weights load."""
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import fields
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -15,11 +14,8 @@ from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import SaveStrategy
 
 from ...config.consistency_config import METHODS, ConsistencyConfig, padding_free_option
-from ...data.collators import PairCollator
-from ...data.eval_sets import named
 from ...errors import ConsistencyError, one_line
 from ...log import get_logger
-from ...models.adapter_checks import check_adapter_is_there
 from ...models.architecture import check_architecture
 from ...models.checks import load_config
 from ...models.folder_checks import check_checkpoint
@@ -29,23 +25,11 @@ from ...passes.flat import check_padding_free
 from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend
 from .interruption import check_has_states, check_unchanged, find_checkpoint
-from .manifest import GENERATION, OPTIMISATION, OPTIONS, describe_template
 
 
 logger = get_logger(__name__)
 
 Config = TypeVar("Config", bound=TrainingArguments)
-
-
-# Options by which the trainer's constructor built data, batches, objectives, generation and precision, or that it checked
-# with others or refuses; those of the optimizer are read when training begins.
-BUILT_IN = sorted(
-    {*OPTIONS, *GENERATION} - {*OPTIMISATION}
-    | {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "bf16", "fp16"}
-    | {"max_length", "chat_template_kwargs", "chat_template_path", "eos_token", "pad_to_multiple_of", "padding_free"}
-    | {"log_consistency_metrics", "log_layer_distances", "dose_check", "share_prefix", "torch_compile"}
-    | {"auto_find_batch_size", "average_tokens_across_devices", "bf16_full_eval", "fp16_full_eval", "use_liger_kernel"}
-)
 
 
 def as_config(args: TrainingArguments, kind: type[Config]) -> Config:
@@ -177,44 +161,6 @@ def check_saves_whole(accelerator: Any) -> None:
         )
 
 
-def data_of(trainer: Any) -> dict[str, Any]:
-    """Returns a trainer's data sets by the names of its arguments."""
-    return {"train_dataset": trainer.train_dataset, **named(trainer.eval_dataset)}
-
-
-def check_assigned(trainer: Any) -> None:
-    """Raises [`ConsistencyError`] for what was assigned after the trainer's constructor had checked and prepared it."""
-    for name, dataset in data_of(trainer).items():
-        if dataset is not trainer.checked_data.get(name):
-            raise ConsistencyError(f"`{name}` was assigned after the trainer was made. Make a new trainer with it.")
-    if (trainer.processing_class, describe_template(trainer.processing_class)) != trainer.checked_template:
-        raise ConsistencyError(
-            "`processing_class`, or its chat template, was changed after the trainer was made, which rendered its data with another. "
-            "Change it first, and make a new trainer with it."
-        )
-    if trainer.accelerator.unwrap_model(trainer.model) is not trainer.checked_model:
-        raise ConsistencyError(
-            "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
-        )
-    check_adapter_is_there(trainer.model)
-    if trainer.compute_loss_func is not trainer.checked_loss:
-        raise ConsistencyError(
-            "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out."
-        )
-    if not trainer.args.rolls_out and not isinstance(trainer.data_collator, PairCollator):
-        raise ConsistencyError(
-            "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out."
-        )
-    if trainer._reference is not None:
-        check_reference_options(trainer)
-        trainer._reference.check_parameters()
-    for name, was in trainer.checked_options.items():
-        if (now := getattr(trainer.args, name)) != was:
-            raise ConsistencyError(
-                f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: it is settled from then on. Make a new trainer."
-            )
-
-
 def check_trainable(model: Any) -> None:
     """Raises [`ConsistencyError`] for a model without a trainable parameter."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -232,11 +178,6 @@ def check_weights_unchanged(trainer: Any) -> None:
             "The model's weights were changed after the trainer was made, which took them for the initial policy: targets and "
             "adapters would be those of another model. Change the model first, and make a new trainer with it."
         )
-
-
-def built_in_options(args: Any) -> dict[str, Any]:
-    """Returns the options that a trainer follows as they were when it was made."""
-    return {name: deepcopy(getattr(args, name)) for name in BUILT_IN if hasattr(args, name)}
 
 
 def check_evaluation(args: Any, eval_dataset: Any) -> None:

@@ -1,0 +1,76 @@
+"""What a trainer was made with: its data are rendered and its policy frozen by it, so that nothing of it may be replaced."""
+
+from copy import deepcopy
+from typing import Any
+
+from ...data.collators import PairCollator
+from ...data.eval_sets import named
+from ...errors import ConsistencyError
+from ...models.adapter_checks import check_adapter_is_there
+from .checks import check_reference_options
+from .manifest import GENERATION, OPTIMISATION, OPTIONS, describe_template
+
+
+# Options by which the trainer's constructor built data, batches, objectives, generation and precision, or that it checked
+# with others or refuses; those of the optimizer are read when training begins.
+BUILT_IN = sorted(
+    {*OPTIONS, *GENERATION} - {*OPTIMISATION}
+    | {"per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "bf16", "fp16"}
+    | {"max_length", "chat_template_kwargs", "chat_template_path", "eos_token", "pad_to_multiple_of", "padding_free"}
+    | {"log_consistency_metrics", "log_layer_distances", "dose_check", "share_prefix", "torch_compile"}
+    | {"auto_find_batch_size", "average_tokens_across_devices", "bf16_full_eval", "fp16_full_eval", "use_liger_kernel"}
+)
+
+
+class Snapshot:
+    """What a trainer had when its constructor had prepared it, to compare with what it has when it trains or evaluates."""
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self._options = {
+            name: deepcopy(getattr(trainer.args, name)) for name in BUILT_IN if hasattr(trainer.args, name)
+        }
+        self._data = _data_of(trainer)
+        self._template = trainer.processing_class, describe_template(trainer.processing_class)
+        self._model = trainer.accelerator.unwrap_model(trainer.model)
+        self._loss = trainer.compute_loss_func  # with some versions of transformers, TRL sets one
+
+    def check(self) -> None:
+        """Raises [`ConsistencyError`] for what was assigned after the trainer's constructor had checked and prepared it."""
+        trainer = self.trainer
+        for name, dataset in _data_of(trainer).items():
+            if dataset is not self._data.get(name):
+                raise ConsistencyError(
+                    f"`{name}` was assigned after the trainer was made. Make a new trainer with it."
+                )
+        if (trainer.processing_class, describe_template(trainer.processing_class)) != self._template:
+            raise ConsistencyError(
+                "`processing_class`, or its chat template, was changed after the trainer was made, which rendered its data with another. "
+                "Change it first, and make a new trainer with it."
+            )
+        if trainer.accelerator.unwrap_model(trainer.model) is not self._model:
+            raise ConsistencyError(
+                "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
+            )
+        check_adapter_is_there(trainer.model)
+        if trainer.compute_loss_func is not self._loss:
+            raise ConsistencyError(
+                "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out."
+            )
+        if not trainer.args.rolls_out and not isinstance(trainer.data_collator, PairCollator):
+            raise ConsistencyError(
+                "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out."
+            )
+        if trainer._reference is not None:
+            check_reference_options(trainer)
+            trainer._reference.check_parameters()
+        for name, was in self._options.items():
+            if (now := getattr(trainer.args, name)) != was:
+                raise ConsistencyError(
+                    f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: it is settled from then on. Make a new trainer."
+                )
+
+
+def _data_of(trainer: Any) -> dict[str, Any]:
+    """Returns a trainer's data sets by the names of its arguments."""
+    return {"train_dataset": trainer.train_dataset, **named(trainer.eval_dataset)}
