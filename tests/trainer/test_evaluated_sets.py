@@ -1,10 +1,13 @@
 """Which rows `evaluate` and `predict` measure, if a trainer has prepared them before."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.helpers.models import make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_trainer as make_on_policy_trainer
 from tests.helpers.paired import make_trainer
+from trl_consistency.trainer.evaluated_sets import loading_all_rows
 
 
 PAIRS = make_pairs()
@@ -75,3 +78,15 @@ def test_an_evaluation_has_all_rows_under_drop_last(tmp_path, options):
 def test_an_on_policy_evaluation_has_all_rows_under_drop_last(tmp_path):
     trainer = make_on_policy_trainer(tmp_path, PAIRS, per_device_eval_batch_size=8, dataloader_drop_last=True)
     assert trainer.evaluate(PAIRS.select(range(3)))["eval_loss"] > 0  # 6 rollouts, fewer than a batch
+
+
+def test_options_of_loaders_are_put_back():
+    options = {"drop_last": True, "num_workers": 2, "persistent_workers": True, "prefetch_factor": 4}
+    args = SimpleNamespace(**{f"dataloader_{name}": value for name, value in options.items()})
+    before = dict(vars(args))
+    with loading_all_rows(args, counts=True):
+        assert set(vars(args).values()) == {0, None}  # False equals 0
+    assert vars(args) == before
+    with loading_all_rows(args, counts=False):
+        assert vars(args) == {**before, "dataloader_drop_last": False}
+    assert vars(args) == before

@@ -5,7 +5,7 @@ import torch
 from accelerate.data_loader import IterableDatasetShard
 from datasets import Dataset
 
-from trl_consistency.data.repeated_stream import CountedStream, read_here
+from trl_consistency.data.repeated_stream import CountedStream
 from trl_consistency.losses.row_losses import RowLosses
 from trl_consistency.trainer.row_evaluation import EvaluatedRows
 
@@ -21,11 +21,3 @@ def test_rows_that_fill_up_the_batches_of_two_processes_are_not_counted(rows):
         batch = [value for rank in of_ranks for value in rank[start : start + 2]]
         evaluated.add({"loss": RowLosses(torch.tensor(batch), torch.ones(len(batch)))})
     assert evaluated.by_name(stream.rows)["loss"].sums.tolist() == list(range(rows))
-
-
-def test_options_of_workers_are_put_back():
-    args = SimpleNamespace(dataloader_num_workers=2, dataloader_persistent_workers=True, dataloader_prefetch_factor=4)
-    before = dict(vars(args))
-    with read_here(args):
-        assert set(vars(args).values()) == {0, None}  # False equals 0
-    assert vars(args) == before

@@ -1,7 +1,8 @@
 """Declares options: default, allowed values, and help, which may come from the class's docstring."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from inspect import cleandoc
 from typing import Any, TypeVar, get_args, get_origin
@@ -127,6 +128,19 @@ class CommandArguments:
             value, hint = getattr(self, declared.name), declared.type
             if isinstance(value, str) and any(get_origin(part) is list for part in (hint, *get_args(hint))):
                 setattr(self, declared.name, [value])
+
+
+@contextmanager
+def temporarily(options: Any, **values: Any) -> Iterator[None]:
+    """Within it, options have these values. After it, they have those from before."""
+    before = {name: getattr(options, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(options, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(options, name, value)
 
 
 def check_ranges(options: Any, inherited: Mapping[str, Allowed] | None = None) -> None:

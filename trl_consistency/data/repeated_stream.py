@@ -1,7 +1,6 @@
 """Streamed pairs in training and evaluation."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeAlias
@@ -62,17 +61,3 @@ class CountedStream(IterableDataset):
         for row in self.dataset:
             self.rows += 1
             yield row
-
-
-@contextmanager
-def read_here(args: Any) -> Iterator[None]:
-    """Makes data loaders that are created in this context read in this process, so that a [`CountedStream`] counts."""
-    of_workers = {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
-    before = {name: getattr(args, f"dataloader_{name}") for name in of_workers}
-    try:
-        for name, value in of_workers.items():
-            setattr(args, f"dataloader_{name}", value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(args, f"dataloader_{name}", value)

@@ -297,16 +297,6 @@ def _check_server(client: Any) -> None:
         )
 
 
-@contextmanager
-def without_vllm(args: OnPolicyConsistencyConfig) -> Iterator[None]:
-    """Keeps TRL's trainer from starting its own engine, which would merge the adapter into the reference's weights."""
-    use_vllm, args.use_vllm = args.use_vllm, False
-    try:
-        yield
-    finally:
-        args.use_vllm = use_vllm
-
-
 class EngineMismatch:
     """Measures how far the policy is from the engine that sampled, since the last log, under GRPO's metric names."""
 

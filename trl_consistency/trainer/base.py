@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
-from weakref import WeakSet
 
 import torch
 from accelerate.utils import is_peft_model
@@ -27,9 +26,9 @@ from ..data.anchors import (
 from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset, check_pairs
-from ..data.prepare import columns_of, is_prepared, unformatted, with_own_columns
+from ..data.prepare import is_prepared, unformatted
 from ..data.rendering import check_is_of_model, load_processing_class
-from ..data.repeated_stream import CountedStream, Passes, SamePass, read_here
+from ..data.repeated_stream import CountedStream, Passes, SamePass
 from ..errors import ConsistencyError
 from ..files import write_text
 from ..generation.targets import Engine
@@ -51,6 +50,7 @@ from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import base_revision, build_card, describe_data, describe_left_out
 from .card.weights import describe_weights
+from .evaluated_sets import EvaluatedSets, counted_stream, loading_all_rows
 from .row_evaluation import EvaluatedRows
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
@@ -295,7 +295,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.run_record = RunRecord(self)
         self.checkpoints = Checkpoints(self)
         self._meter = LossMeter()
-        self._evaluated: WeakSet[AnyDataset] = WeakSet()  # sets that were prepared for an evaluation
+        self._evaluated = EvaluatedSets(self)
         self._forward_redirection = ForwardRedirection()
         # Prepared data sets by argument name; checkpoints record them
         self.recorded_data = {"train_dataset": self.train_dataset}
@@ -490,7 +490,7 @@ class PairTrainer(PushMixin, _Trainer):
             datasets = named(self.eval_dataset)
         else:
             check_set_names(eval_dataset)
-            datasets = {name: self._prepare_eval(dataset, name) for name, dataset in named(eval_dataset).items()}
+            datasets = {name: self._evaluated.prepare(dataset, name) for name, dataset in named(eval_dataset).items()}
             eval_dataset = like(eval_dataset, datasets)
         self.snapshot.check()
         self._before_evaluation(list(datasets.values()))
@@ -505,25 +505,10 @@ class PairTrainer(PushMixin, _Trainer):
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
         """Like [`~transformers.Trainer.predict`], on pairs prepared as in [`evaluate`]."""
-        test_dataset = self._prepare_eval(test_dataset, "test_dataset")
+        test_dataset = self._evaluated.prepare(test_dataset, "test_dataset")
         self.snapshot.check()
         self._before_evaluation([test_dataset])
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
-
-    def _prepare_eval(self, dataset: AnyDataset, name: str) -> AnyDataset:
-        if is_prepared(dataset):
-            own = (self.train_dataset, *named(self.eval_dataset).values(), *self._evaluated)
-            if any(dataset is of_own for of_own in own):
-                return dataset
-            # Another trainer may have rendered it with another template or tokenizer.
-            dataset = with_own_columns(dataset)
-            if "completion" in columns_of(dataset):
-                dataset = dataset.remove_columns(["completion_ids"])
-        dataset = unformatted(dataset)
-        check_pairs(dataset, name)
-        dataset = self._prepare_rows(dataset, self.processing_class, self.args, name)
-        self._evaluated.add(dataset)  # of several sets, `Trainer` gives each to `evaluate` again
-        return dataset
 
     def get_eval_dataloader(self, eval_dataset: AnyDataset | str | None = None) -> Any:
         """Like [`~transformers.Trainer.get_eval_dataloader`]. Persistent workers are kept for the trainer's own sets."""
@@ -539,23 +524,9 @@ class PairTrainer(PushMixin, _Trainer):
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
         if is_training:
             return super()._get_dataloader(dataset, *args, is_training=True, **kwargs)
-        with _last_batch_kept(self.args):
-            return self._get_dataloader_of_all(dataset, *args, **kwargs)
-
-    def _get_dataloader_of_all(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Counts the rows of a stream that several processes evaluate, each its own part."""
-        is_stream = isinstance(dataset, IterableDataset) and self.accelerator.num_processes > 1
-        if not is_stream or self.args.accelerator_config.dispatch_batches:
-            self._eval_stream = None
-            return super()._get_dataloader(dataset, *args, **kwargs)
-        if self.compute_metrics is not None:
-            raise ConsistencyError(
-                "`compute_metrics` would get some rows of a streamed evaluation set twice, with which several processes fill up its "
-                "last batch. Load the set without streaming."
-            )
-        self._eval_stream = CountedStream(dataset)
-        with read_here(self.args):
-            return super()._get_dataloader(self._eval_stream, *args, **kwargs)
+        stream = self._eval_stream = counted_stream(dataset, self)
+        with loading_all_rows(self.args, counts=stream is not None):
+            return super()._get_dataloader(dataset if stream is None else stream, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_rows = EvaluatedRows(self.accelerator)
@@ -621,16 +592,6 @@ class PairTrainer(PushMixin, _Trainer):
     def _write_card(self, folder: str, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
         card = build_card(self, self._card_facts(), model_name, dataset_name, tags)
         write_text(Path(folder) / "README.md", str(card))
-
-
-@contextmanager
-def _last_batch_kept(args: Any) -> Iterator[None]:
-    """Within it, `dataloader_drop_last` is off: it is for training, and an evaluation is of all rows."""
-    drops_last, args.dataloader_drop_last = args.dataloader_drop_last, False
-    try:
-        yield
-    finally:
-        args.dataloader_drop_last = drops_last
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from trl import SFTTrainer
 
 from ..config.consistency_config import ConsistencyConfig, padding_free_option
 from ..config.device import mixed_precision
+from ..config.options import temporarily
 from ..data.alignment import AlignmentReport, log_alignment
 from ..data.collators import PairCollator
 from ..data.eval_sets import EvalDataset
@@ -187,7 +188,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             peft_config,
             quantization_config,
         )
-        with _pairs_padded(args):
+        # The collator of TRL's trainer would flatten rows that are not compared yet.
+        with temporarily(args, packing=False, padding_free=False):
             super().__init__(
                 model=model,
                 args=args,
@@ -564,14 +566,3 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 def _set_trainable(model: nn.Module, names: Sequence[str], is_trainable: bool) -> None:
     for name in names:
         model.get_parameter(name).requires_grad_(is_trainable)
-
-
-@contextmanager
-def _pairs_padded(args: ConsistencyConfig) -> Iterator[None]:
-    """Hides options from TRL's trainer, whose collator would flatten rows that are not compared yet."""
-    options = args.packing, args.padding_free
-    args.packing = args.padding_free = False
-    try:
-        yield
-    finally:
-        args.packing, args.padding_free = options

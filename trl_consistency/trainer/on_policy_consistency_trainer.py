@@ -13,6 +13,7 @@ from trl import DistillationTrainer
 
 from ..config.device import mixed_precision
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
+from ..config.options import temporarily
 from ..data.eval_sets import EvalDataset
 from ..data.pairs import AnyDataset
 from ..data.prepare import prepare_pairs
@@ -35,7 +36,7 @@ from ..rollouts.overlap import RolloutsAhead
 from ..rollouts.seconds import StepSeconds
 from ..rollouts.table import RolloutTable
 from ..rollouts.vllm_checks import check_options as check_vllm_options
-from ..rollouts.vllm_engine import EngineMismatch, PolicyAnswers, RolloutEngine, without_vllm
+from ..rollouts.vllm_engine import EngineMismatch, PolicyAnswers, RolloutEngine
 from ..upstream import RepeatSampler, pad, split_tensor_dict
 from ..weight_files import is_here
 from .base import PairTrainer, ProcessingClass, id_of, resolve_config
@@ -166,7 +167,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             peft_config,
             quantization_config,
         )
-        with without_vllm(args):
+        # TRL's trainer would start an engine of its own, which merges the adapter into the reference's weights.
+        with temporarily(args, use_vllm=False):
             super().__init__(
                 model=model,
                 args=args,
