@@ -17,7 +17,6 @@ from ..config.device import announce_cpu, mixed_precision
 from ..data.anchors import (
     PREPARED_COLUMNS,
     AnchorMixture,
-    anchor_rows,
     choose_anchors,
     count_anchors,
     mix_anchors,
@@ -25,8 +24,8 @@ from ..data.anchors import (
 )
 from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
-from ..data.pairs import AnyDataset, check_pairs
-from ..data.prepare import is_prepared, unformatted
+from ..data.pairs import AnyDataset
+from ..data.prepare import is_prepared
 from ..data.rendering import check_is_of_model, load_processing_class
 from ..data.repeated_stream import CountedStream, Passes, SamePass
 from ..errors import ConsistencyError
@@ -36,9 +35,7 @@ from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..losses.row_losses import RowLosses
 from ..models.adapter_checks import check_adapter_is_on, check_adapter_is_there, check_own_adapters
-from ..models.base_files import other_base_weight
 from ..models.checks import check_model, context_length
-from ..models.config_changes import changed_config_keys
 from ..models.finite_weights import check_base
 from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
@@ -52,6 +49,7 @@ from .card.facts import base_revision, build_card, describe_data, describe_left_
 from .card.weights import describe_weights
 from .evaluated_sets import EvaluatedSets, counted_stream, loading_all_rows
 from .row_evaluation import EvaluatedRows
+from .run.base_model import find_changed_config, is_another_base
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
     as_config,
@@ -64,10 +62,11 @@ from .run.checks import (
     check_training_options,
     check_weights_unchanged,
 )
-from .run.data_checks import check_anchor_arguments, check_chat_template, check_steps, check_tokenizer
+from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.other_sets import is_another_set, mark_other_set
 from .run.output_checks import check_adapter_folder, check_not_data_folder, check_not_model_folder, check_output_dir
+from .run.overrides import warn_of_own_loss
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
@@ -208,32 +207,22 @@ class PairTrainer(PushMixin, _Trainer):
         self._peft_config = peft_config
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
         self._context = context_length(model, args)
-        self.changed_config = self._changed_config(model, peft_config)
+        self.changed_config = find_changed_config(model, peft_config)
         if args.should_save:
             check_output_dir(args.output_dir)
             check_not_data_folder(args.output_dir)
             check_not_model_folder(args.output_dir, model_id, getattr(self, "ref_model", None))
         check_evaluation(args, eval_dataset)
-        train_dataset, anchor_dataset = unformatted(train_dataset), unformatted(anchor_dataset)
-        datasets = {"train_dataset": train_dataset, **named(eval_dataset)}
-        datasets = {name: unformatted(dataset) for name, dataset in datasets.items()}
-        for name, dataset in datasets.items():
-            check_pairs(dataset, name)
-            self._check_dataset(dataset, name, args)
-        check_steps(cast(AnyDataset, train_dataset), args.max_steps)
-        if anchor_dataset is not None:
-            check_anchor_arguments(anchor_dataset, train_dataset, args.anchor_ratio)
-            datasets["anchor_dataset"] = anchor_rows(anchor_dataset)
+        datasets = checked_datasets(args, train_dataset, eval_dataset, anchor_dataset, self._check_dataset)
+        pairs = datasets["train_dataset"]
         revision, is_given = (args.model_init_kwargs or {}).get("revision"), processing_class is not None
         if processing_class is None:
             processing_class = load_processing_class(
                 model_id, revision, args.trust_remote_code, **self._tokenizer_options
             )
-        self.data_facts = describe_data(train_dataset)
-        self.is_chat = isinstance(next(iter(cast(AnyDataset, train_dataset)))["clean_prompt"], list)
-        self.anchor_description = (
-            "the pairs' own clean prompts" if anchor_dataset is None else "a data set of their own"
-        )
+        self.data_facts = describe_data(pairs)
+        self.is_chat = isinstance(next(iter(pairs))["clean_prompt"], list)
+        self.has_anchor_dataset = anchor_dataset is not None
         can_render = self._check_template(processing_class, args, datasets)
         if is_given and is_here(model_id, revision):
             check_is_of_model(processing_class, model_id, revision, args.trust_remote_code)
@@ -241,24 +230,13 @@ class PairTrainer(PushMixin, _Trainer):
             datasets = {
                 name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()
             }
-            self.data_facts |= describe_left_out(train_dataset, datasets["train_dataset"])
+            self.data_facts |= describe_left_out(pairs, datasets["train_dataset"])
             if isinstance(datasets["train_dataset"], Dataset):
                 count_anchors(len(datasets["train_dataset"]), args.anchor_ratio)
             self._check_size(datasets["train_dataset"], args)
         return PreparedData(
             processing_class, datasets["train_dataset"], like(eval_dataset, datasets), datasets.get("anchor_dataset")
         )
-
-    def _changed_config(self, model: Any, peft_config: Any) -> list[str]:
-        """Returns what the config of an adapter's base model has otherwise than its files, and warns of it."""
-        is_adapter = peft_config is not None or hasattr(model, "peft_config")
-        changed = changed_config_keys(model) if is_adapter and not isinstance(model, str) else []
-        if changed:
-            logger.warning(
-                f"The model's config is not that of its files ({', '.join(changed)}), which an adapter does not keep: it would be "
-                "put on the model as its files are. Save the changed model in a folder of its own, and load that."
-            )
-        return changed
 
     def _prepare_rows(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
         if is_prepared(dataset):
@@ -281,15 +259,11 @@ class PairTrainer(PushMixin, _Trainer):
         self.base_weights = base_weights(self.model, has_new_adapter=self._peft_config is not None)
         self.base_checksum = checksum_of(self.model, self.base_weights)
         check_trainable(self.model)
-        self.base_is_another = self._compare_base(model)
-        self.trained_weights = self._describe_weights()
+        self.base_is_another = is_another_base(model, self.model)
+        self.trained_weights = describe_weights(self.model, self.base_is_another)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
-        if (own := self._overridden("compute_loss")) and not self._overridden("prediction_step"):
-            logger.warning(
-                f"`{own}` is the loss of training alone: evaluations measure the objectives of the config, and the model card names "
-                "those. Override `prediction_step`, too, if your loss is to be measured."
-            )
+        warn_of_own_loss(self)
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
         self.run_record = RunRecord(self)
@@ -326,38 +300,9 @@ class PairTrainer(PushMixin, _Trainer):
         """The passes through streamed training pairs."""
         return self._mixture or SamePass(self.train_dataset)
 
-    def _compare_base(self, model: Any) -> bool:
-        """Whether an adapter will name another base model than that of a loaded `model`. Warns then."""
-        # Loading an adapter that changes its base repeats the change.
-        if (
-            isinstance(model, str)
-            or not is_peft_model(self.model)
-            or adapter_changes_base(self.model.active_peft_config)
-        ):
-            return False
-        if (name := other_base_weight(self.model)) is None:
-            return False
-        logger.warning(
-            f"The base model's weights (such as {name}) are not those of {id_of(self.model)}, which the saved adapter names as its base: "
-            "loaded on that, it acts otherwise. Save this model to a folder of its own, and load it from there before training."
-        )
-        return True
-
-    def _describe_weights(self) -> dict[str, str]:
-        return describe_weights(self.model, self.base_is_another)
-
     def _freeze_reference(self, model: Any) -> Reference:
         check_sharding(self, self._adapter_off)
         return freeze_initial_policy(self, model, self._adapter_off)
-
-    def _overridden(self, name: str) -> str | None:
-        """Returns `Class.name` if a caller's subclass overrides this method of the trainer's."""
-        for kind in type(self).__mro__:
-            if kind.__module__.startswith("trl_consistency."):
-                return None
-            if name in vars(kind):
-                return f"{kind.__name__}.{name}"
-        return None
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
@@ -400,7 +345,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.has_own_optimizer |= self.optimizer is not None and self.optimizer is not self._used_optimizer
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator), self._training():
-            self.trained_weights = self._describe_weights()
+            self.trained_weights = describe_weights(self.model, self.base_is_another)
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
@@ -559,15 +504,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)
 
     def _load_callback_state(self) -> None:
-        """Leaves out the callbacks of this package, which restore themselves: Trainer would make others, without a trainer."""
-        saved = self.state.stateful_callbacks
-        callbacks = map(type, self.callback_handler.callbacks)
-        own = {kind.__name__ for kind in callbacks if kind.__module__.startswith("trl_consistency.")}
-        self.state.stateful_callbacks = {name: of for name, of in saved.items() if name not in own}
-        try:
-            super()._load_callback_state()
-        finally:
-            self.state.stateful_callbacks = saved
+        self.run_record.load_callbacks(super()._load_callback_state)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Like [`~transformers.Trainer.save_model`], with the model card."""

@@ -24,6 +24,7 @@ from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
 from ..run.other_sets import OF_ANOTHER_SET
+from ..run.overrides import overridden
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
 from .papers import cite, name_methods, name_without_paper
@@ -195,7 +196,7 @@ def paired_facts(trainer: Any) -> dict[str, str]:
         shared = "content" if args.compares_content else "end of the two prompts"
         facts["Shared tokens"] = f"{shared}: {_describe_alignment(trainer.alignment['train_dataset'])}"
     if args.anchor_ratio:
-        facts["Anchors"] = f"{100 * args.anchor_ratio:.3g}% of an epoch, from {trainer.anchor_description}"
+        facts["Anchors"] = _anchor_description(trainer)
     if args.needs_completions:
         facts["Targets"] = _target_description(trainer)
     if not args.packing:
@@ -224,7 +225,7 @@ def rollout_facts(trainer: Any) -> dict[str, str]:
         **trainer.data_facts,
     }
     if args.anchor_ratio:
-        facts["Anchors"] = f"{100 * args.anchor_ratio:.3g}% of an epoch, from {trainer.anchor_description}"
+        facts["Anchors"] = _anchor_description(trainer)
     sampling = {
         name: getattr(args, name)
         for name, off in (("top_p", 1), ("top_k", 0), ("min_p", None))
@@ -259,7 +260,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     how = f"{optim}, learning rate {args.learning_rate:g} ({schedule})"
     if trainer.has_own_optimizer:
         how = "an optimizer that was given to the trainer in place of the options'"
-    elif maker := trainer._overridden("create_optimizer"):
+    elif maker := overridden(trainer, "create_optimizer"):
         how = f"an optimizer that `{safe(maker)}` made in place of the options'"
     facts["Optimisation"] = f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {how}, seed {args.seed}"
     if earlier := describe_earlier(trainer):
@@ -334,6 +335,11 @@ def _reference_description(trainer: Any) -> str:
         adapter = ", with its adapter" if trainer._peft_config is None else ", with the adapter as it was initialised"
     copy = " (a frozen copy)" if trainer._reference is not None else ""
     return f"the model as it was before training{adapter}{copy}"
+
+
+def _anchor_description(trainer: Any) -> str:
+    source = "a data set of their own" if trainer.has_anchor_dataset else "the pairs' own clean prompts"
+    return f"{100 * trainer.args.anchor_ratio:.3g}% of an epoch, from {source}"
 
 
 def _target_description(trainer: Any) -> str:

@@ -1,5 +1,6 @@
 """Checks the tokenizer, its chat template and the data with the options that they are trained under."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -8,9 +9,10 @@ from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 from ...bounded_reading import read_at_most
 from ...config.consistency_config import ConsistencyConfig
-from ...data.anchors import count_anchors
-from ...data.pairs import AnyDataset, check_anchors
-from ...data.prepare import columns_of
+from ...data.anchors import anchor_rows, count_anchors
+from ...data.eval_sets import EvalDataset, named
+from ...data.pairs import AnyDataset, check_anchors, check_pairs
+from ...data.prepare import columns_of, unformatted
 from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, render_text
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
@@ -45,6 +47,30 @@ def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase
             "the tokenizer."
         )
     return tokenizer
+
+
+def checked_datasets(
+    args: Any,
+    train_dataset: AnyDataset | None,
+    eval_dataset: EvalDataset | None,
+    anchor_dataset: AnyDataset | None,
+    check_dataset: Callable[[AnyDataset, str, Any], None],
+) -> dict[str, AnyDataset]:
+    """
+    Returns the data sets by their names in messages, unformatted, with anchors as pairs. Raises [`InvalidPairsError`] or
+    [`ConsistencyError`] for unusable ones. `check_dataset(dataset, name, args)` checks what a trainer needs beyond that.
+    """
+    given = {"train_dataset": train_dataset, **named(eval_dataset)}
+    datasets = {name: unformatted(dataset) for name, dataset in given.items()}
+    for name, dataset in datasets.items():
+        check_pairs(dataset, name)
+        check_dataset(dataset, name, args)
+    check_steps(datasets["train_dataset"], args.max_steps)
+    if anchor_dataset is not None:
+        anchor_dataset = unformatted(anchor_dataset)
+        check_anchor_arguments(anchor_dataset, datasets["train_dataset"], args.anchor_ratio)
+        datasets["anchor_dataset"] = anchor_rows(anchor_dataset)
+    return datasets
 
 
 def check_stream(dataset: AnyDataset, name: str) -> None:

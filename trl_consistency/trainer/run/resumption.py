@@ -234,6 +234,21 @@ class RunRecord:
         for group, setting, rate in zip(trainer.optimizer.param_groups, settings, rates, strict=True):
             group.update({**setting, "params": group["params"], "lr": rate})
 
+    def load_callbacks(self, load: Callable[[], None]) -> None:
+        """
+        Restores callbacks with Trainer's `load`, but those of this package, which restore themselves: Trainer would make
+        others, without a trainer.
+        """
+        state = self.trainer.state
+        saved = state.stateful_callbacks
+        callbacks = map(type, self.trainer.callback_handler.callbacks)
+        own = {kind.__name__ for kind in callbacks if kind.__module__.startswith("trl_consistency.")}
+        state.stateful_callbacks = {name: of for name, of in saved.items() if name not in own}
+        try:
+            load()
+        finally:
+            state.stateful_callbacks = saved
+
 
 def _load(checkpoint: str | None, load: Callable[[str | None], None], trainer: Any) -> None:
     needed = {name for group in trainer.optimizer.param_groups for name in group}

@@ -1,0 +1,44 @@
+"""Tells whether the base model that a saved adapter names is the model that it was trained on, and warns if not."""
+
+from typing import Any
+
+from accelerate.utils import is_peft_model
+
+from ...log import get_logger
+from ...models.base_files import other_base_weight
+from ...models.config_changes import changed_config_keys
+from ...passes.reference import adapter_changes_base
+from ...upstream import get_config_model_id
+
+
+logger = get_logger(__name__)
+
+
+def find_changed_config(model: Any, peft_config: Any) -> list[str]:
+    """Returns what the config of an adapter's base model has otherwise than its files, and warns of it."""
+    is_adapter = peft_config is not None or hasattr(model, "peft_config")
+    changed = changed_config_keys(model) if is_adapter and not isinstance(model, str) else []
+    if changed:
+        logger.warning(
+            f"The model's config is not that of its files ({', '.join(changed)}), which an adapter does not keep: it would be "
+            "put on the model as its files are. Save the changed model in a folder of its own, and load that."
+        )
+    return changed
+
+
+def is_another_base(given: Any, model: Any) -> bool:
+    """
+    Whether the adapter of `model` will name another base model than that of the loaded model that the trainer was `given`.
+    Warns then.
+    """
+    # Loading an adapter that changes its base repeats the change.
+    if isinstance(given, str) or not is_peft_model(model) or adapter_changes_base(model.active_peft_config):
+        return False
+    if (name := other_base_weight(model)) is None:
+        return False
+    logger.warning(
+        f"The base model's weights (such as {name}) are not those of {get_config_model_id(model.config)}, which the saved adapter "
+        "names as its base: loaded on that, it acts otherwise. Save this model to a folder of its own, and load it from there "
+        "before training."
+    )
+    return True

@@ -1,0 +1,27 @@
+"""Tells which methods of a trainer a caller's subclass overrides."""
+
+from typing import Any
+
+from ...log import get_logger
+
+
+logger = get_logger(__name__)
+
+
+def overridden(trainer: Any, name: str) -> str | None:
+    """Returns `Class.name` if a caller's subclass overrides this method of the trainer's."""
+    for kind in type(trainer).__mro__:
+        if kind.__module__.startswith("trl_consistency."):
+            return None
+        if name in vars(kind):
+            return f"{kind.__name__}.{name}"
+    return None
+
+
+def warn_of_own_loss(trainer: Any) -> None:
+    """Logs a warning if a caller's loss is trained with and another one measured."""
+    if (own := overridden(trainer, "compute_loss")) and not overridden(trainer, "prediction_step"):
+        logger.warning(
+            f"`{own}` is the loss of training alone: evaluations measure the objectives of the config, and the model card names "
+            "those. Override `prediction_step`, too, if your loss is to be measured."
+        )
