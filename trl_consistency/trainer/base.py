@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 from torch import nn
-from transformers import PreTrainedTokenizerBase, ProcessorMixin, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from ..config.device import announce_cpu, mixed_precision
@@ -26,7 +25,7 @@ from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset
 from ..data.prepare import is_prepared
-from ..data.rendering import check_is_of_model, load_processing_class
+from ..data.rendering import ProcessingClass, check_is_of_model, load_processing_class
 from ..data.repeated_stream import CountedStream, Passes, SamePass
 from ..errors import ConsistencyError
 from ..files import write_text
@@ -41,7 +40,7 @@ from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
 from ..models.sharding import is_sharded
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
-from ..upstream import ForwardRedirection, get_config_model_id, global_then_local_main_first
+from ..upstream import ForwardRedirection, global_then_local_main_first
 from ..weight_files import is_here
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
@@ -52,7 +51,6 @@ from .row_evaluation import EvaluatedRows
 from .run.base_model import find_changed_config, is_another_base
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
-    as_config,
     check_delay,
     check_evaluation,
     check_extras,
@@ -61,6 +59,7 @@ from .run.checks import (
     check_trainable,
     check_training_options,
     check_weights_unchanged,
+    id_of,
 )
 from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets
 from .run.interruption import Checkpoints, stopping_on_signals
@@ -81,8 +80,6 @@ else:
 
 
 logger = get_logger(__name__)
-
-ProcessingClass: TypeAlias = PreTrainedTokenizerBase | ProcessorMixin
 
 
 @dataclass
@@ -542,15 +539,3 @@ def _marked_as_training(model: nn.Module, is_training: bool) -> Iterator[None]:
         yield
     finally:
         model.training = was_training
-
-
-def resolve_config(args: Any, kind: Any, model: Any, suffix: str) -> Any:
-    """Returns `args` as a `kind`, or the defaults with an output folder named after the model."""
-    if args is None:
-        return kind(f"{id_of(model).split('/')[-1]}-{suffix}")
-    return as_config(cast(TrainingArguments, args), kind)
-
-
-def id_of(model: Any) -> str:
-    """Returns the name or path of a model that is given by it, or was loaded from it; empty if it was made here."""
-    return model if isinstance(model, str) else get_config_model_id(model.config)

@@ -21,7 +21,7 @@ from ..data.length_order import LengthOrder
 from ..data.packing import PackedPairs, PackedPasses
 from ..data.pairs import AnyDataset
 from ..data.prepare import align_pairs, prepare_pairs
-from ..data.rendering import check_template_files
+from ..data.rendering import ProcessingClass, check_template_files
 from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
 from ..errors import ConsistencyError
@@ -34,7 +34,7 @@ from ..models.sharding import gathered, is_sharded
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
 from ..upstream import complete_head
-from .base import PairTrainer, ProcessingClass, resolve_config
+from .base import PairTrainer
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
 from .run.checks import (
@@ -42,6 +42,7 @@ from .run.checks import (
     check_padding_free_parallelism,
     check_reference_options,
     refuse_arguments,
+    resolve_config,
 )
 from .run.data_checks import (
     check_chat_template,

@@ -17,11 +17,10 @@ from ..config.options import temporarily
 from ..data.eval_sets import EvalDataset
 from ..data.pairs import AnyDataset
 from ..data.prepare import prepare_pairs
-from ..data.rendering import check_same_tokens
+from ..data.rendering import ProcessingClass, check_same_tokens
 from ..errors import ConsistencyError
 from ..finite import explained_sampling
 from ..generation.options import evaluating, own_options
-from ..log import get_logger
 from ..losses.row_losses import RowLosses, means_of
 from ..models.checks import check_reference_files
 from ..models.dropout import disable_functional_dropout
@@ -39,9 +38,9 @@ from ..rollouts.vllm_checks import check_options as check_vllm_options
 from ..rollouts.vllm_engine import EngineMismatch, PolicyAnswers, RolloutEngine
 from ..upstream import RepeatSampler, pad, split_tensor_dict
 from ..weight_files import is_here
-from .base import PairTrainer, ProcessingClass, id_of, resolve_config
+from .base import PairTrainer
 from .card.facts import rollout_facts
-from .run.checks import check_reference_options, check_sharding, refuse_arguments
+from .run.checks import check_reference_options, check_sharding, id_of, refuse_arguments, resolve_config
 from .run.rollout_checkpoints import load_rollouts, save_rollouts
 
 
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
     from transformers import BitsAndBytesConfig
 
-
-logger = get_logger(__name__)
 
 NOTHING_COMPARED = (
     "`mask_truncated_completions` leaves out the rollouts that reach `max_completion_length`, and `train_on_thinking: "

@@ -15,7 +15,6 @@ from transformers.trainer_utils import SaveStrategy
 
 from ...config.consistency_config import METHODS, ConsistencyConfig, padding_free_option
 from ...errors import ConsistencyError, one_line
-from ...log import get_logger
 from ...models.architecture import check_architecture
 from ...models.checks import load_config
 from ...models.folder_checks import check_checkpoint
@@ -23,17 +22,25 @@ from ...models.sharding import is_sharded
 from ...passes.blocks import resolve_layers
 from ...passes.flat import check_padding_free
 from ...passes.reference import checksum_of
-from ...upstream import DistributedBackend
+from ...upstream import DistributedBackend, get_config_model_id
 from .interruption import check_has_states, check_unchanged, find_checkpoint
 
-
-logger = get_logger(__name__)
 
 Config = TypeVar("Config", bound=TrainingArguments)
 
 
-def as_config(args: TrainingArguments, kind: type[Config]) -> Config:
-    """Returns `args` as a config of class `kind`. Raises [`ConsistencyError`] for another trainer's config."""
+def id_of(model: Any) -> str:
+    """Returns the name or path of a model that is given by it, or was loaded from it; empty if it was made here."""
+    return model if isinstance(model, str) else get_config_model_id(model.config)
+
+
+def resolve_config(args: TrainingArguments | None, kind: type[Config], model: Any, suffix: str) -> Config:
+    """
+    Returns `args` as a config of class `kind`, or the defaults with an output folder named after the model. Raises
+    [`ConsistencyError`] for another trainer's config.
+    """
+    if args is None:
+        return kind(f"{id_of(model).split('/')[-1]}-{suffix}")
     if isinstance(args, kind):
         return args
     if not isinstance(args, TrainingArguments) or not issubclass(kind, type(args)):
