@@ -14,9 +14,9 @@ from typing import Any
 
 from trl_consistency.errors import ends_with_message
 from trl_consistency.files import whole_folder
+from trl_consistency.perturbations import find_columns, read_source
 from trl_consistency.perturbations.provenance import draw, perturb
 from trl_consistency.perturbations.registry import find_perturbations
-from trl_consistency.perturbations.source import find_columns, read_source
 from trl_consistency.smollm2.rows import PAIRS_PER_TRAINING_QUESTION, PERTURBATION, load_smollm2_datasets, read_data
 
 

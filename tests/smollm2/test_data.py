@@ -9,7 +9,7 @@ import pytest
 from trl_consistency.evaluation import grade, possible_answers
 from trl_consistency.evaluation.grading.graders import named_answers
 from trl_consistency.perturbations import build_pairs
-from trl_consistency.perturbations.source import find_columns
+from trl_consistency.perturbations.columns import find_columns
 
 
 def read(name):

@@ -1,9 +1,8 @@
 """Defines the columns of a pair, and checks rows without a tokenizer."""
 
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import signature
 from itertools import islice
@@ -15,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import InvalidPairsError, did_you_mean
 from ..json_files import strict_json
+from .messages import is_unicode, message_fault, text_faults
 
 
 AnyDataset: TypeAlias = Dataset | IterableDataset
@@ -24,13 +24,6 @@ PAIR_COLUMNS = (*PROMPT_COLUMNS, "completion", "completion_ids", "tools", "chat_
 
 # Columns that preparation adds. A data set that already has them would be taken for a prepared one.
 RESERVED_COLUMNS = ("clean_ids", "perturbed_ids", "suffix", "content_span")
-
-ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model")
-
-MESSAGE_KEYS = {
-    *("role", "content", "name", "tool_calls", "tool_call_id", "tool_plan", "refusal", "prefix", "index", "channel"),
-    *("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "function_call"),
-}
 
 # Arguments of rendering, which are the same for both sides of every pair and are not variables of the chat template.
 RESERVED_TEMPLATE_KWARGS = (
@@ -242,89 +235,26 @@ def _is_prefilled(row: dict[str, Any], column: str) -> bool:
     )
 
 
-# Chat messages that are written as text: JSON in a field of a CSV file, as Python or numpy shows them, or in another format
-_WRITTEN_MESSAGES = re.compile(
-    r"""\s*\[?\s*\{\s*(["'])(?:role|content|from|value|tool_calls)\1\s*:.*\}\s*\]?\s*""", re.DOTALL
-)
-_ROLE_KEY = re.compile(r"""["'](?:role|from)["']\s*:""")
-
-
 def _prompt_faults(prompt: Any) -> Iterator[str]:
     if prompt is None:
         yield "is missing"
     elif isinstance(prompt, str):
         if not prompt.strip():
             yield "is empty or blank"
-        if not _is_unicode(prompt):
+        if not is_unicode(prompt):
             yield "is not valid Unicode: it holds half a surrogate pair"
-        yield from _text_faults(prompt)
+        yield from text_faults(prompt)
     elif not isinstance(prompt, list):
         yield f"must be a string or a list of chat messages, not `{type(prompt).__name__}`"
     elif not prompt:
         yield "is an empty list of messages"
     else:
         for position, message in enumerate(prompt):
-            fault = _message_fault(message)
+            fault = message_fault(message)
             if fault:
                 yield f"message {position} {fault}"
         if isinstance(prompt[-1], dict) and prompt[-1].get("role") == "assistant" and prompt[-1].get("tool_calls"):
             yield "ends with an assistant tool call, which cannot be continued: add the tool's answer"
-
-
-def _text_faults(text: str) -> Iterator[str]:
-    if messages_in(text) or (_WRITTEN_MESSAGES.fullmatch(text) and _ROLE_KEY.search(text)):
-        yield (
-            "is chat messages written as text, which no chat template would render: give the list itself, in JSON Lines or "
-            "Parquet"
-        )
-
-
-def messages_in(text: Any) -> list[dict[str, Any]] | None:
-    """Returns the chat messages that a text holds as JSON, as a field of a CSV file does, or None for other values."""
-    if not isinstance(text, str) or not text.lstrip().startswith("["):
-        return None
-    with suppress(ValueError, RecursionError):
-        found = strict_json(text)
-        if found and all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in found):
-            return found
-    return None
-
-
-def _message_fault(message: Any) -> str | None:
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        return "is not a dict with `role` and `content`"
-    if message["role"] not in ROLES:
-        near = get_close_matches(message["role"].lower(), ROLES, n=1, cutoff=0.5)
-        hint = f": did you mean `{near[0]}`?" if near else f": it can be {', '.join(ROLES)}."
-        return f"has the role `{message['role']}`{hint}"
-    for key in message.keys() - MESSAGE_KEYS:
-        near = get_close_matches(key, MESSAGE_KEYS, n=1, cutoff=0.8)
-        if near and message[key] is not None:
-            return f"has the key `{key}`, which would be ignored: did you mean `{near[0]}`?"
-    if not isinstance(message.get("reasoning_content"), str | None):
-        return f"has `reasoning_content` of type `{type(message['reasoning_content']).__name__}`, not text"
-    content = message.get("content")
-    if isinstance(content, list):
-        texts = [block.get("text") for block in content if isinstance(block, dict) and block.get("type") == "text"]
-        if len(texts) != len(content):
-            return "has content other than text: pairs are text-only for now"
-        content = "".join(text or "" for text in texts)
-    if content is None and message.get("tool_calls"):
-        return None
-    if not isinstance(content, str):
-        return f"has `content` of type `{type(content).__name__}`, not text"
-    # A system or tool turn may be empty; an empty question or an empty answer to continue may not.
-    if not content.strip() and message["role"] in ("user", "assistant") and not message.get("tool_calls"):
-        return f"({message['role']}) is empty or blank"
-    return None if _is_unicode(content) else "is not valid Unicode: it holds half a surrogate pair"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _completion_faults(completion: Any, prompt_kind: str | None) -> Iterator[str]:
@@ -336,7 +266,7 @@ def _completion_faults(completion: Any, prompt_kind: str | None) -> Iterator[str
     elif isinstance(completion, str):
         if not completion.strip():
             yield "is empty or blank"
-        yield from _text_faults(completion)
+        yield from text_faults(completion)
     elif not isinstance(completion, list):
         yield f"must be a string or a list of one assistant message, not `{type(completion).__name__}`"
     elif prompt_kind == "a string":
@@ -344,7 +274,7 @@ def _completion_faults(completion: Any, prompt_kind: str | None) -> Iterator[str
     elif len(completion) != 1 or not isinstance(completion[0], dict) or completion[0].get("role") != "assistant":
         yield "must be exactly one assistant message"
     else:
-        fault = _message_fault(completion[0])
+        fault = message_fault(completion[0])
         if fault:
             yield f"message 0 {fault}"
 

@@ -2,9 +2,10 @@
 
 from . import awareness, jailbreak, surface, sycophancy  # noqa: F401  (they fill the registry)
 from .build import BuildReport, build_pairs
+from .columns import find_columns
 from .provenance import Provenance, draw, perturb
 from .registry import PERTURBATIONS, Cue, Perturbation, find_perturbations, perturbation
-from .source import Source, find_columns, read_source
+from .source import Source, read_source
 
 
 __all__ = [

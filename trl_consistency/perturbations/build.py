@@ -12,20 +12,12 @@ from typing import Any, Literal, NamedTuple
 from ..data.answers import Spellings
 from ..data.pairs import MAX_REPORTED, report_faults
 from ..errors import ConsistencyError
+from .columns import DEFAULT_COLUMNS, Columns, columns_of, find_columns, late_column
 from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
 from .provenance import WrongAnswer, draw, perturb, possible_suggestions
 from .registry import Perturbation, find_perturbations
-from .source import (
-    DEFAULT_COLUMNS,
-    Columns,
-    Source,
-    columns_of,
-    content_text,
-    find_columns,
-    late_column,
-    read_source,
-)
+from .source import Source, content_text, read_source
 
 
 Row = dict[str, Any]

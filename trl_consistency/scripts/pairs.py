@@ -39,10 +39,10 @@ from ..json_files import as_json
 from ..local_names import last_name, public_options
 from ..perturbations.build import BuildReport, build_pairs
 from ..perturbations.card import SPLITS, check_folder, configured_card, file_name, made_with, pairs_card
+from ..perturbations.columns import columns_of, find_columns
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
 from ..perturbations.registry import find_perturbations
-from ..perturbations.source import columns_of, find_columns
 from .engine_arguments import EngineArguments
 from .json_output import one_object
 from .quick_answers import check_perturbations_file

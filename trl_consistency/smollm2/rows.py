@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from datasets import Dataset, DatasetDict
 
+from ..perturbations.columns import find_columns
 from ..perturbations.provenance import draw, perturb
 from ..perturbations.registry import find_perturbations
-from ..perturbations.source import find_columns, read_source
+from ..perturbations.source import read_source
 
 
 PERTURBATION = "stated_answer"
