@@ -131,16 +131,16 @@ class CommandArguments:
 
 
 @contextmanager
-def temporarily(options: Any, **values: Any) -> Iterator[None]:
-    """Within it, options have these values. After it, they have those from before."""
-    before = {name: getattr(options, name) for name in values}
+def temporarily(holder: Any, **values: Any) -> Iterator[None]:
+    """Within it, options of a config (or attributes of another object) have these values; after it, those from before."""
+    before = {name: getattr(holder, name) for name in values}
     try:
         for name, value in values.items():
-            setattr(options, name, value)
+            setattr(holder, name, value)
         yield
     finally:
         for name, value in before.items():
-            setattr(options, name, value)
+            setattr(holder, name, value)
 
 
 def check_ranges(options: Any, inherited: Mapping[str, Allowed] | None = None) -> None:

@@ -1,7 +1,7 @@
 """The base class of both trainers: checks, data, anchors, training, evaluation, checkpoints and the model card."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -13,6 +13,7 @@ from torch import nn
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from ..config.device import announce_cpu, mixed_precision
+from ..config.options import temporarily
 from ..data.anchors import (
     PREPARED_COLUMNS,
     AnchorMixture,
@@ -405,7 +406,8 @@ class PairTrainer(PushMixin, _Trainer):
                 if (total := self._total(of_anchors)) is not None:
                     logs["anchor_loss"] = total
         self.finiteness.correct(logs)
-        with _marked_as_training(self.model, is_training):
+        # TRL reads in the model's mode whether a log is of training. A callback that generates may have left it in the other one.
+        with temporarily(self.model, training=is_training):
             super().log(logs, start_time)
 
     def _logs_training(self, logs: dict[str, float]) -> bool:
@@ -526,16 +528,3 @@ class PairTrainer(PushMixin, _Trainer):
     def _write_card(self, folder: str, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
         card = build_card(self, self._card_facts(), model_name, dataset_name, tags)
         write_text(Path(folder) / "README.md", str(card))
-
-
-@contextmanager
-def _marked_as_training(model: nn.Module, is_training: bool) -> Iterator[None]:
-    """
-    Within it, TRL takes a log for one of training, or of evaluation. It reads the model's mode, in which a callback that
-    generates may have left the model; without this, the metrics of training would be kept back as those of an evaluation.
-    """
-    was_training, model.training = model.training, is_training
-    try:
-        yield
-    finally:
-        model.training = was_training

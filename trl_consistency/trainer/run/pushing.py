@@ -8,6 +8,7 @@ from accelerate.utils import is_peft_model
 from huggingface_hub import HfApi
 from transformers.trainer_utils import HubStrategy
 
+from ...config.options import temporarily
 from ...errors import ConsistencyError
 from ...log import get_logger
 from ...publishing import explain, hub_base, publish
@@ -69,11 +70,8 @@ class PushMixin:
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         # The arguments are saved with the model, and the token is a secret.
-        token, self.args.hub_token = self.args.hub_token, None
-        try:
+        with temporarily(self.args, hub_token=None):
             super()._save(output_dir, state_dict)  # type: ignore[misc]
-        finally:
-            self.args.hub_token = token
 
     def push_to_hub(
         self,

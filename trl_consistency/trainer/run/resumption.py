@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerState
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 
+from ...config.options import temporarily
 from ...data.pairs import AnyDataset
 from ...data.prepare import needs_targets
 from ...data.rendering import get_tokenizer
@@ -239,15 +240,11 @@ class RunRecord:
         Restores callbacks with Trainer's `load`, but those of this package, which restore themselves: Trainer would make
         others, without a trainer.
         """
-        state = self.trainer.state
-        saved = state.stateful_callbacks
-        callbacks = map(type, self.trainer.callback_handler.callbacks)
+        state, callbacks = self.trainer.state, map(type, self.trainer.callback_handler.callbacks)
         own = {kind.__name__ for kind in callbacks if kind.__module__.startswith("trl_consistency.")}
-        state.stateful_callbacks = {name: of for name, of in saved.items() if name not in own}
-        try:
+        others = {name: of for name, of in state.stateful_callbacks.items() if name not in own}
+        with temporarily(state, stateful_callbacks=others):
             load()
-        finally:
-            state.stateful_callbacks = saved
 
 
 def _load(checkpoint: str | None, load: Callable[[str | None], None], trainer: Any) -> None:
