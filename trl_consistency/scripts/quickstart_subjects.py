@@ -193,7 +193,7 @@ SMOLLM2 = Subject(
     model="embedded:smollm2",
     title="SmolLM2-135M-Instruct from Q4_1",
     base="SmolLM2-135M-Instruct, from Q4_1 (weights of 4 bits, dequantised),",
-    what="The model is a chat model of 135 million parameters, from weights of 4 bits, dequantised.",
+    what="The model is SmolLM2-135M-Instruct, from Q4_1: a chat model of 135 million parameters, from weights of 4 bits, dequantised.",
     held_out="The questions, the wordings of the user's wrong answer, and the held-out categories were never trained on.",
     recipes={
         "BCT": "smollm2-135m-instruct/bct",
