@@ -376,7 +376,9 @@ class PairTrainer(PushMixin, _Trainer):
             return self._forward_redirection(model, unwrapped, function, unwrapped, *args)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        check_adapter_is_on(self.model)  # a callback may have left it otherwise
+        # A callback may have left the model otherwise.
+        check_adapter_is_on(self.model)
+        check_trainable(self.model)
         loss = super().training_step(*args, **kwargs)
         self.finiteness.record_loss(loss)
         return loss

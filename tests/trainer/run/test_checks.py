@@ -265,6 +265,22 @@ def test_callback_that_leaves_the_adapter_off(tmp_path, method, leave, way_out):
         trainer.train()
 
 
+@pytest.mark.parametrize("lora", [False, True])
+def test_callback_that_freezes_all(tmp_path, lora):
+    """With gradient checkpointing, training went on to its end, and trained nothing."""
+
+    class Freezing(TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            model.requires_grad_(False)
+
+    options = {"max_steps": 3, "gradient_checkpointing": True}
+    trainer = paired.make_trainer(tmp_path, make_pairs(4), lora=lora, method="bct", **options)
+    trainer.add_callback(Freezing())
+    with pytest.raises(ConsistencyError, match="no trainable parameter"):
+        trainer.train()
+    assert trainer.state.global_step == 1
+
+
 class TestSubclasses:
     class OwnLoss(ConsistencyTrainer):
         def compute_loss(self, *args, **kwargs):
