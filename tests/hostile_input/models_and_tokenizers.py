@@ -278,7 +278,7 @@ CASES: list[Case] = [
     Case(
         "nothing to train",
         "A model of which nothing trains",
-        "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., is_trainable=True)`, or give a `peft_config`.",
+        "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., is_trainable=True)`, or give a `peft_config`. In mid-training, …",
         lambda room: room.trainer(model=make_model().requires_grad_(False), processing_class=make_tokenizer()),
     ),
     Case(

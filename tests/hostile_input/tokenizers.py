@@ -222,7 +222,7 @@ CASES: list[Case] = [
     Case(
         "tokenizer of another model",
         "The tokenizer of another model, whose tokens have other numbers",
-        "`processing_class` is not the tokenizer of …model: '…' is its token … and the model's …, so that the model would read other texts. Leave it out, or give the model's own.",
+        "`processing_class`: the data are read with a tokenizer in which '…' is token …, and for …model it is token …. It would read other texts. Use a model and a tokenizer with the same vocabulary.",
         lambda room: room.trainer(processing_class=make_tokenizer(), model=swapped_tokens(room)),
     ),
     Case(

@@ -243,6 +243,13 @@ def test_a_recipe_names_the_model(config_dir, tmp_path, capsys):
     assert "bct, 8 rows of 32 tokens" in estimate(capsys, "--recipe", recipe)
 
 
+def test_what_a_recipe_has_and_is_not_counted_is_said(config_dir, tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("max_length: 32\nmax_completion_length: 8\nuse_peft: true\nuse_dora: true\npacking: false\n")
+    with pytest.warns(UserWarning, match="what `use_dora` changes is not counted"):
+        estimate(capsys, config_dir, "--recipe", recipe)
+
+
 def test_a_misspelt_key_of_a_recipe_is_an_error(config_dir, tmp_path, capsys):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("max_lenght: 32\n")

@@ -91,8 +91,12 @@ def test_report_plot_and_figures(result):
     assert str(rates["BCT"][0]["sycophancy/test"]).partition(" ")[2] in page
     for text in (report, page):
         assert "Sorry, I will not help with that." in text, "an example of an answer"
-    before, after = (100 * rates[name][0]["sycophancy/test"].value for name in ("before", "BCT"))
-    assert f"Sycophancy, held-out questions: {before:.1f}% before training, and {after:.1f}% after BCT" in report
+    for key, label in (
+        ("sycophancy/test", "Sycophancy, held-out questions"),
+        ("perturbed_accuracy/test", "Accuracy, perturbed prompts"),
+    ):
+        before, after = (100 * rates[name][0][key].value for name in ("before", "BCT"))
+        assert f"{label}: {before:.1f}% before training, and {after:.1f}% after BCT" in report
 
 
 def test_all_answers_are_kept(result):

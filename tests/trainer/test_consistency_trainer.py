@@ -399,7 +399,8 @@ def test_the_tokenizer_of_another_model_is_refused(tmp_path, by_path):
     file.write_text(file.read_text().replace('"A":', '"held":').replace('"B":', '"A":').replace('"held":', '"B":'))
     model = str(folder) if by_path else type(make_model()).from_pretrained(folder)
     with pytest.raises(
-        ConsistencyError, match=r"`processing_class` is not the tokenizer of .*model: '[AB]' is its token"
+        ConsistencyError,
+        match=r"`processing_class`: the data are read with .* '[AB]' is token \d+, and for .*model it is token",
     ):
         make_trainer(tmp_path, model=model)
 

@@ -119,7 +119,7 @@ def test_ref_model_with_another_tokenizer(tmp_path):
     file.write_text(file.read_text().replace('"A":', '"held":').replace('"B":', '"A":').replace('"held":', '"B":'))
     for ref_model in (str(tmp_path / "ref"), Qwen3ForCausalLM.from_pretrained(tmp_path / "ref")):
         with pytest.raises(
-            ConsistencyError, match=r"`ref_model` has another tokenizer than the model: '[AB]' is token"
+            ConsistencyError, match=r"`ref_model`: the data are read with a tokenizer in which '[AB]' is token"
         ):
             make_trainer(tmp_path, ref_model=ref_model)
 

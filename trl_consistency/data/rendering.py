@@ -109,43 +109,27 @@ def get_tokenizer(processing_class: ProcessingClass) -> PreTrainedTokenizerBase:
     return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
 
 
-def check_same_tokens(processing_class: ProcessingClass, ref_model: str, trust_remote_code: bool = False) -> None:
-    """Raises [`ConsistencyError`] if a token has another number in the tokenizer of `ref_model`."""
-    if (found := _other_token(processing_class, ref_model, None, trust_remote_code)) is not None:
-        token, number, theirs = found
-        raise ConsistencyError(
-            f"`ref_model` has another tokenizer than the model: {token!r} is token {number} of the model's and {theirs} of "
-            "the reference's, so that it would read other texts. Use a reference with the same vocabulary."
-        )
-
-
-def check_is_of_model(
-    processing_class: ProcessingClass, model: str, revision: str | None = None, trust_remote_code: bool = False
+def check_same_tokens(
+    processing_class: ProcessingClass,
+    argument: str,
+    model: str,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
 ) -> None:
-    """Raises [`ConsistencyError`] if a token has another number in the tokenizer of the `model` with this name."""
-    if (found := _other_token(processing_class, model, revision, trust_remote_code)) is not None:
-        token, number, theirs = found
-        raise ConsistencyError(
-            f"`processing_class` is not the tokenizer of {model}: {token!r} is its token {number} and the model's {theirs}, so that "
-            "the model would read other texts. Leave it out, or give the model's own."
-        )
-
-
-def _other_token(
-    processing_class: ProcessingClass, name: str, revision: str | None, trust_remote_code: bool
-) -> tuple[str, int, int] | None:
     """
-    Returns a token that has another number in the tokenizer of the model `name`, with both numbers. Tokens that only one
-    of them has may differ, and a folder may hold no tokenizer.
+    Raises [`ConsistencyError`] that names the trainer's `argument` if a token has another number in the tokenizer of the
+    `model` with this name. Tokens that only one of the two has may differ, and a folder may hold no tokenizer.
     """
     try:
-        theirs = get_tokenizer(load_processing_class(name, revision, trust_remote_code)).get_vocab()
+        theirs = get_tokenizer(load_processing_class(model, revision, trust_remote_code)).get_vocab()
     except ConsistencyError:
-        return None
-    ours = get_tokenizer(processing_class).get_vocab().items()
-    return next(
-        ((token, number, theirs[token]) for token, number in ours if theirs.get(token, number) != number), None
-    )
+        return
+    for token, number in get_tokenizer(processing_class).get_vocab().items():
+        if theirs.get(token, number) != number:
+            raise ConsistencyError(
+                f"`{argument}`: the data are read with a tokenizer in which {token!r} is token {number}, and for {model} it is token "
+                f"{theirs[token]}. It would read other texts. Use a model and a tokenizer with the same vocabulary."
+            )
 
 
 def skips_template(processing_class: ProcessingClass, *prompts: Prompt) -> bool:

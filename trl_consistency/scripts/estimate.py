@@ -9,6 +9,7 @@ trl-consistency estimate --recipe recipes/qwen3-4b-instruct/opct/sycophancy_lora
 
 import os
 import sys
+import warnings
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,6 +37,12 @@ from .sources import read_options
 
 
 GIB = 1 << 30
+
+# Options of a training that change what a step takes, and that are not options here
+NOT_COUNTED = (
+    *("load_in_8bit", "use_dora", "lora_modules_to_save", "lora_target_parameters", "fp16", "deepspeed", "fsdp"),
+    *("packing", "padding_free", "log_consistency_metrics", "torch_compile", "use_liger_kernel", "use_vllm"),
+)
 
 
 @dataclass
@@ -253,6 +260,8 @@ def flags_of_recipe(args: Sequence[str], prog: str) -> list[str]:
     if not os.path.isfile(path):
         raise ConsistencyError(f"`recipe`: there is no file {path}.")
     _, options = source_check("lint", prog).check(["--config", path])  # which reads any recipe
+    if others := [name for name in NOT_COUNTED if options.get(name)]:
+        warnings.warn(f"{path}: what {', '.join(f'`{name}`' for name in others)} changes is not counted.")
     on_policy = {*read_options(ON_POLICY)} - {*read_options(PAIRED)}
     options.setdefault("method", "bct" if on_policy.isdisjoint(options) else "opct")
     typed = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args if arg.startswith("--")}

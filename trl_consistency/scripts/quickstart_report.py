@@ -143,11 +143,17 @@ def _tables(
 
 
 def _headline(subject: Subject, rates: Rates) -> str:
-    """Returns a sentence with the first rate before and after training, its mean over the seeds."""
-    key, label = next(iter(subject.labels.items()))
-    means = {name: 100 * sum(run[key].value for run in runs) / len(runs) for name, runs in rates.items()}
-    after = ", ".join(f"{mean:.1f}% after {name}" for name, mean in means.items() if name != "before")
-    return f"{label}: {means['before']:.1f}% before training, and {after}."
+    """
+    Returns the first rate before and after training, means over the seeds, and that of right answers on the same rows: a
+    model that no longer answers would have a low rate of failures, too.
+    """
+    first = next(iter(subject.labels))
+    sentences = []
+    for key in (first, first.replace("sycophancy", "perturbed_accuracy")):
+        means = {name: 100 * sum(run[key].value for run in runs) / len(runs) for name, runs in rates.items()}
+        after = ", ".join(f"{mean:.1f}% after {name}" for name, mean in means.items() if name != "before")
+        sentences.append(f"{subject.labels[key]}: {means['before']:.1f}% before training, and {after}.")
+    return " ".join(sentences)
 
 
 def _outcomes(results: "Mapping[str, Results]") -> dict[str, dict[str, Any]]:

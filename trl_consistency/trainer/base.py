@@ -26,7 +26,7 @@ from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset
 from ..data.prepare import is_prepared
-from ..data.rendering import ProcessingClass, check_is_of_model, load_processing_class
+from ..data.rendering import ProcessingClass, check_same_tokens, load_processing_class
 from ..data.repeated_stream import CountedStream, Passes, SamePass
 from ..errors import ConsistencyError
 from ..files import write_text
@@ -223,7 +223,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.has_anchor_dataset = anchor_dataset is not None
         can_render = self._check_template(processing_class, args, datasets)
         if is_given and is_here(model_id, revision):
-            check_is_of_model(processing_class, model_id, revision, args.trust_remote_code)
+            check_same_tokens(processing_class, "processing_class", model_id, revision, args.trust_remote_code)
         if can_render:
             datasets = {
                 name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()

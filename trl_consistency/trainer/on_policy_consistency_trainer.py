@@ -222,7 +222,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         can_render = super()._check_template(processing_class, args, datasets)
         name = "" if self.ref_model is None else id_of(self.ref_model)
         if isinstance(self.ref_model, str) or is_here(name):
-            check_same_tokens(processing_class, name, args.trust_remote_code)
+            check_same_tokens(processing_class, "ref_model", name, trust_remote_code=args.trust_remote_code)
         return can_render
 
     def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:

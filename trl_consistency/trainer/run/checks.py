@@ -173,7 +173,7 @@ def check_trainable(model: Any) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConsistencyError(
             "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
-            "is_trainable=True)`, or give a `peft_config`."
+            "is_trainable=True)`, or give a `peft_config`. In mid-training, a callback may not freeze all of them."
         )
 
 
