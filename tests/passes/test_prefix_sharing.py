@@ -19,9 +19,11 @@ from tests.helpers.architectures import CONFIGS, HYBRIDS, SHAPE, add_lora, make
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.passes import prefix_strategies as prefix_roads
 from trl_consistency.passes.blocks import find_blocks
+from trl_consistency.passes.capture import capture_states
 from trl_consistency.passes.packing import Batch, Packing, first_fit
 from trl_consistency.passes.prefix_sharing import PrefixSharing
 from trl_consistency.passes.prefix_strategies import refused_strategies
+from trl_consistency.passes.prompt_states import PromptStates
 
 
 # Without SDPA in transformers
@@ -305,6 +307,55 @@ def test_autocast(attention):
             states = sharing_by(strategy)(model, *batch)
             assert states.strategy == strategy
             assert (states.hidden[batch[3].bool()] - expected).norm() < 0.05 * expected.norm()
+
+
+# States of the prompts themselves
+
+
+def wanted_of(batch, layers):
+    """The first and the last token of every prompt, and one in between, now of this row and now of that one."""
+    rows, positions = [], []
+    for row, length in enumerate(batch[1].sum(1).tolist()):
+        for position in sorted({0, (row * 2) % length, length - 1}, reverse=row % 2 == 1):
+            rows.append(row)
+            positions.append(position)
+    return PromptStates(layers, torch.tensor(rows), torch.tensor(positions))
+
+
+@pytest.mark.parametrize(("kind", "attention"), [*CASES, *OF_HYBRIDS])
+@torch.no_grad()
+def test_states_of_prompts_are_kept_on_each_road(kind, attention):
+    """After the first block, a later one and the last, as of each prompt alone; what predicts completions is as without them."""
+    model, batch = make(kind, attention), make_batch()
+    layers = [0, len(find_blocks(model)) - 2, len(find_blocks(model)) - 1]
+    for strategy in ("cache", "plain") if kind in HYBRIDS else ("cache", "packed", "plain"):
+        sharing, wanted = sharing_by(strategy), wanted_of(batch, layers)
+        expected = sharing(model, *batch).hidden
+        states = sharing(model, *batch, prompt_states=wanted)
+        assert states.strategy == strategy
+        torch.testing.assert_close(states.hidden[batch[3].bool()], expected[batch[3].bool()], rtol=1e-4, atol=2e-5)
+        assert [state.shape for state in wanted.residual] == [(len(wanted.rows), SHAPE["hidden_size"])] * 3
+        for place, (row, position) in enumerate(zip(wanted.rows.tolist(), wanted.positions.tolist(), strict=True)):
+            ids = batch[0][row][batch[1][row].bool()][None]
+            alone = capture_states(
+                model, ids, torch.ones_like(ids), torch.tensor([0]), torch.tensor([position]), layers
+            ).residual
+            for layer, (state, of_alone) in enumerate(zip(wanted.residual, alone, strict=True)):
+                torch.testing.assert_close(state[place], of_alone[0], rtol=1e-4, atol=2e-5, msg=f"{strategy}, {layer}")
+
+
+@torch.no_grad()
+def test_states_of_no_token_of_a_prompt(llama):
+    for strategy in ("cache", "packed", "plain"):
+        wanted = PromptStates([0, 1], *torch.zeros(2, 0, dtype=torch.long))
+        states = sharing_by(strategy)(llama, *make_batch(), prompt_states=wanted)
+        assert states.strategy == strategy
+        assert [state.shape for state in wanted.residual] == [(0, SHAPE["hidden_size"])] * 2
+
+
+def test_states_of_prompts_have_no_gradients(llama):
+    with pytest.raises(ValueError, match="without gradients"):
+        PrefixSharing()(llama, *make_batch(), prompt_states=PromptStates([0], *torch.zeros(2, 1, dtype=torch.long)))
 
 
 # What is computed

@@ -1,4 +1,5 @@
 import copy
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import END, answer, make_trainer, moved, replay, uneven_pairs, weights
+from tests.passes.test_prefix_sharing import counted_tokens
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.rendering import render_completion, render_prompt
 from trl_consistency.generation.targets import cut_after_end
@@ -125,7 +127,7 @@ def test_metrics_are_those_of_the_other_trainer(tmp_path, lora, given):
         prompts = [render_prompt(tokenizer, prompt) for prompt in pairs["clean_prompt"]]
         answered = pairs.add_column("completion_ids", [greedy(initial, prompt_ids, 8) for prompt_ids in prompts])
     ours = make_trainer(tmp_path, make_pairs(), lora=lora, log_consistency_metrics=True, per_device_eval_batch_size=3)
-    moved(ours.model)
+    moved(ours.model, scale=0.2)
     found = ours.evaluate(with_anchors(answered if given else pairs))
     theirs = ConsistencyTrainer(
         model=initial, args=make_config(tmp_path, method="bct", log_consistency_metrics=True),
@@ -157,13 +159,42 @@ def test_each_distinct_pair_is_run_once(tmp_path, monkeypatch):
         log_consistency_metrics=True,
     )  # fmt: skip
     sizes = []
-    paired_loss = trainer.pair_metrics._paired_loss
+    paired_loss = trainer.rollout_loss.pair_metrics._paired_loss
+    compare = paired_loss.compare
     monkeypatch.setattr(
-        trainer.pair_metrics, "_paired_loss",
-        lambda model, batch: sizes.append(len(batch["input_ids"])) or paired_loss(model, batch),
+        paired_loss, "compare",
+        lambda model, batch, *states: sizes.append(len(batch["input_ids"])) or compare(model, batch, *states),
     )  # fmt: skip
     trainer.train()
     assert sizes == [4]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_reference_reads_each_clean_prompt_once(tmp_path, lora):
+    """For the rollouts and for the answer: with the metrics, a step adds the answers to the reference's pass, and no other pass."""
+    seen = {}
+    for watches in (False, True):
+        trainer = make_trainer(
+            tmp_path, make_pairs(4), lora=lora, num_generations=4, per_device_train_batch_size=16, max_steps=1,
+            log_consistency_metrics=watches,
+        )  # fmt: skip
+        replay(trainer, of_the_clean_answer(make_pairs(4)))
+        reference, active = [], trainer._reference.active
+
+        @contextmanager
+        def counting(model, active=active, reference=reference):
+            with active(model) as frozen, counted_tokens(frozen) as counts:
+                yield frozen
+            reference.extend(counts)
+
+        trainer._reference.active = counting
+        trainer.train()
+        seen[watches] = reference
+    # After the trial: the prompts without their last tokens, these with the completions, and the check of the head.
+    *trial, prompts, completions, head = seen[False]
+    longest = max(len(row["completion_ids"]) for row in trainer.train_dataset)
+    assert completions < 16 * longest
+    assert seen[True] == [*trial, prompts, (16 + 4) * longest, head]
 
 
 @pytest.mark.parametrize("completion", [False, True])
@@ -172,7 +203,7 @@ def test_anchors_alone_have_no_such_metric(tmp_path, completion):
     anchors = make_pairs(4, completion).map(lambda row: {"perturbed_prompt": row["clean_prompt"]})
     trainer = make_trainer(tmp_path, anchors, max_steps=1, log_consistency_metrics=True, eval_dataset=anchors)
     trainer.train()
-    assert set(WATCHED) <= set(trainer._watch(trainer._buffered_inputs[0]))
+    assert set(WATCHED) <= set(trainer._compare(trainer.model, trainer._buffered_inputs[0]))
     entry = trainer.state.log_history[0] | trainer.evaluate()
     assert not [name for name in entry for watched in (*WATCHED, RATIO) if watched in name]
 

@@ -131,6 +131,13 @@ class PairedLoss:
             if reference_answers is not None:
                 # Outside this context, the model may hold other weights.
                 reference_answers.head = reference_answers.head.detached()
+        return self.compare(model, batch, reference, reference_answers)
+
+    def compare(
+        self, model: Any, batch: Batch, reference: States, reference_answers: AnswerStates | None
+    ) -> tuple[dict[str, RowLosses], dict[str, RowLosses]]:
+        """Runs the student, and returns what a call does. The states are the reference's, at the tokens that are compared."""
+        spans = self._spans(batch)
         rows = torch.arange(len(batch["input_ids"]), device=batch["input_ids"].device)
         balances_routers = self.balances_routers and torch.is_grad_enabled()
         student, answers = self._run(
@@ -150,6 +157,10 @@ class PairedLoss:
         if student.routing is not None:
             watched["aux_loss"] = of_batch(load_balancing_loss(model, student.routing), len(rows))
         return {method: RowLosses(losses[method], counts[method]) for method in self.objectives.method}, watched
+
+    def watched_positions(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Returns pairs, (N,), and positions on the clean side, (N,), of the states that the metrics compare."""
+        return _positions(batch["suffix"], 0)
 
     # The two forward passes
 

@@ -131,10 +131,8 @@ def capture_states(
 
     def into(states: list[Tensor], index: int = 0, dims: tuple[int, ...] = (3,)) -> Callable[..., None]:
         def hook(module: nn.Module, *seen: Any) -> None:
-            # A pre-hook gets the module's inputs last, a forward hook its output: a tensor, or a tuple of them.
-            state = seen[-1] if isinstance(seen[-1], Tensor) else seen[-1][index]
-            if state is None or state.dim() not in dims:
-                raise ConsistencyError(f"`{type(module).__name__}` has no state of a known shape to compare.")
+            # A pre-hook gets the module's inputs last, a forward hook its output.
+            state = state_in(module, seen[-1], index, dims)
             # Under gradient checkpointing, this hook may run inside the checkpoint, and the backward pass recomputes
             # the block without it. So with gradients it must not compute anything.
             states.append(state if with_grad else select(state))
@@ -175,6 +173,14 @@ def capture_states(
     if need_routing:
         states.routing = routing_of(output, attention_mask)
     return states
+
+
+def state_in(module: nn.Module, seen: Any, index: int = 0, dims: tuple[int, ...] = (3,)) -> Tensor:
+    """Returns the state in what a hook of a module saw, which is a tensor or a tuple of them."""
+    state = seen if isinstance(seen, Tensor) else seen[index]
+    if state is None or state.dim() not in dims:
+        raise ConsistencyError(f"`{type(module).__name__}` has no state of a known shape to compare.")
+    return state
 
 
 def needed_mask(model: Any, attention_mask: Tensor) -> Tensor | None:

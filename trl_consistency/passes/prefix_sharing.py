@@ -38,6 +38,7 @@ from .prefix_strategies import (
     run_prompts,
     takes_blocks,
 )
+from .prompt_states import PromptStates
 from .tree_attention import refused_kernels
 
 
@@ -86,6 +87,7 @@ class PrefixSharing:
         completion_ids: Tensor,
         completion_mask: Tensor,
         need_routing: bool = False,
+        prompt_states: PromptStates | None = None,
     ) -> CompletionStates:
         """
         Computes the states that predict the completion tokens.
@@ -93,18 +95,20 @@ class PrefixSharing:
         Non-empty prompts (B, P) are padded on the left; equal ones need not be adjacent. Completions (B, C) are padded
         on the right. The model is the student or the reference, not wrapped; for a wrapped model, call this inside the
         wrapper's forward. All calls must use the same model; only its adapter may differ. In the routing, a shared
-        prompt counts once per rollout.
+        prompt counts once per rollout. Without gradients, `prompt_states` says what else to keep.
         """
         blocks = find_blocks(model)
         if self.share and self.refused is None:
             self.refused = refused_strategies(blocks)
         batch = Batch.of(prompt_ids, prompt_mask, completion_ids, completion_mask)
-        states = self.run(blocks, batch, need_routing)
+        states = self.run(blocks, batch, need_routing, prompt_states)
         # `Batch` has cut the columns to the longest completion.
         states.hidden = F.pad(states.hidden, (0, 0, 0, completion_ids.shape[1] - states.hidden.shape[1]))
         return states
 
-    def run(self, blocks: Blocks, batch: Batch, need_routing: bool = False) -> CompletionStates:
+    def run(
+        self, blocks: Blocks, batch: Batch, need_routing: bool = False, prompt_states: PromptStates | None = None
+    ) -> CompletionStates:
         """Computes the states of a batch whose distinct prompts are known. `refused` must be."""
         with ExitStack() as stack:
             if not torch.is_grad_enabled():
@@ -116,11 +120,14 @@ class PrefixSharing:
             packing = self._packing(blocks, batch, reasons) if not takes_cache or _is_checkpointed(blocks) else None
             if packing is not None:
                 flex = self._takes_flex(blocks, packing)
-                (hidden, routing), strategy = run_packed(blocks, batch, packing, options, flex), "packed"
+                (hidden, routing), strategy = (
+                    run_packed(blocks, batch, packing, options, flex, prompt_states),
+                    "packed",
+                )
             elif takes_cache:
-                (hidden, routing), strategy = run_cache(blocks, batch, options), "cache"
+                (hidden, routing), strategy = run_cache(blocks, batch, options, prompt_states), "cache"
             else:
-                (hidden, routing), strategy = run_plain(blocks, batch, options), "plain"
+                (hidden, routing), strategy = run_plain(blocks, batch, options, prompt_states), "plain"
         reason = "; ".join(dict.fromkeys(reasons)) or None
         return CompletionStates(hidden, strategy, reason, routing if need_routing else None)
 

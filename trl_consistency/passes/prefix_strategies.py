@@ -1,11 +1,12 @@
 """
 The three strategies of [`~trl_consistency.passes.prefix_sharing.PrefixSharing`], and a test of which ones a model supports.
 Each takes a batch and returns the states [B, C, hidden] and the routing. `options` go to the backbone: they ask for the
-routing, if anything, and routers count what all tokens are sent to, so that nothing is left out then.
+routing, if anything, and routers count what all tokens are sent to, so that nothing is left out then. `wanted` are states of the
+prompts to keep.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from .prompt_cache import (
     cache_under_checkpointing,
     cached_kinds,
 )
+from .prompt_states import PassStates, PromptStates
 from .tree_attention import register
 
 
@@ -32,7 +34,9 @@ from .tree_attention import register
 TAKES_MASK = ("sdpa", "eager")
 
 
-def run_plain(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
+def run_plain(
+    blocks: Blocks, batch: Batch, options: dict[str, Any], wanted: PromptStates | None = None
+) -> tuple[Tensor, Routing | None]:
     backbone: Any = blocks.backbone
     input_ids = torch.cat([batch.prompt_ids[batch.rows], batch.completion_ids[:, :-1]], 1)
     mask = torch.cat([batch.prompt_mask[batch.rows], batch.completion_mask[:, :-1]], 1)
@@ -42,22 +46,36 @@ def run_plain(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Te
     last = batch.prompt_mask.sum(1)[batch.rows, None] - 1  # of the prompt
     states = last + torch.arange(batch.completion_ids.shape[1], device=last.device)
     starts = torch.arange(len(mask), device=mask.device)[:, None] * mask.shape[1]
-    with last_block_only_at(blocks, None if options else (starts + states).flatten(), mask.shape):
+    kept = None if wanted is None else wanted.at(starts[wanted.rows, 0] + wanted.positions)
+    with _reading(blocks, (starts + states).flatten(), mask.shape, options, kept):
         output = backbone(
             input_ids=input_ids, attention_mask=batch.needed_mask(backbone, mask), use_cache=False, **options
         )
     return output.last_hidden_state.take_along_dim(states[..., None], 1), routing_of(output, mask)
 
 
+@contextmanager
+def _reading(
+    blocks: Blocks, read: Tensor, shape: torch.Size, options: dict[str, Any], kept: PassStates | None
+) -> Iterator[None]:
+    """Within it, a pass computes the last block only where something reads it, and keeps the states that are wanted."""
+    with ExitStack() as stack:
+        if kept is not None:
+            read = torch.cat([read, kept.places]).unique()
+            stack.enter_context(kept.kept(blocks))
+        stack.enter_context(last_block_only_at(blocks, None if options else read, shape))
+        yield
+
+
 def run_prompts(
-    blocks: Blocks, prompt_ids: Tensor, prompt_mask: Tensor, options: dict[str, Any]
+    blocks: Blocks, prompt_ids: Tensor, prompt_mask: Tensor, options: dict[str, Any], kept: PassStates | None = None
 ) -> tuple[PromptCache, Any]:
     """Returns keys, values and states of all prompt tokens but the last, and the backbone's output, which means nothing."""
     backbone: Any = blocks.backbone
     cache = PromptCache(backbone.config)
     # Nothing reads it, but not every kernel takes an empty batch.
     first = torch.zeros(1, dtype=torch.long, device=prompt_ids.device)
-    with last_block_only_at(blocks, None if options else first, prompt_ids[:, :-1].shape):
+    with _reading(blocks, first, prompt_ids[:, :-1].shape, options, kept):
         output = backbone(
             input_ids=prompt_ids[:, :-1],
             attention_mask=prompt_mask[:, :-1],
@@ -69,7 +87,9 @@ def run_prompts(
     return cache, output
 
 
-def run_cache(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Tensor, Routing | None]:
+def run_cache(
+    blocks: Blocks, batch: Batch, options: dict[str, Any], wanted: PromptStates | None = None
+) -> tuple[Tensor, Routing | None]:
     backbone: Any = blocks.backbone
     # A prompt's last token runs with the completions, so that the prompts' output of the last block is unused.
     last_ids, last_mask, last_position = (
@@ -80,8 +100,11 @@ def run_cache(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Te
     if input_ids.shape[1] == 1 and cached_kinds(backbone.config) & RECURRENT.keys():
         # Recurrent layers take a single token for a step of `generate`. That step has no backward pass.
         input_ids, mask = F.pad(input_ids, (0, 1)), F.pad(mask, (0, 1))
-    with cache_under_checkpointing(blocks.modules):
-        prompts, of_prompts = run_prompts(blocks, batch.prompt_ids, batch.prompt_mask, options)
+    in_prompts, after = _of_both_passes(batch, wanted, input_ids.shape[1]) if wanted is not None else (None, None)
+    with cache_under_checkpointing(blocks.modules), ExitStack() as stack:
+        prompts, of_prompts = run_prompts(blocks, batch.prompt_ids, batch.prompt_mask, options, in_prompts)
+        if after is not None:
+            stack.enter_context(after.kept(blocks))
         output = backbone(
             input_ids=input_ids,
             attention_mask=torch.cat([batch.prompt_mask[batch.rows, :-1], mask], 1),
@@ -90,13 +113,26 @@ def run_cache(blocks: Blocks, batch: Batch, options: dict[str, Any]) -> tuple[Te
             use_cache=False,  # the cache is used all the same, and transformers does not say that it is switched off
             **options,
         )
-    in_prompts = batch.prompt_mask[:, :-1] * batch.rollouts[:, None]
-    routing = joined([routing_of(of_prompts, in_prompts), routing_of(output, mask)])
+    counts = batch.prompt_mask[:, :-1] * batch.rollouts[:, None]
+    routing = joined([routing_of(of_prompts, counts), routing_of(output, mask)])
     return output.last_hidden_state[:, : batch.completion_ids.shape[1]], routing
 
 
+def _of_both_passes(batch: Batch, wanted: PromptStates, columns: int) -> tuple[PassStates, PassStates]:
+    """Returns what the pass over the prompts keeps, and the one over their last tokens and `columns` - 1 others of each row."""
+    lengths, width = batch.prompt_mask.sum(1)[batch.rows[wanted.rows]], batch.prompt_ids.shape[1]
+    # The prompts are padded on the left.
+    in_prompts = batch.rows[wanted.rows] * (width - 1) + width - lengths + wanted.positions
+    return wanted.split(wanted.positions == lengths - 1, in_prompts, wanted.rows * columns)
+
+
 def run_packed(
-    blocks: Blocks, batch: Batch, packing: Packing, options: dict[str, Any], flex: bool = False
+    blocks: Blocks,
+    batch: Batch,
+    packing: Packing,
+    options: dict[str, Any],
+    flex: bool = False,
+    wanted: PromptStates | None = None,
 ) -> tuple[Tensor, Routing | None]:
     backbone: Any = blocks.backbone
     tokens = torch.cat([batch.prompt_ids.flatten(), batch.completion_ids.flatten()])
@@ -116,7 +152,11 @@ def run_packed(
     mask: Any = masks[windows[0]]
     if len(masks) > 1:
         mask = {kind: masks[window] for kind, window in zip(backbone.config.layer_types, windows, strict=False)}
-    with last_block_only_at(blocks, None if options else packing.read, packing.source.shape):
+    kept = None
+    if wanted is not None:
+        lengths = batch.prompt_mask.sum(1)[batch.rows[wanted.rows]]
+        kept = wanted.at(packing.states[wanted.rows, 0] - (lengths - 1) + wanted.positions)
+    with _reading(blocks, packing.read, packing.source.shape, options, kept):
         output = backbone(
             input_ids=tokens[packing.source],
             attention_mask=mask,

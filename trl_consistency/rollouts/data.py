@@ -18,8 +18,8 @@ from ..data.thinking import thought_span
 from ..errors import InvalidPairsError
 from ..log import get_logger
 from ..upstream import RepeatSampler, pad, repeat_iterable_dataset
-from .loss import Rollouts
 from .metrics import is_truncated
+from .types import Rollouts
 
 
 logger = get_logger(__name__)

@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
-from .loss import Rollouts
+from .types import Rollouts
 
 
 # The share of the first tokens' divergence in the first batch to which that of the last tokens must fall

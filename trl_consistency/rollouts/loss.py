@@ -1,7 +1,5 @@
 """Computes the objective on a batch of rollouts from one pass of the reference and one of the student."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -14,19 +12,18 @@ from ..passes.capture import Head, head_of
 from ..passes.load_balancing import Routing, load_balancing_loss
 from ..passes.prefix_sharing import PrefixSharing
 from ..passes.reference import GivenReference, Reference
+from .pair_metrics import Inputs, PairMetrics, RolloutPairs
+from .types import Rollouts
 
 
 logger = get_logger(__name__)
-
-
-Rollouts = dict[str, Any]
 
 
 class RolloutLoss:
     """
     Compares the student with the reference on rollouts of the student. `use_cache` is passed to [`PrefixSharing`],
     which lets rollouts share their prompt's computation; `balances_routers` adds the load-balancing loss of the
-    student's routers.
+    student's routers, and `pair_metrics` what it logs.
     """
 
     def __init__(
@@ -35,8 +32,10 @@ class RolloutLoss:
         reference: Reference,
         use_cache: bool = True,
         balances_routers: bool = False,
+        pair_metrics: PairMetrics | None = None,
     ):
         self.args, self.reference, self.balances_routers = args, reference, balances_routers
+        self.pair_metrics = pair_metrics
         self.sharing = PrefixSharing(args.share_prefix, use_cache)
         self._reference_sharing = (
             PrefixSharing(args.share_prefix, use_cache) if isinstance(reference, GivenReference) else self.sharing
@@ -54,13 +53,18 @@ class RolloutLoss:
         The rollouts hold left-padded `prompt_ids` and `prompt_mask`, (B, P), and `clean_ids` and `clean_mask`, (B, C);
         right-padded `completion_ids` and `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the compared tokens.
         Optional: `sampling_log_probs`, (B, T), under the policy that sampled the completions, and `engine_log_probs`,
-        (B, T), the same as computed by the sampling engine, NaN where unknown.
+        (B, T), the same as computed by the sampling engine, NaN where unknown; `pair_metrics` need what they say.
         """
+        pairs = None if self.pair_metrics is None else self.pair_metrics.pairs(rollouts)
         with self.reference.active(model) as frozen:
-            reference, _ = self.reference.run(self._answers, frozen, "clean", rollouts)
+            reference, clean_answers = self.reference.run(self._of_reference, frozen, rollouts, pairs)
             # Outside this context, the model may hold other weights.
-            reference.head = reference.head.detached()
-        student, routing = self._answers(model, "prompt", rollouts, self.balances_routers and torch.is_grad_enabled())
+            reference.head = clean_answers.head = reference.head.detached()
+        # Before the student's pass, which keeps what the backward pass needs.
+        watched: dict[str, RowLosses] = {}
+        if self.pair_metrics is not None and pairs is not None:
+            watched = self.pair_metrics(model, pairs, clean_answers)
+        student, routing = self._answers(model, rollouts, self.balances_routers and torch.is_grad_enabled())
 
         if self.args.loss_type == "divergence":
             values = self._divergence(student, reference)
@@ -79,28 +83,34 @@ class RolloutLoss:
         }
         if routing is not None:
             losses["aux_loss"] = of_batch(load_balancing_loss(model, routing), len(counts))
-        return losses
+        return losses | watched
 
     def log_probs(self, model: nn.Module, rollouts: Rollouts) -> Tensor:
         """Returns log-probabilities (B, T) of the compared tokens, 0 at all others, without gradients."""
         with torch.no_grad():
-            log_probs = self._log_probs(self._answers(model, "prompt", rollouts)[0], rollouts)
+            log_probs = self._log_probs(self._answers(model, rollouts)[0], rollouts)
         mask = rollouts["loss_mask"].bool()
         return log_probs.new_zeros(mask.shape).masked_scatter(mask, log_probs)
 
-    def _answers(
-        self, model: nn.Module, side: str, rollouts: Rollouts, need_routing: bool = False
-    ) -> tuple[AnswerStates, Routing | None]:
-        """Returns hidden states at the compared tokens, after the clean or the student's own prompts."""
-        sharing = self._reference_sharing if side == "clean" else self.sharing
-        states = sharing(
-            model,
-            rollouts[f"{side}_ids"],
-            rollouts[f"{side}_mask"],
-            rollouts["completion_ids"],
-            rollouts["completion_mask"],
-            need_routing,
+    def _of_reference(
+        self, model: nn.Module, rollouts: Rollouts, pairs: RolloutPairs | None
+    ) -> tuple[AnswerStates, AnswerStates]:
+        """Returns hidden states at the compared tokens, and those at the clean answers of `pairs`, from one pass."""
+        inputs, prompt_states = (
+            (_inputs(rollouts, "clean"), None) if pairs is None else (pairs.inputs, pairs.clean_states)
         )
+        hidden = self._reference_sharing(model, *inputs, prompt_states=prompt_states).hidden
+        is_compared, head = rollouts["loss_mask"].bool(), head_of(model)
+        of_rollouts = hidden[: len(is_compared), : is_compared.shape[1]][is_compared]
+        of_answers = hidden[len(is_compared) :]
+        of_answers = of_answers[:0, 0] if pairs is None else of_answers[pairs.is_answer]
+        return AnswerStates(of_rollouts, head), AnswerStates(of_answers, head)
+
+    def _answers(
+        self, model: nn.Module, rollouts: Rollouts, need_routing: bool = False
+    ) -> tuple[AnswerStates, Routing | None]:
+        """Returns the student's hidden states at the compared tokens, after its own prompts."""
+        states = self.sharing(model, *_inputs(rollouts, "prompt"), need_routing)
         # Not in evaluation, whose last batch may hold a single row.
         if (
             self.args.share_prefix
@@ -163,6 +173,16 @@ class RolloutLoss:
     def _log_probs(self, answers: AnswerStates, rollouts: Rollouts) -> Tensor:
         """Returns the log-probabilities of the compared tokens, (M,), at `loss_temperature`."""
         return answers.log_probs(_compared(rollouts, "completion_ids"), self.args.loss_temperature)
+
+
+def _inputs(rollouts: Rollouts, side: str) -> Inputs:
+    """Returns the clean or the student's own prompts, and the rollouts."""
+    return (
+        rollouts[f"{side}_ids"],
+        rollouts[f"{side}_mask"],
+        rollouts["completion_ids"],
+        rollouts["completion_mask"],
+    )
 
 
 def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Tensor:

@@ -1,4 +1,4 @@
-"""Metrics of rollouts: their lengths, and how rollouts and the student compare with the clean answers."""
+"""Metrics of rollouts: their lengths, and how they compare with the clean answers."""
 
 from itertools import takewhile
 from typing import Any
@@ -10,17 +10,11 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
-from ..data.collators import PairCollator
 from ..data.target_table import TargetTable
-from ..errors import ConsistencyError
-from ..generation.options import evaluating
 from ..generation.targets import generate_targets
-from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses
-from ..models.sharding import shape_of
-from ..passes.blocks import find_blocks
-from ..passes.reference import GivenReference, Reference
-from .loss import Rollouts
+from ..passes.reference import Reference
+from .types import Rollouts
 
 
 LENGTHS = ("length", "terminated_length")
@@ -146,50 +140,3 @@ class CleanAnswers:
 def _given_answer(row: dict[str, Any]) -> list[int] | None:
     """Returns a row's own answer: empty for an anchor, None if it must be generated."""
     return [] if row["clean_ids"] == row["perturbed_ids"] else row.get("completion_ids")
-
-
-class PairMetrics:
-    """
-    Computes the `log_consistency_metrics` of [`ConsistencyTrainer`] on the pairs of a batch of rollouts. Raises
-    [`ConsistencyError`] if the reference has another shape: residual streams are compared block by block.
-    """
-
-    def __init__(self, model: Any, reference: Reference, pad_token_id: int):
-        if isinstance(reference, GivenReference):
-            both: list[Any] = [model, reference.model]
-            shapes = [(len(find_blocks(of)), shape_of(of.get_input_embeddings().weight)[1]) for of in both]
-            if shapes[0] != shapes[1]:
-                raise ConsistencyError(
-                    "`log_consistency_metrics` compares hidden states block by block, and `ref_model` has "
-                    f"{shapes[1][0]} blocks of size {shapes[1][1]} where the model has {shapes[0][0]} of size "
-                    f"{shapes[0][1]}. Leave it out."
-                )
-        # Without objectives, only the metrics are computed.
-        self._paired_loss = PairedLoss(Objectives([], log_consistency_metrics=True), model, reference)
-        self._collator = PairCollator(pad_token_id=pad_token_id, with_reference=True)
-
-    @torch.no_grad()
-    def __call__(self, model: nn.Module, rollouts: Rollouts) -> dict[str, RowLosses]:
-        """Returns the metrics by rollout. `rollouts` must hold the clean answers, `answer_ids` and `answer_mask`."""
-        sides = [
-            [
-                tuple(ids[mask.bool()].tolist())
-                for ids, mask in zip(rollouts[f"{side}_ids"], rollouts[f"{side}_mask"], strict=True)
-            ]
-            for side in ("clean", "prompt", "answer")
-        ]
-        rows = list(zip(*sides, strict=True))
-        is_pair = (~rollouts["is_anchor"]).tolist()
-        # If the batch has only anchors, one still runs: the names are the same, and the counts are 0.
-        distinct = list(dict.fromkeys(row for row, pair in zip(rows, is_pair, strict=True) if pair)) or rows[:1]
-        names = ("clean_ids", "perturbed_ids", "completion_ids")
-        batch = self._collator([dict(zip(names, map(list, row), strict=True)) for row in distinct])
-        device = rollouts["prompt_ids"].device
-        with evaluating(model):  # neither dropout nor gradient checkpointing
-            _, watched = self._paired_loss(model, {name: value.to(device) for name, value in batch.items()})
-        place = {row: index for index, row in enumerate(distinct)}
-        of_row = torch.tensor([place.get(row, -1) for row in rows], device=device)
-        return {
-            name: RowLosses(*(torch.where(of_row < 0, 0, part[of_row]) for part in (of_pairs.sums, of_pairs.counts)))
-            for name, of_pairs in watched.items()
-        }

@@ -18,7 +18,7 @@ from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.highlights import token_texts
 from ..escaping import printable
 from ..files import write_by
-from .loss import Rollouts
+from .types import Rollouts
 
 
 SCHEMA = pa.schema(

@@ -29,11 +29,13 @@ from ..passes.load_balancing import router_coefficient
 from ..passes.reference import GivenReference, Reference, StartReference, check_separate, load_reference_model
 from ..rollouts.data import RolloutSampler, check_batches, loss_mask, padded, repeated, repeated_stream
 from ..rollouts.horizon import Horizon
-from ..rollouts.loss import RolloutLoss, Rollouts
-from ..rollouts.metrics import CleanAnswers, PairMetrics, completion_lengths, correct_lengths, length_metrics
+from ..rollouts.loss import RolloutLoss
+from ..rollouts.metrics import CleanAnswers, completion_lengths, correct_lengths, length_metrics
 from ..rollouts.overlap import RolloutsAhead
+from ..rollouts.pair_metrics import PairMetrics
 from ..rollouts.seconds import StepSeconds
 from ..rollouts.table import RolloutTable
+from ..rollouts.types import Rollouts
 from ..rollouts.vllm_checks import check_options as check_vllm_options
 from ..rollouts.vllm_engine import EngineMismatch, PolicyAnswers, RolloutEngine
 from ..upstream import RepeatSampler, pad, split_tensor_dict
@@ -186,7 +188,11 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         # The cache runs the backbone twice for some batches only, but sharded processes must run it equally often.
         self.router_aux_loss_coef = router_coefficient(self.model)
         self.rollout_loss = RolloutLoss(
-            args, reference, not is_sharded(self.accelerator), balances_routers=self.router_aux_loss_coef != 0
+            args,
+            reference,
+            not is_sharded(self.accelerator),
+            balances_routers=self.router_aux_loss_coef != 0,
+            pair_metrics=self._pair_metrics(reference),
         )
         self.horizon = Horizon(args, self.accelerator)
         if self.horizon.grows_by_itself:
@@ -413,10 +419,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        watched = self._watch(inputs)
         losses = self._compare(model, inputs)
         self.horizon.add(self.rollout_loss.divergence, inputs)
-        self._meter.add(losses | watched, inputs["is_anchor"])
+        self._meter.add(losses | self._watch(inputs), inputs["is_anchor"])
         # DDP averages the gradients over the processes.
         scale = self.accelerator.num_processes / inputs["num_items_in_batch"].clamp(min=1)
         loss = losses["loss"].sums.sum() * scale
@@ -435,25 +440,23 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return losses
 
     def _watch(self, inputs: Rollouts) -> dict[str, RowLosses]:
-        """Returns logged quantities of rollouts, without gradients. Runs before the student's pass."""
+        """Returns logged quantities of rollouts."""
         equals = inputs["equals_answer"]
-        watched = {
+        return {
             "completions/compared_ratio": RowLosses(inputs["loss_mask"].sum(1), inputs["completion_mask"].sum(1)),
             "completions/equal_to_clean_ratio": RowLosses((equals == 1).long(), (equals >= 0).long()),
         }
-        if self.pair_metrics is not None:
-            with mixed_precision(self.accelerator):
-                watched |= self.pair_metrics(self.accelerator.unwrap_model(self.model), inputs)
-        return watched
 
     # Training, evaluation and logs
+
+    def _pair_metrics(self, reference: Reference) -> PairMetrics | None:
+        if not self.args.log_consistency_metrics:
+            return None
+        return PairMetrics(self.model, reference, self._tokenizer.pad_token_id)
 
     def _make_metrics(self, reference: Reference) -> None:
         args = self.args
         self.clean_answers = CleanAnswers(args, reference, self.accelerator, self._tokenizer, self.eos_token_ids)
-        self.pair_metrics = (
-            PairMetrics(self.model, reference, self._tokenizer.pad_token_id) if args.log_consistency_metrics else None
-        )
         self._mismatch = EngineMismatch(args, self.accelerator)
         self._seconds = StepSeconds()
         self._ends = list(self.eos_token_ids)
@@ -494,9 +497,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
-            watched = self._watch(inputs)
             losses = self._compare(model, inputs)
-        self._eval_rows.add(losses | watched | completion_lengths(inputs, self._ends))
+        self._eval_rows.add(losses | self._watch(inputs) | completion_lengths(inputs, self._ends))
         of_rows = losses["loss"]
         return of_rows.sums.sum() / of_rows.counts.sum().clamp(min=1), None, None
 

@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 
 from ...errors import ConsistencyError
-from ...rollouts.loss import Rollouts
+from ...rollouts.types import Rollouts
 from .interruption import read_manifest
 
 
