@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from tests.reproduce.cells import CELLS_DIR, margins_of, read_cell, samples_of
-from tests.reproduce.plan import Plan
+from tests.reproduce.cells import CELLS_DIR, margins_of, read_cell, replies_file, samples_of
+from tests.reproduce.plan import Job, Plan
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import (
     LEVEL,
@@ -51,12 +51,16 @@ class Cells:
     """The finished cells of a plan, by name and seed."""
 
     def __init__(self, plan: Plan, folder: Path = CELLS_DIR):
-        self.plan = plan
+        self.plan, self.folder = plan, folder
         self.by_name: dict[str, dict[int | None, Content]] = {cell.name: {} for cell in plan.cells}
         for job in plan.jobs():
             if (file := folder / f"{job.name}.json").is_file():
                 self.by_name[job.cell.name][job.seed] = read_cell(file)
         _check_same_rows([run for runs in self.by_name.values() for run in runs.values()])
+
+    def has_replies(self, job: Job) -> bool:
+        """Whether the replies of a cell were kept, so that they can be read by the rules as they are."""
+        return replies_file(self.folder / f"{job.name}.json").is_file()
 
     def label(self, name: str) -> str:
         return next(cell.label for cell in self.plan.cells if cell.name == name)

@@ -221,13 +221,14 @@ def device_of(run: Mapping[str, Any]) -> str:
 
 
 def devices_table(cells: Cells) -> str:
-    """Returns which cells were made on which device, with the versions of torch."""
-    made: dict[tuple[str, str], list[str]] = {}
+    """Returns which cells were made on which device, with the versions of torch, and whether today's rules read them."""
+    made: dict[tuple[str, str, str], list[str]] = {}
     for job in cells.plan.jobs():
         if run := cells.by_name[job.cell.name].get(job.seed):
-            made.setdefault((device_of(run), run["versions"]["torch"]), []).append(f"`{job.title}`")
-    rows = [(device, [torch, " ".join(titles)]) for (device, torch), titles in made.items()]
-    return str(row_table(["device", "torch", "cells"], rows, aligned=False))
+            rules = "today's" if cells.has_replies(job) else "older"
+            made.setdefault((device_of(run), run["versions"]["torch"], rules), []).append(f"`{job.title}`")
+    rows = [(device, [torch, rules, " ".join(titles)]) for (device, torch, rules), titles in made.items()]
+    return str(row_table(["device", "torch", "rules of reading", "cells"], rows, aligned=False))
 
 
 def claims_table(cells: Cells) -> str:

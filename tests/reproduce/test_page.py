@@ -2,11 +2,12 @@
 
 import random
 import re
+import shutil
 from statistics import mean
 
 import pytest
 
-from tests.reproduce.cells import FORMAT, ROOT, write_cell
+from tests.reproduce.cells import FORMAT, ROOT, replies_file, write_cell, write_replies
 from tests.reproduce.figures import Cells, ratio, share
 from tests.reproduce.page import (
     CELLS_DIR,
@@ -263,9 +264,20 @@ def test_cells_of_a_gpu_have_no_minutes_of_a_core(page):
     assert set(rows["KL"].values()) == {"on a GPU"}
     assert rows["MLPCT"]["training"] == "10.0"
     devices = rows_of(page, "devices")
-    assert devices["NVIDIA H100"] == {"torch": "2.0", "cells": "`kl/1`"}
+    assert devices["NVIDIA H100"] == {"torch": "2.0", "rules of reading": "older", "cells": "`kl/1`"}
     assert "`kl/1`" not in devices["CPU"]["cells"]
     assert "`base`" in devices["CPU"]["cells"]
+
+
+def test_cells_whose_replies_can_be_read_again_are_named(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "cells")
+    for name in ("base", "bct-2"):
+        write_replies(replies_file(tmp_path / "cells" / f"{name}.json"), {})
+    part = made_page(PAGE, Cells(Plan(), tmp_path / "cells")).split("<!-- table: devices -->")[1]
+    lines = [line.split("|")[3:5] for line in part.split("<!-- end")[0].splitlines() if "CPU" in line]
+    by_rules = {rules.strip(): cells.split() for rules, cells in lines}
+    assert by_rules["today's"] == ["`base`", "`bct/2`"]
+    assert "`bct/1`" in by_rules["older"]
 
 
 def test_the_same_questions_are_failed_by_all_trained_models():
