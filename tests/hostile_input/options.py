@@ -554,6 +554,15 @@ CASES: list[Case] = [
         ).train(),
     ),
     Case(
+        "number of the schedule as text",
+        "A number of the schedule that YAML reads as text",
+        "`lr_scheduler_kwargs` sets `min_lr` to the text '1e-6'. YAML takes a number for text if it has an exponent without a dot or a "
+        "sign: write 1.0e-6 without quotes.",
+        lambda room: room.train(
+            'lr_scheduler_kwargs: {"min_lr": 1e-6}\n', lr_scheduler_type="cosine_with_min_lr", learning_rate=0.1
+        ),
+    ),
+    Case(
         "column of lengths",
         "A column of lengths of one's own",
         "`length_column_name` is not available in consistency training: the trainer measures the rows itself. Leave it out.",
