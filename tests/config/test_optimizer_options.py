@@ -2,6 +2,7 @@ import inspect
 import re
 
 import pytest
+import yaml
 from transformers import trainer_optimizer
 from transformers.training_args import OptimizerNames
 
@@ -52,6 +53,22 @@ def test_options_that_would_be_ignored(tmp_path, options, reason):
 )
 def test_options_that_are_read(tmp_path, options):
     make_config(tmp_path, **options)
+
+
+@pytest.mark.parametrize("number", ["1e-6", "2E6", "1.5e6", "-1.e2", "0.1", "3"])
+def test_text_in_place_of_a_number_of_the_schedule(tmp_path, number):
+    """As YAML 1.1 reads it without a dot, or without the exponent's sign. What the message says to write is the number."""
+    with pytest.raises(ConsistencyError, match="`lr_scheduler_kwargs` sets `min_lr` to the text") as error:
+        make_config(tmp_path, lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr": number})
+    said = re.search(r"write (\S+) without quotes", str(error.value))[1]
+    written = yaml.safe_load(said)
+    assert written == float(number)
+    assert not isinstance(written, str)
+
+
+def test_words_of_the_schedule(tmp_path):
+    kwargs = {"num_decay_steps": 2, "decay_type": "linear", "warmup_type": "cosine"}
+    make_config(tmp_path, lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs=kwargs)
 
 
 @pytest.mark.parametrize("optimizer", [name.value for name in OptimizerNames if "rmsprop_bnb" not in name.value])

@@ -95,6 +95,25 @@ def test_only_the_last_turn_opens_a_thought(tokenizer, prompt, is_open):
     assert thought_span(prompt_ids, completion, tokenizer) == ((0, len(completion)) if is_open else (0, 0))
 
 
+@pytest.mark.parametrize(
+    ("prompt", "is_open"),
+    [
+        ("Think in <think> tags, then answer.\n\nQ: 1 + 1?\nA:", False),
+        ("Q: 1 + 1?\nA: <think>", True),
+        ("Q: 1 + 1?\nA: <think>\n", True),
+        ("<|im_start|>user\nHi?<|im_end|>\n<|im_start|>assistant\n<think>\nWell", True),  # a chat, written out
+    ],
+)
+@pytest.mark.parametrize("begin", ["", "<s>"], ids=["no beginning", "beginning"])
+def test_text_without_turns_opens_a_thought_at_its_end_alone(tokenizer, prompt, is_open, begin):
+    """What mentions the marker, such as an instruction, opens none: its answers were emptied."""
+    if begin:
+        tokenizer.add_special_tokens({"bos_token": begin})
+    prompt_ids, completion = (tokenizer(text=text)["input_ids"] for text in (begin + prompt, "x y"))
+    assert thought_span(prompt_ids, completion, tokenizer) == ((0, len(completion)) if is_open else (0, 0))
+    assert empty_thought(prompt_ids, completion, tokenizer) == ([] if is_open else completion)
+
+
 def test_tokens_of_the_marker_itself_do_not_close_a_thought(tokenizer):
     markers = ("<|im_start|>analysis", "<|im_start|>final")
     prompt_ids = tokenizer(text="<|im_start|>assistant\n<|im_start|>analysis<|im_end|>Well")["input_ids"]

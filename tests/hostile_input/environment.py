@@ -1,9 +1,11 @@
 """Hostile input: environment."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 from accelerate import Accelerator
+from transformers import TrainingArguments
 
 from tests.hostile_input.room import Case, Room
 from trl_consistency.trainer.run.run_lock import command_lock
@@ -32,6 +34,12 @@ def compiled(room: Room) -> None:
     room.monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
 
 
+def of_two(room: Room, make: Callable[..., Any], **sharing: bool) -> None:
+    """As in one of two processes, with options of how they share batches out."""
+    room.monkeypatch.setattr(TrainingArguments, "world_size", 2)
+    make(options={"accelerator_config": sharing})
+
+
 CASES: list[Case] = [
     Case(
         "compiled by the launcher",
@@ -39,6 +47,26 @@ CASES: list[Case] = [
         "The accelerate config compiles the model (`dynamo_config`), which is not available where the reference runs in its "
         "modules, too. Leave it out.",
         lambda room: (compiled(room), room.trainer(options={"method": ["kl"]})),
+    ),
+    Case(
+        "uneven batches",
+        "Several processes, of which one may have a batch more than another",
+        "`accelerator_config` sets `even_batches` to false, by which one of the 2 processes would wait for batches that another does "
+        "not have. Leave it out: evaluations do not count the rows that fill up a last batch.",
+        lambda room: of_two(room, room.trainer, even_batches=False),
+    ),
+    Case(
+        "uneven batches of rollouts",
+        "The same, on-policy",
+        "`accelerator_config` sets `even_batches` to false, …",
+        lambda room: of_two(room, room.rollouts, even_batches=False),
+    ),
+    Case(
+        "dispatched batches",
+        "Several processes, for which one reads the batches, which have different widths",
+        "`accelerator_config` sets `dispatch_batches`, by which one of the 2 processes would put together batches of different widths. "
+        "Leave it out: each reads its own.",
+        lambda room: of_two(room, room.trainer, dispatch_batches=True),
     ),
     Case(
         "output folder",

@@ -5,7 +5,14 @@ from typing import Any
 
 import torch
 from datasets import IterableDataset
-from peft import AdaLoraConfig, AdaptionPromptConfig, LoraConfig, PromptTuningConfig, get_peft_model
+from peft import (
+    AdaLoraConfig,
+    AdaptionPromptConfig,
+    LoraConfig,
+    PromptTuningConfig,
+    TrainableTokensConfig,
+    get_peft_model,
+)
 from transformers import BitsAndBytesConfig
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -554,6 +561,15 @@ CASES: list[Case] = [
         ).train(),
     ),
     Case(
+        "number of the schedule as text",
+        "A number of the schedule that YAML reads as text",
+        "`lr_scheduler_kwargs` sets `min_lr` to the text '1e-6'. YAML takes a number for text if it has an exponent without a dot or a "
+        "sign: write 1.0e-6 without quotes.",
+        lambda room: room.train(
+            'lr_scheduler_kwargs: {"min_lr": 1e-6}\n', lr_scheduler_type="cosine_with_min_lr", learning_rate=0.1
+        ),
+    ),
+    Case(
         "column of lengths",
         "A column of lengths of one's own",
         "`length_column_name` is not available in consistency training: the trainer measures the rows itself. Leave it out.",
@@ -772,6 +788,31 @@ CASES: list[Case] = [
         "LoRA on the head, which would not be trained",
         "`peft_config` puts an adapter on the language modelling head, …Remove `lm_head` from `target_modules`.",
         lambda room: room.rollouts(peft_config=LoraConfig(target_modules=["q_proj", "lm_head"])),
+    ),
+    *(
+        Case(
+            f"adapter on a tied head, {name}",
+            wrong,
+            f"`peft_config` puts an adapter on the language modelling head, …The head is tied to the embeddings{way_out}",
+            lambda room, config=config: room.trainer(
+                model=str(room.model(config__json={"tie_word_embeddings": True})), peft_config=config
+            ),
+        )
+        for name, wrong, config, way_out in (
+            (
+                "tokens",
+                "`TrainableTokensConfig` on a model whose head is its embeddings",
+                TrainableTokensConfig(token_indices=[5, 6]),
+                ", so that `TrainableTokensConfig` puts one on both. Train the tokens with `LoraConfig` and its "
+                "`trainable_token_indices` instead.",
+            ),
+            (
+                "LoRA",
+                "LoRA on such embeddings, and by `ensure_weight_tying` on the head",
+                LoraConfig(target_modules=["embed_tokens"], ensure_weight_tying=True),
+                ". Leave `ensure_weight_tying` out.",
+            ),
+        )
     ),
     Case(
         "learned prompt",

@@ -92,7 +92,7 @@ def test_targets(recipe, tmp_path, capfd):
     found, _ = printed_object(
         capfd, "targets", "--config", recipe, "--output_dir", tmp_path / "out", "--targets_file", file
     )
-    assert found == {"targets_file": str(file), "pairs": 16}
+    assert found == {"targets_file": str(file), "pairs": 16, "left_out": 0}
 
 
 def test_pairs(tmp_path, capfd):

@@ -1,11 +1,13 @@
 import json
 import sys
 from datetime import date, datetime
+from unittest.mock import Mock
 
 import pytest
 from datasets import Dataset, load_dataset
 
 from tests.helpers.commands import adapter, launched
+from tests.helpers.models import make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts.consistency import run
@@ -33,6 +35,21 @@ def test_training_on_the_file_equals_training_without(tmp_path, recipe, launch):
     one, two = adapter(tmp_path / "without"), adapter(tmp_path / "with")
     assert all((one[name] == two[name]).all() for name in one)
     assert not (tmp_path / "with" / "_targets").exists(), "the file was not used"
+
+
+def test_rows_whose_targets_are_empty_are_left_out(tmp_path, recipe, monkeypatch, caplog, capsys):
+    """Their answers were all thought. They were written, and training refused the file."""
+    thought, answer = (make_tokenizer()(text)["input_ids"] for text in ("<think>Hm, Ly", "Paris.<|im_end|>"))
+    sample = Mock(side_effect=lambda _, prompts, *args, **kwargs: [thought, answer] * (len(prompts) // 2))
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", sample)
+    file, options = tmp_path / "targets.jsonl", ["--config", str(recipe), "--output_dir", str(tmp_path / "out")]
+    cli(["targets", *options, "--keep_thinking", "false", "--targets_file", str(file), "--json"])
+    assert json.loads(capsys.readouterr().out) == {"targets_file": str(file), "pairs": 8, "left_out": 8}
+    assert "8 of 16 pairs are left out: their targets are empty" in caplog.text
+    pairs, written = (map(json.loads, path.read_text().splitlines()) for path in (tmp_path / "pairs.jsonl", file))
+    assert list(written) == [pair | {"completion": "Paris.", "completion_ids": answer} for pair in list(pairs)[1::2]]
+    run([*options, "--dataset_name", str(file)])
+    assert sample.call_count == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from transformers import LlamaForCausalLM, TrainerCallback, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils
@@ -92,6 +92,45 @@ def test_trained_tokens_of_a_tied_model_equal_a_naive_oracle(tmp_path, tied):
     evaluated = trainer.evaluate(trainer.train_dataset)["eval_loss"]
     total, tokens = oracle(trainer.model, trainer.train_dataset)
     assert evaluated == pytest.approx(total / tokens, abs=1e-5)
+
+
+SOME = [*range(5, 300)]
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["config", "model with an adapter"])
+@pytest.mark.parametrize(
+    ("refused", "advice", "followed"),
+    [
+        (TrainableTokensConfig(token_indices=SOME), "`LoraConfig` and its `trainable_token_indices`", {"trainable_token_indices": SOME}),
+        (LoraConfig(target_modules=["embed_tokens"], ensure_weight_tying=True), "Leave `ensure_weight_tying` out", {"target_modules": ["embed_tokens"]}),
+        (LoraConfig(target_modules=["q_proj", "lm_head"]), "Remove `lm_head` from `target_modules`", {"target_modules": ["q_proj"]}),
+    ],
+    ids=["tokens", "tied", "head"],
+)  # fmt: skip
+def test_what_to_do_about_an_adapter_on_a_tied_head_works(tmp_path, refused, advice, followed, is_made):
+    """All were to remove `lm_head` from `target_modules`, where most do not have it."""
+    config = make_model("llama").config
+    config.tie_word_embeddings = True
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
+    args = make_config(tmp_path / "out", max_steps=2)
+
+    def trainer_of(peft_config):
+        base = LlamaForCausalLM.from_pretrained(tmp_path / "base")
+        given = {"peft_config": peft_config, "model": base}
+        given = {"model": get_peft_model(base, peft_config)} if is_made else given
+        return ConsistencyTrainer(**given, args=args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+
+    with pytest.raises(ConsistencyError, match=f"an adapter on the language modelling head.*{advice}"):
+        trainer_of(refused)
+    trainer = trainer_of(LoraConfig(**LORA | followed))
+    trained = {name: weight for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    before = {name: weight.detach().clone() for name, weight in trained.items()}
+    trainer.train()
+    trainer.save_model()
+    assert all((weight != before[name]).any() for name, weight in trained.items())
+    saved = PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "out")
+    ids = torch.arange(5, 40)[None]
+    assert torch.allclose(saved(ids).logits, trainer.model.eval()(ids).logits, atol=1e-6)
 
 
 def test_equals_sft_trainer_on_prompt_and_completion_text(tmp_path):

@@ -163,8 +163,9 @@ def test_a_thought_that_the_prompt_opens_and_the_answer_does_not_end(tmp_path, m
     pairs = thinking_pairs(True).remove_columns(["completion", "chat_template_kwargs"]).select([0, 1])
     trainer = make(tmp_path, tokenizer, pairs, "bct", keep_thinking=False)
     trainer.generate_targets()
-    targets = [tokenizer.decode(row["completion_ids"]) for row in trainer.dataset_with_targets()]
+    targets = [tokenizer.decode(trainer.targets[row["clean_ids"]]) for row in trainer.train_dataset]
     assert targets == ["", "\n</think>\n\n2.<|im_end|>"]
+    assert [tokenizer.decode(row["completion_ids"]) for row in trainer.dataset_with_targets()] == targets[1:]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConsistencyError, did_you_mean
+from .types import accepts
 
 
 # What `optim_args` can set, by the beginning of an optimizer's name. `weight_decay` is not among it: Trainer gives each
@@ -94,3 +95,16 @@ def _check_schedule(args: Any) -> None:
         raise ConsistencyError(
             f"`lr_scheduler_kwargs` is set, but `lr_scheduler_type` is {schedule}, which takes none. Leave it out."
         )
+    for key, value in (args.lr_scheduler_kwargs or {}).items():
+        if isinstance(value, str) and accepts(float, value):
+            raise ConsistencyError(
+                f"`lr_scheduler_kwargs` sets `{key}` to the text {value!r}. YAML takes a number for text if it has an exponent without "
+                f"a dot or a sign: write {_for_yaml(value)} without quotes."
+            )
+
+
+def _for_yaml(number: str) -> str:
+    """Returns a number as YAML 1.1 reads it: an exponent needs a sign, and a dot before it."""
+    digits, has_exponent, exponent = number.lower().partition("e")
+    digits += ".0" * bool(has_exponent and "." not in digits)
+    return f"{digits}{has_exponent}{'+' * exponent[:1].isdigit()}{exponent}"

@@ -17,7 +17,7 @@ def empty_thought(
 ) -> list[int]:
     """
     Removes the thought at the start of a completion. The markers stay, as chat templates write an empty thought. The last
-    turn of the prompt may open it.
+    turn of the prompt may open it, or the end of a text without turns.
 
     A completion without a thought is returned unchanged. If the thought does not end, the result is empty, because
     there is no answer.
@@ -40,8 +40,9 @@ def thought_span(
     markers: tuple[str, str] = ("<think>", "</think>"),
 ) -> tuple[int, int]:
     """
-    Returns start and end of the thought in a completion, including its markers. The last turn of the prompt may open it. An
-    unclosed thought goes to the end of the completion. Without a thought the result is `(0, 0)`.
+    Returns start and end of the thought in a completion, including its markers. The last turn of the prompt may open it, or
+    the end of a text without turns. An unclosed thought goes to the end of the completion. Without a thought the result is
+    `(0, 0)`.
     """
     opening, closing = (_find(completion_ids, marker, tokenizer) for marker in markers)
     start = None if opening is None else opening.start
@@ -68,17 +69,18 @@ def leaves_thought_open(
 
 
 def _is_opened(prompt_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: tuple[str, str]) -> bool:
-    """Whether the last turn of a prompt opens a thought that it does not close."""
+    """Whether the last turn of a prompt, or the end of a text without turns, opens a thought that it does not close."""
     opened, closed = (_find(prompt_ids, marker, tokenizer, last=True) for marker in markers)
     if opened is None or (closed is not None and opened.start <= closed.start):
         return False
-    return not _ends_turn(prompt_ids[opened.end :], tokenizer)
-
-
-def _ends_turn(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether special tokens, by which templates end turns, follow other text after a marker: it was only mentioned."""
+    rest = prompt_ids[opened.end :]
+    if not f"{opened.after}{tokenizer.decode(rest)}".strip():
+        return True
+    # Templates begin and end turns with special tokens. A marker is only mentioned before the end of a turn, or where no
+    # turn begins. The special tokens right after it may be its own.
     special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return any(token in special for token in dropwhile(special.__contains__, ids))  # the first may be the marker's own
+    begins = not special.isdisjoint({*prompt_ids[: opened.start]} - {tokenizer.bos_token_id})
+    return begins and special.isdisjoint(dropwhile(special.__contains__, rest))
 
 
 class _Place(NamedTuple):

@@ -8,7 +8,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 
 from ..errors import ConsistencyError
-from .architecture import check_adapter_fits
+from .architecture import check_adapter_fits, check_head
 
 
 # Adapters that need task ids, experts, states of another model, or calls in each step.
@@ -59,6 +59,7 @@ def check_own_adapters(model: Any, peft_config: Any = None) -> None:
     if isinstance(model, PeftModel):
         check_adapter_config("The adapter of the model", model.active_peft_config)
         check_adapter_is_there(model)
+        check_head(model, "The model has")
         if list(model.peft_config) != ["default"] and len(model.peft_config) == 1:
             raise ConsistencyError(
                 f"The model's adapter is called `{model.active_adapters[0]}`, and PEFT saves it in a folder of that name below the one it "

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers
-from peft import PromptLearningConfig, get_peft_model
+from peft import PeftModel, PromptLearningConfig, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -79,11 +79,26 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
             "The other names get an adapter.",
             stacklevel=2,
         )
-    if isinstance(adapted.get_output_embeddings(), BaseTunerLayer):
-        raise ConsistencyError(
-            "`peft_config` puts an adapter on the language modelling head, whose weights the loss reads directly: it "
-            "would not be trained. Remove `lm_head` from `target_modules`."
+    check_head(adapted, "`peft_config` puts")
+
+
+def check_head(model: PeftModel, whose: str) -> None:
+    """Raises [`ConsistencyError`] for an adapter on the head, which `whose` names. Losses read the head's weights themselves."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, BaseTunerLayer):
+        return
+    way_out = "Remove `lm_head` from `target_modules`."
+    if getattr(head, "tied_adapter", None) is not None:
+        way_out = (
+            "The head is tied to the embeddings, so that `TrainableTokensConfig` puts one on both. Train the tokens with "
+            "`LoraConfig` and its `trainable_token_indices` instead."
         )
+    elif getattr(model.active_peft_config, "ensure_weight_tying", False):
+        way_out = "The head is tied to the embeddings. Leave `ensure_weight_tying` out."
+    raise ConsistencyError(
+        f"{whose} an adapter on the language modelling head, whose weights the loss reads directly: it would not be "
+        f"trained. {way_out}"
+    )
 
 
 def _explain(error: Exception) -> str:

@@ -96,12 +96,14 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             )
         trainer.generate_targets()
         if trainer.is_world_process_zero():
+            written = 0
             with whole_file(file, option="targets_file") as lines:
                 # `datasets` needs disk space, too, to put the pairs together.
                 for row in trainer.dataset_with_targets():
                     lines.write(json.dumps(as_json(row), ensure_ascii=False) + "\n")
-            printed |= {"targets_file": file, "pairs": len(trainer.train_dataset)}
-            print(f"{len(trainer.train_dataset)} pairs with their targets: {file}")
+                    written += 1
+            printed |= {"targets_file": file, "pairs": written, "left_out": len(trainer.train_dataset) - written}
+            print(f"{written} pairs with their targets: {file}")
         end_run(trainer)
 
 

@@ -57,6 +57,7 @@ from .run.checks import (
     check_extras,
     check_set_names,
     check_sharding,
+    check_shared_batches,
     check_trainable,
     check_training_options,
     check_weights_unchanged,
@@ -201,6 +202,7 @@ class PairTrainer(PushMixin, _Trainer):
         """Checks everything that can be checked before weights load, and tokenizes all rows."""
         model_id = id_of(model)
         check_extras(args, quantization_config)
+        check_shared_batches(args)
         self._check_options(model, model_id, args, peft_config, quantization_config)
         self._peft_config = peft_config
         self._vocab_size = check_model(model, args, peft_config, quantization_config)

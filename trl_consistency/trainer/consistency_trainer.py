@@ -401,7 +401,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def dataset_with_targets(self) -> Dataset:
         """
-        Returns the training pairs with their targets.
+        Returns the training pairs with their targets. Pairs whose targets are empty, as `keep_thinking=False` makes those
+        that end in a thought, are left out.
 
         Returns:
             [`~datasets.Dataset`]: The pairs, with the columns `completion` (text) and `completion_ids` (token ids).

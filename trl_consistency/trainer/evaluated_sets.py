@@ -44,8 +44,7 @@ def counted_stream(dataset: Any, trainer: Any) -> CountedStream | None:
     Returns a stream that counts its rows, if `dataset` is one that several processes evaluate, each its own part; None
     for others. Raises [`ConsistencyError`] with `compute_metrics`.
     """
-    is_stream = isinstance(dataset, IterableDataset) and trainer.accelerator.num_processes > 1
-    if not is_stream or trainer.args.accelerator_config.dispatch_batches:
+    if not isinstance(dataset, IterableDataset) or trainer.accelerator.num_processes == 1:
         return None
     if trainer.compute_metrics is not None:
         raise ConsistencyError(

@@ -82,7 +82,13 @@ class TargetMaker:
             return {"completion": completion, "completion_ids": completion_ids}
 
         dataset = self.trainer.train_dataset.map(add_target, desc="Adding targets", load_from_cache_file=False)
-        return cast(Dataset, with_own_columns(dataset))
+        answered = dataset.filter(bool, input_columns="completion_ids", load_from_cache_file=False)
+        if left_out := len(dataset) - len(answered):
+            logger.warning(
+                f"{left_out} of {len(dataset)} pairs are left out: their targets are empty, since the model did not finish its "
+                "thinking (`keep_thinking=False`). Raise `max_completion_length` to have them."
+            )
+        return cast(Dataset, with_own_columns(answered))
 
     def generate(self, datasets: Iterable[AnyDataset]) -> None:
         """Generates the missing completions with the reference policy, if the objectives need completions."""
@@ -141,12 +147,6 @@ class TargetMaker:
                 cache,
                 engine=engine,
             )
-        truncated = sum(completion_ids[-1] not in config.eos_token_id for completion_ids in completions)
-        if truncated:
-            logger.warning(
-                f"{truncated} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
-                "without an end-of-turn token; they are used as they are. Raise it to avoid this."
-            )
         empty = sum(all(token in config.eos_token_id for token in ids) for ids in completions)
         if empty:
             logger.warning(
@@ -168,9 +168,15 @@ class TargetMaker:
             if unfinished:
                 logger.warning(
                     f"{unfinished} of {len(completions)} targets did not finish their thinking. With "
-                    "`keep_thinking=False` they are empty, and their rows are not trained on. Raise "
+                    "`keep_thinking=False` they are empty, and their rows have no answer to train on. Raise "
                     "`max_completion_length` to avoid this."
                 )
+        truncated = sum(ids[-1] not in config.eos_token_id for ids in completions if ids)
+        if truncated:
+            logger.warning(
+                f"{truncated} of {len(completions)} targets reached `max_completion_length={config.max_new_tokens}` "
+                "without an end-of-turn token; they are used as they are. Raise it to avoid this."
+            )
         for prompt_ids, completion_ids in zip(prompts, completions, strict=True):
             table[prompt_ids] = completion_ids
 

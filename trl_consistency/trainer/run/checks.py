@@ -104,6 +104,21 @@ def check_bitsandbytes(option: str) -> None:
         raise ConsistencyError(f"{option} needs the package `bitsandbytes`: `pip install bitsandbytes`.")
 
 
+def check_shared_batches(args: TrainingArguments) -> None:
+    """Raises [`ConsistencyError`] if several processes would not each read as many batches as the others, and its own."""
+    sharing, of_several = args.accelerator_config, f"of the {args.world_size} processes"
+    if args.world_size > 1 and not sharing.even_batches:
+        raise ConsistencyError(
+            f"`accelerator_config` sets `even_batches` to false, by which one {of_several} would wait for batches that another does "
+            "not have. Leave it out: evaluations do not count the rows that fill up a last batch."
+        )
+    if args.world_size > 1 and sharing.dispatch_batches:
+        raise ConsistencyError(
+            f"`accelerator_config` sets `dispatch_batches`, by which one {of_several} would put together batches of different widths. "
+            "Leave it out: each reads its own."
+        )
+
+
 def check_training_options(
     trainer: Any, resume_from_checkpoint: str | bool | None, resume_changed: Sequence[str] = ()
 ) -> str | None:
