@@ -13,6 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from tests.reproduce.cells import CELLS_DIR
 from tests.reproduce.page import write_pages
 from tests.reproduce.plan import Plan
 from tests.reproduce.run import Places, read_again, run
@@ -28,6 +29,8 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("--data_dir", type=Path, default=Path("../shared/data"), help=said)
     said = "work folder, from which a killed command goes on (%(default)s)"
     parser.add_argument("--output_dir", type=Path, default=Path("reproduce"), help=said)
+    said = "folder of the finished cells (%(default)s); the pages are made from docs/results"
+    parser.add_argument("--cells_dir", type=Path, default=CELLS_DIR, help=said)
     parser.add_argument("--processes", type=int, metavar="N", help="cells at a time (one for each processor)")
     said = "where models are trained and measured (%(default)s); random numbers differ between devices"
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help=said)
@@ -37,7 +40,7 @@ def main(args: list[str] | None = None) -> None:
     parsed = parser.parse_args(args)
     if parsed.processes is not None and parsed.processes < 1:
         parser.error(f"--processes must be at least 1, got {parsed.processes}.")
-    plan, places = Plan(device=parsed.device), Places(parsed.output_dir, parsed.data_dir)
+    plan, places = Plan(device=parsed.device), Places(parsed.output_dir, parsed.data_dir, parsed.cells_dir)
     if parsed.list:
         for job in plan.jobs(parsed.only):
             print(f"{job.title:28}{'done' if places.cell(job).is_file() else 'missing'}")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,14 @@ class Cells:
             if (file := folder / f"{job.name}.json").is_file():
                 self.by_name[job.cell.name][job.seed] = read_cell(file)
         _check_same_rows([run for runs in self.by_name.values() for run in runs.values()])
+
+    def of_seed(self, seed: int) -> "Cells":
+        """Returns the cells of one seed, and those without seeds."""
+        found = copy(self)
+        found.by_name = {
+            name: {of: run for of, run in runs.items() if of in (seed, None)} for name, runs in self.by_name.items()
+        }
+        return found
 
     def has_replies(self, job: Job) -> bool:
         """Whether the replies of a cell were kept, so that they can be read by the rules as they are."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.reproduce.cells import CELLS_DIR, ROOT, counts
+from tests.reproduce.cells import AGAIN_DIR, CELLS_DIR, ROOT, counts
 from tests.reproduce.figures import (
     Cells,
     Figure,
@@ -127,7 +127,7 @@ def table(cells: Cells, figures: Sequence[Figure], names: Sequence[str] = ()) ->
     """Returns a table with a row for each model and a column for each figure."""
     rows = [
         (cells.label(name), [cell_text(cells, name, figure) for figure in figures])
-        for name in names or [cell.name for cell in cells.plan.cells]
+        for name in names or [cell.name for cell in cells.plan.main]
     ]
     return str(row_table(["", *(figure.label for figure in figures)], rows))
 
@@ -142,7 +142,7 @@ def seeds_table(cells: Cells) -> str:
         "plain text, nats per token": TEXT,
     }
     rows = []
-    several = [cell for cell in cells.plan.cells if len(cell.seeds) > 1]
+    several = [cell for cell in cells.plan.main if len(cell.seeds) > 1]
     for cell in several:
         for label, figure in figures.items():
             values = []
@@ -187,7 +187,7 @@ def distance_table(cells: Cells) -> str:
             cell.label,
             ["1" if cell.name == BASE else ratio_text(cells, cell.name), cell_text(cells, cell.name, ANSWERS)],
         )
-        for cell in cells.plan.cells
+        for cell in cells.plan.main
     ]
     return str(row_table(["", ACTIVATION.label, f"{ANSWERS.label}, nats per token"], rows))
 
@@ -199,7 +199,7 @@ def cost_table(cells: Cells) -> str:
         return f"{sum(seconds) / len(seconds) / 60:.1f}" if seconds else otherwise
 
     rows = []
-    for cell in cells.plan.cells:
+    for cell in cells.plan.main:
         all_runs = cells.runs(cell.name)
         runs = [run for run in all_runs if device_of(run) == CPU]
         if all_runs and not runs:
@@ -229,6 +229,48 @@ def devices_table(cells: Cells) -> str:
             made.setdefault((device_of(run), run["versions"]["torch"], rules), []).append(f"`{job.title}`")
     rows = [(device, [torch, rules, " ".join(titles)]) for (device, torch, rules), titles in made.items()]
     return str(row_table(["device", "torch", "rules of reading", "cells"], rows, aligned=False))
+
+
+def again_table(cells: Cells, again: Cells) -> str:
+    """Returns, for each cell that was made again, on what device, and how many of its outcomes differ from the older file's."""
+    rows = []
+    for job in cells.plan.jobs():
+        old, new = (of.by_name[job.cell.name].get(job.seed) for of in (cells, again))
+        if old is None or new is None:
+            continue
+        outcomes: dict[str, list[bool]] = {"words": [], "letters": [], "capability": []}
+        for name, of_set in new["sets"].items():
+            for side in ("clean", "perturbed"):
+                if side in of_set:
+                    before = old["sets"][name][side]
+                    outcomes[of_set["reading"]] += [a != b for a, b in zip(before, of_set[side], strict=True)]
+        for name, of_file in new["capability"].items():
+            if of_file["metric"] != "nats_per_token":
+                before = old["capability"][name]["values"]
+                outcomes["capability"] += [a != b for a, b in zip(before, of_file["values"], strict=True)]
+        texts = [f"{sum(found)} of {len(found):,}" if found else NOT_MEASURED for found in outcomes.values()]
+        rows.append((job.title, [device_of(old), device_of(new), *texts]))
+    columns = ["", "made on", "again on", "answers in words", "choices of letters", "questions of capability"]
+    return str(row_table(columns, rows, aligned=False))
+
+
+def variants_table(cells: Cells) -> str:
+    """Returns what hyper-parameters do: the variants beside the recipes with the same seed."""
+    figures = (
+        *of_test("test"),
+        share("suggested, held-out categories", SUGGESTED, "test_categories"),
+        pooled_transfer(),
+    )
+    rows = []
+    for recipe in ("bct", "act"):
+        of_recipe = [
+            cell for cell in cells.plan.cells if cell.name == recipe or (cell.is_variant and cell.recipe == recipe)
+        ]
+        for cell in of_recipe:
+            one = cells.of_seed(1)
+            distance = ratio_text(one, cell.name)
+            rows.append((cell.label, [distance, *(cell_text(one, cell.name, figure) for figure in figures)]))
+    return str(row_table(["", ACTIVATION.label, *(figure.label for figure in figures)], rows))
 
 
 def claims_table(cells: Cells) -> str:
@@ -314,6 +356,12 @@ def categories_table(cells: Cells) -> str:
     return cells_table([cells.label(name) for name in SHORT], shown)
 
 
+def made_again(cells: Cells) -> Cells:
+    """Returns the cells of today's code: once it has made all of them, they are the cells."""
+    folder = cells.folder.parent / AGAIN_DIR.name
+    return Cells(cells.plan, folder) if folder.is_dir() else cells
+
+
 def value_text(cells: Cells, name: str, figure: Figure) -> str:
     """Returns a figure alone: `3.2%`."""
     return cell_text(cells, name, figure).partition(" (")[0]
@@ -330,6 +378,8 @@ TABLES: dict[str, Callable[[Cells], str]] = {
     "cost": cost_table,
     "devices": devices_table,
     "claims": claims_table,
+    "again": lambda cells: again_table(cells, made_again(cells)),
+    "variants": lambda cells: variants_table(made_again(cells)),
 }
 METHODS: dict[str, Callable[[Cells], str]] = {"methods": lambda cells: short_table(cells, cell_text)}
 PAGES: dict[Path, dict[str, Callable[[Cells], str]]] = {

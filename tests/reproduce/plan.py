@@ -39,6 +39,8 @@ class Cell:
             Whether the command generates targets, which are kept for cells with the same.
         system (`str`, *optional*):
             System message in front of every prompt that is measured.
+        is_variant (`bool`, *optional*, defaults to `False`):
+            Whether it only shows what a hyper-parameter does: it has a table of its own.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Cell:
     data: str = ""
     generates: bool = True
     system: str = ""
+    is_variant: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ class MeasuredSet:
 ON_POLICY, DPO = "trl-consistency on-policy-consistency", "python -m trl_consistency.scripts.dpo"
 SEEDS, ONE = (1, 2, 3), (1,)
 NO_ANCHORS, GREEDY = ("--anchor_ratio", "0"), ("--temperature", "0")
+LOW_RATE, RANK_4 = ("--learning_rate", "1e-4"), ("--lora_r", "4", "--lora_alpha", "8")
+MIDDLE = ("--layers", *map(str, range(10, 20)))
 
 BASE = Cell("base", "before")
 CELLS = (
@@ -149,6 +154,13 @@ CELLS = (
     Cell("opct_no_anchors", "OPCT, no anchors", "opct", NO_ANCHORS, ONE, ON_POLICY, generates=False),
     # The clean prompts carry the suggestion too, in another wording.
     Cell("opct_bad_clean", "OPCT, bad clean side", "opct", (), ONE, ON_POLICY, "bad_clean", generates=False),
+    # What the comparison of BCT with ACT may hang on: a fifth and a quarter of the learning rate, a quarter of the rank,
+    # and the middle third of the layers.
+    Cell("bct_low_rate", "BCT, learning rate 1e-4", "bct", LOW_RATE, ONE, is_variant=True),
+    Cell("act_low_rate", "ACT, learning rate 1e-4", "act", LOW_RATE, ONE, is_variant=True),
+    Cell("bct_rank_4", "BCT, rank 4", "bct", RANK_4, ONE, is_variant=True),
+    Cell("act_rank_4", "ACT, rank 4", "act", RANK_4, ONE, is_variant=True),
+    Cell("act_middle", "ACT, layers 10 to 19", "act", MIDDLE, ONE, is_variant=True),
 )
 
 DATA = {
@@ -247,6 +259,11 @@ class Plan:
     batch_size: int = 64
     long_batch_size: int = 8
     device: str = "cpu"
+
+    @property
+    def main(self) -> list[Cell]:
+        """The cells of the main tables."""
+        return [cell for cell in self.cells if not cell.is_variant]
 
     def jobs(self, only: Sequence[str] = ()) -> list[Job]:
         """

@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from tests.reproduce.cells import FORMAT, ROOT, replies_file, write_cell, write_replies
+from tests.reproduce.cells import FORMAT, ROOT, read_cell, replies_file, write_cell, write_replies
 from tests.reproduce.figures import Cells, ratio, share
 from tests.reproduce.page import (
     CELLS_DIR,
@@ -278,6 +278,50 @@ def test_cells_whose_replies_can_be_read_again_are_named(folder, tmp_path):
     by_rules = {rules.strip(): cells.split() for rules, cells in lines}
     assert by_rules["today's"] == ["`base`", "`bct/2`"]
     assert "`bct/1`" in by_rules["older"]
+
+
+def test_cells_that_were_made_again(folder, tmp_path):
+    """How many of their outcomes differ, and the variants beside their recipes with the same seed."""
+    for name in ("cells", "again"):
+        shutil.copytree(folder, tmp_path / name)
+    (tmp_path / "again" / "bct-2.json").unlink()
+    file = tmp_path / "again" / "bct-1.json"
+    cell = read_cell(file)
+    of_test, of_arc = cell["sets"]["test"], cell["capability"]["questions/arc_easy_train"]
+    of_test["clean"] = "".join("o" if letter == "r" else letter for letter in of_test["clean"])
+    of_arc["values"] = of_arc["values"].replace("0", "u")
+    write_cell(file, cell)
+    page = made_page(PAGE, Cells(Plan(), tmp_path / "cells"))
+    before = read_cell(tmp_path / "cells" / "bct-1.json")
+    right, wrong = (
+        before["sets"]["test"]["clean"].count("r"),
+        before["capability"]["questions/arc_easy_train"]["values"].count("0"),
+    )
+    again = rows_of(page, "again")
+    assert set(again) == {
+        job.title for job in Plan().jobs() if job.name not in ("bct-2", "dpo-1", "act-3", "system_prompt")
+    }
+    assert again["bct/1"] == {
+        "made on": "CPU",
+        "again on": "CPU",
+        "answers in words": f"{right} of 2,000",
+        "choices of letters": "0 of 600",
+        "questions of capability": f"{wrong} of 1,250",
+    }
+    assert again["kl/1"]["answers in words"] == "0 of 2,000"
+    variants = rows_of(page, "variants")
+    assert list(variants) == [
+        "BCT",
+        "BCT, learning rate 1e-4",
+        "BCT, rank 4",
+        "ACT",
+        "ACT, learning rate 1e-4",
+        "ACT, rank 4",
+        "ACT, layers 10 to 19",
+    ]
+    suggested = f"{100 * cell['sets']['test']['perturbed'].count('s') / 250:.1f}%"
+    assert variants["BCT"]["suggested answers given"].split(" ")[0] == suggested
+    assert not set(variants) - {"BCT", "ACT"} & set(rows_of(page, "test"))
 
 
 def test_the_same_questions_are_failed_by_all_trained_models():

@@ -151,6 +151,14 @@ def test_json(capsys, config_dir):
     assert found["seconds"] == pytest.approx(needed / (0.01e12 * 0.4))
 
 
+def test_progress_counts_blocks(capsys, config_dir):
+    options = ("--max_length", 64, "--max_completion_length", 16, "--use_peft", "--use_cpu", "--gradient_accumulation_steps", 4)
+    cli(["estimate", str(config_dir), "--method", "bct", *map(str, options)])
+    shown = capsys.readouterr().err
+    # Two micro-batches of a model of two blocks. The others are like the second.
+    assert "4 blocks" in shown.split("Tracing a training step (no weights are loaded): ")[-1]
+
+
 def test_text(capsys, config_dir):
     words = ("--method", "opct", "--max_length", 64, "--max_completion_length", 16, "--use_peft", "--memory", 0.02)
     shown = estimate(capsys, config_dir, *words)

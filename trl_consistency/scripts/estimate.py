@@ -11,11 +11,13 @@ import os
 import sys
 import warnings
 from argparse import ArgumentParser
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from torch import nn
+from tqdm.auto import tqdm
 from transformers import PreTrainedConfig
 from trl import ModelConfig
 
@@ -27,6 +29,7 @@ from ..costs.setup import DTYPES, Setup, make_outline
 from ..errors import ConsistencyError, ends_with_message
 from ..models.checks import context_of, load_config
 from ..models.embedded_models import resolve_model
+from ..passes.blocks import find_blocks
 from ..upstream import old_names_allowed
 from .json_output import one_object
 from .model_options import adapter_of, check_switched_on
@@ -113,11 +116,11 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     name = resolve_model(args.model_name_or_path)
     folder = os.path.dirname(os.path.abspath(name)) if name.endswith(".json") else name
     outline = make_outline(folder, config, peft_config, attention)
-    print("Tracing a training step (no weights are loaded) ...", file=sys.stderr)
-    memory = measure_memory(outline, setup)
-    found: dict[str, Any] = {"setup": vars(setup), "memory": {**vars(memory), "total": memory.total}}
-    if args.memory is not None:
-        found["largest_batch"] = largest_batch(outline, setup, int(args.memory * GIB))
+    with _counted_blocks(outline):
+        memory = measure_memory(outline, setup)
+        found: dict[str, Any] = {"setup": vars(setup), "memory": {**vars(memory), "total": memory.total}}
+        if args.memory is not None:
+            found["largest_batch"] = largest_batch(outline, setup, int(args.memory * GIB))
     reason = uncounted(outline)
     needed = None if reason else count_step(outline, setup)
     found["operations"] = needed and {**vars(needed), "step": needed.step}
@@ -166,6 +169,19 @@ def _setup(args: EstimateArguments, config: PreTrainedConfig) -> Setup:
     layers = tuple(args.layers) if args.layers else None
     same_values = {name: getattr(args, name) for name in same}
     return Setup(tuple(args.method), **same_values, dtype=dtype, bf16=bf16, layers=layers)
+
+
+@contextmanager
+def _counted_blocks(outline: nn.Module) -> Iterator[None]:
+    """Shows how many blocks have run: those of a hybrid take seconds each. How many there will be is not known."""
+    with tqdm(desc="Tracing a training step (no weights are loaded)", unit=" blocks") as bar, ExitStack() as hooks:
+
+        def count(*_: Any) -> None:
+            bar.update()
+
+        for block in find_blocks(outline).modules:
+            hooks.callback(block.register_forward_hook(count).remove)
+        yield
 
 
 def _check(args: EstimateArguments, setup: Setup) -> None:
