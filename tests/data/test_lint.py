@@ -165,6 +165,12 @@ def test_good_pairs_have_none():
     assert report.summary() == ""
 
 
+def test_a_text_that_mentions_a_marker_opens_no_thought():
+    """Only the end of a text opens one, or closes it; training reads it so, too."""
+    row = pair("What is <think> for?", "My guess: a tag. What is it for?", completion="x")
+    assert lint_pairs([row], make_tokenizer()).findings["thinking_differs"] == []
+
+
 def test_every_finding_has_a_planted_fault():
     assert {name for name, _, _ in FAULTS.values()} == set(FINDINGS)
 

@@ -222,13 +222,15 @@ class _Linter:
 
     def _thinking(self, prompt: Prompt, frame: _Frame | None) -> str:
         """Returns whether a thought before the answer is `"open"` or `"closed"`, or an empty text without one."""
+        opening, closing = self.thinking_markers
         if isinstance(prompt, str):
-            text = prompt
-        elif frame is None:
+            # What comes before the end of a text only mentions a marker.
+            text = prompt.rstrip()
+            return "open" if text.endswith(opening) else "closed" if text.endswith(closing) else ""
+        if frame is None:
             return ""
-        else:
-            text = frame.before_last + message_text(prompt[-1]) if is_prefilled(prompt) else frame.end
-        opened, closed = (text.rfind(marker) for marker in self.thinking_markers)
+        text = frame.before_last + message_text(prompt[-1]) if is_prefilled(prompt) else frame.end
+        opened, closed = text.rfind(opening), text.rfind(closing)
         return "" if max(opened, closed) < 0 else "open" if opened > closed else "closed"
 
     def _leaks(self, row: Mapping[str, Any]) -> bool:
