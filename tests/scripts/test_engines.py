@@ -15,9 +15,9 @@ from tests.helpers.vllm_stand_in import LLM, LoRARequest, Reply, SamplingParams,
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.generation import answer_engine
-from trl_consistency.scripts import engines
+from trl_consistency.scripts import engines, training
 from trl_consistency.scripts.evaluate import run
-from trl_consistency.scripts.training_engine import flags_of_engine
+from trl_consistency.scripts.training_engine import flags_of_engine, naming_engine
 from trl_consistency.trainer import target_maker
 
 
@@ -379,6 +379,86 @@ def test_engine_and_mode_agree():
 def test_engine_and_other_spellings_agree():
     for config in ({"use_vllm": "yes"}, {"use_vllm": 1}, {"vllm_server_base_url": f"{URL}/"}):
         assert "--vllm_server_base_url" in flags_of_engine(["--engine", URL], config, True)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("`use_vllm` cannot take it. Merge it, or leave `use_vllm` out.", "`engine` {} cannot take it. Merge it, or leave `engine` out."),
+        ("Leave `use_vllm` out, or see docs.", "Leave `engine` out, or see docs."),
+        ("Set `vllm_mode: colocate`, or `vllm_sync: weights`.", "Set `engine: vllm`, or `vllm_sync: weights`."),
+        ("`vllm_mode: server` or `vllm_mode`", "`engine: ADDRESS` or `engine`"),
+        ("a server (`use_vllm: true`, `vllm_mode: server`)", "a server (`engine: ADDRESS`)"),
+        ("with `--resume_changed use_vllm`.\n  `use_vllm`: false there", "with `--resume_changed use_vllm`.\n  `use_vllm` (`engine`): false there"),
+    ],
+)  # fmt: skip
+def test_messages_name_the_engine_that_was_given(message, said):
+    for engine, value in ((URL, URL), ("vllm", "vllm"), ("transformers", "vllm")):
+        for args, config in ((["--engine", engine], {}), ([], {"engine": engine})):
+            assert naming_engine(args, config)(message) == said.format(value)
+    assert naming_engine(["--use_vllm", "true"], {})(message) == message
+    both = {"engine": URL, "use_vllm": True, "vllm_mode": "server"}
+    assert naming_engine([], both)(message) == message
+
+
+def test_messages_name_what_is_typed_beside_the_engine():
+    message = "`use_vllm` and `vllm_mode: server`"
+    assert naming_engine(["--engine", URL], {"use_vllm": True})(message) == "`use_vllm` and `engine: ADDRESS`"
+
+
+def test_an_error_of_the_trainer_names_the_engine(served, on_policy, monkeypatch):  # noqa: F811
+    """Long after the options were read, and with dashes."""
+    monkeypatch.setattr(training, "train_and_save", refused)
+    with pytest.raises(SystemExit) as end:
+        cli([*on_policy, "--engine", served.url])
+    assert str(end.value) == f"error: `--engine` {served.url} is not possible: leave `--engine` out."
+    with pytest.raises(SystemExit) as end:
+        cli([*on_policy, "--use_vllm", "--vllm_mode", "server", "--vllm_server_base_url", served.url])
+    assert str(end.value) == "error: `--use_vllm` is not possible: leave `--use_vllm` out."
+
+
+def refused(*_):
+    raise ConsistencyError("`use_vllm` is not possible: leave `use_vllm` out.")
+
+
+@pytest.fixture
+def on_policy(model_dir, tmp_path):
+    write(tmp_path / "pairs.jsonl", [pair(number) for number in range(6)])
+    words = [
+        "on-policy-consistency",
+        "--model_name_or_path",
+        str(model_dir),
+        "--dataset_name",
+        str(tmp_path / "pairs.jsonl"),
+    ]
+    words += [
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--use_cpu",
+        "--bf16",
+        "false",
+        "--report_to",
+        "none",
+        "--use_peft",
+    ]
+    return [
+        *words,
+        "--num_generations",
+        "2",
+        "--per_device_train_batch_size",
+        "2",
+        "--gradient_accumulation_steps",
+        "1",
+    ]
+
+
+def test_a_server_that_is_not_there(recipe, tmp_path, monkeypatch):
+    """Its targets wait for a fixed time, for which training has no option."""
+    monkeypatch.setattr(target_maker, "SERVER_SECONDS", 0.1)
+    with pytest.raises(SystemExit) as end:
+        targets(recipe, tmp_path, "none", "--engine", "http://127.0.0.1:9")
+    assert str(end.value).startswith("error: There is no vLLM server at http://127.0.0.1:9 after 0.1 seconds: ")
+    assert "vllm_server_timeout" not in str(end.value)
 
 
 def test_flags_disagree(recipe, tmp_path):
