@@ -12,6 +12,7 @@ from matplotlib.ticker import NullFormatter
 from tests.benchmarks.gpu_pieces import PIECES
 from tests.benchmarks.growth import exponent
 from tests.benchmarks.rows import DATA, ENGINES, GUARDED, RATIOS, ROWS
+from tests.benchmarks.spreads import Spread, alike
 from trl_consistency.files import write_by, write_text
 
 
@@ -46,7 +47,8 @@ INTRODUCTION = """# Benchmarks
 <!-- Written by `python -m tests.benchmarks.run`; to change this page, change `tests/benchmarks/page.py`. -->
 
 `make benchmark` measures all of this page again. Rivals run in the same minutes: each has a process of its own, and they take turns. Times are
-of one thread. They are medians, and half of the turns lie within the range in brackets. *CPU* is the processor's time, *wall* what a clock shows.
+of one thread. They are medians. In brackets is the range of *all turns*, or their *quartiles*, between which half of them lie: each table's head
+says which. *CPU* is the processor's time, *wall* what a clock shows.
 *Times as long* is the median of the ratio in each turn, so that whatever else the machine does harms both alike. A run at another hour may
 lie outside that range. *Peak* is memory over what the
 process held before it made its model. Of a command, it is all of its memory. Of work on rows, it leaves out the pages of files that are mapped, which the
@@ -108,13 +110,23 @@ def _versions(machine: dict[str, Any]) -> str:
     return ", ".join(f"{name} {machine[name]}" for name in names if name in machine)
 
 
-def seconds(of: dict[str, float]) -> str:
-    """A median with its range, to three digits."""
+def seconds(of: Spread) -> str:
+    """A median with its spread, to three digits."""
     return f"{of['median']:.3g} ({of['low']:.3g} to {of['high']:.3g})"
 
 
-def _once(of: dict[str, float]) -> str:
+def _once(of: Spread) -> str:
     return f"{of['median']:.3g} (once)"
+
+
+def _span(row: dict[str, Any]) -> str:
+    """Says what the spreads of a row span. Its file was written at once, so they are all of one kind."""
+    return alike([of[clock] for of in row["rivals"].values() for clock in ("cpu", "wall")])[1]
+
+
+def _head(row: dict[str, Any]) -> list[str]:
+    span = _span(row)
+    return ["", f"CPU seconds ({span})", f"wall seconds ({span})", "peak, MiB"]
 
 
 def _rows(rival: str) -> str:
@@ -128,7 +140,7 @@ def _ratio_sections(results: Results) -> list[str]:
             continue
         row = results[name]
         shares = row.get("floor", {}).get("share", {})
-        head = ["", "CPU seconds", "wall seconds", "peak, MiB", f"times as long as {next(iter(row['rivals']))}"]
+        head = [*_head(row), f"times as long as {next(iter(row['rivals']))} ({_span(row)})"]
         lines = []
         for rival, of in row["rivals"].items():
             ratio = seconds(row["ratios"][rival]) if rival in row["ratios"] else ""
@@ -164,7 +176,7 @@ def _data_sections(results: Results) -> list[str]:
     for name, row in ROWS.items():
         if name in RATIOS or name not in results:
             continue
-        head = ["", "CPU seconds", "wall seconds", "peak, MiB"]
+        head = _head(results[name])
         lines = []
         for rival, of in results[name]["rivals"].items():
             show = _once if of.get("turns") == 1 else seconds
@@ -256,7 +268,7 @@ def _next(results: Results) -> str:
 
 
 def _plot_section(results: Results, folder: Path) -> list[str]:
-    bars = [(name, rival, of) for name in GUARDED for rival, of in results.get(name, {}).get("ratios", {}).items()]
+    bars, span = _ratios({name: results[name] for name in GUARDED if name in results})
     if not bars:
         return []
     picture = Figure(figsize=(8, 0.5 * len(bars) + 1.2), layout="constrained")
@@ -271,22 +283,27 @@ def _plot_section(results: Results, folder: Path) -> list[str]:
     axes.set_xticks(range(1, math.ceil(max(of["high"] for *_, of in bars)) + 1))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("times as long as ours (CPU time; the line is as long as ours)")
+    axes.set_xlabel(f"times as long as ours (CPU time; the line is as long as ours; bars: {span})")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="0.9", which="both")
     write_by(folder / "ratios.png", lambda place: picture.savefig(place, dpi=110))
     return [f"![How many times as long rivals take]({folder.name}/ratios.png)"]
 
 
+def _ratios(results: Results) -> tuple[list[tuple[str, str, Spread]], str]:
+    """Returns row, rival and ratio of some rows, with spreads that can be compared, and what these span."""
+    ratios = [(name, rival, of) for name, row in results.items() for rival, of in row.get("ratios", {}).items()]
+    comparable, span = alike([of for *_, of in ratios])
+    return [(name, rival, of) for (name, rival, _), of in zip(ratios, comparable, strict=True)], span
+
+
 def _quick(results: Results) -> str:
-    rows = [
-        [f"`{name}`", rival, seconds(of)]
-        for name, row in results.items()
-        for rival, of in row.get("ratios", {}).items()
-    ]
+    ratios, span = _ratios(results)
+    rows = [[f"`{name}`", rival, seconds(of)] for name, rival, of in ratios]
     return (
-        "## The guard against slipping\n\n`make benchmark QUICK=1` measures these ratios again on a small model, and warns where one is worse "
-        f"than this beyond the spread.\n\n{_table(['row', 'rival', 'times as long as ours'], rows)}"
+        "## The guard against slipping\n\n`make benchmark QUICK=1` measures these ratios again on a small model, and warns where the upper "
+        "quartile of the new turns is below the lower quartile of the committed ones.\n\n"
+        f"{_table(['row', 'rival', f'times as long as ours ({span})'], rows)}"
     )
 
 

@@ -9,7 +9,7 @@ python -m tests.benchmarks.run --agree FOLDER    # measures nothing: do the rati
 ```
 
 `--quick` exits with 3 if a ratio has slipped, and `--agree` if a ratio's range in one run lies outside of that in the
-other. Linux only, since it reads memory from `/proc`.
+other (its quartiles, where one of the two files holds no more). Linux only, since it reads memory from `/proc`.
 
 The rows of vLLM are left out where it is not installed. In the environment of `make vllm-test`:
 
@@ -29,7 +29,6 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -39,6 +38,7 @@ from tests.benchmarks.growth import measure_growth, measure_processes
 from tests.benchmarks.page import seconds, write_page
 from tests.benchmarks.rows import GUARDED, RATIOS, ROWS, Row
 from tests.benchmarks.sizes import SIZES, Size
+from tests.benchmarks.spreads import Spread, alike, quartiles, spread
 from tests.benchmarks.turns import Worker
 from trl_consistency.errors import ConsistencyError, did_you_mean, ends_with_message
 from trl_consistency.files import write_text
@@ -90,42 +90,33 @@ def measure_row(row: Row, size: Size) -> dict[str, Any]:
     return found
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    """Returns the median, and the quartiles, between which half of the values lie."""
-    ordered = sorted(values)
-    quarter = (len(ordered) - 1) / 4
-    return {"median": median(ordered), "low": _at(ordered, quarter), "high": _at(ordered, 3 * quarter)}
-
-
-def _at(ordered: list[float], place: float) -> float:
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
-def ratio(ours: list[dict[str, float]], others: list[dict[str, float]], clock: str) -> dict[str, float]:
+def ratio(ours: list[dict[str, float]], others: list[dict[str, float]], clock: str) -> Spread:
     """
-    Returns how many times as long a rival takes: the median over the turns, in each of which both ran one after the
-    other, and the quartiles.
+    Returns how many times as long a rival takes: the spread over the turns, in each of which both ran one after the
+    other.
     """
     return spread([other[clock] / own[clock] for own, other in zip(ours, others, strict=True)])
 
 
-def slipped(committed: dict[str, float], found: dict[str, float]) -> bool:
-    """Whether a ratio is lower than the committed one, beyond the spread of both."""
-    return found["high"] < committed["low"]
+def slipped(committed: Spread, found: Spread) -> bool:
+    """Whether a ratio is lower than the committed one, beyond the quartiles of both."""
+    return quartiles(found)["high"] < quartiles(committed)["low"]
 
 
 def agree(folder: Path, other: Path) -> list[str]:
-    """Returns a line for each ratio that two runs have both measured, with `apart` where their ranges do not overlap."""
+    """
+    Returns a line for each ratio that two runs have both measured, with `apart` where their spreads do not overlap: of
+    all turns, or the quartiles of both where one run kept no more.
+    """
     lines = []
     for file in sorted(folder.glob("*/*.json")):
         same = other / file.relative_to(folder)
         of_other = json.loads(same.read_text()).get("ratios", {}) if same.exists() else {}
-        for rival, first in json.loads(file.read_text()).get("ratios", {}).items():
-            if second := of_other.get(rival):
+        for rival, own in json.loads(file.read_text()).get("ratios", {}).items():
+            if rival in of_other:
+                (first, second), span = alike([own, of_other[rival]])
                 overlap = first["low"] <= second["high"] and second["low"] <= first["high"]
-                of = f"{file.parent.name}, {file.stem}, {rival}: {seconds(first)} and {seconds(second)}"
+                of = f"{file.parent.name}, {file.stem}, {rival}: {seconds(first)} and {seconds(second)}, {span}"
                 lines.append(f"{of}: {'agree' if overlap else 'apart'}")
     if not lines:
         raise ConsistencyError(
@@ -188,9 +179,10 @@ def compare(folder: Path, size: Size, only: list[str]) -> list[str]:
             now = found["ratios"][rival]
             print(f"{name}, {rival}: {now['median']:.2f} times as long as ours, committed {before['median']:.2f}")
             if slipped(before, now):
+                half = quartiles(before)
                 warnings.append(
                     f"warning: {name}: {rival} takes {now['median']:.2f} times as long as ours, and took "
-                    f"{before['median']:.2f} times ({before['low']:.2f} to {before['high']:.2f})"
+                    f"{before['median']:.2f} times (quartiles {half['low']:.2f} to {half['high']:.2f})"
                 )
     return warnings
 

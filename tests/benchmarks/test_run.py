@@ -4,11 +4,13 @@ import json
 import time
 
 import pytest
+from matplotlib.axes import Axes
 
 from tests.benchmarks import floor, growth, page, run
 from tests.benchmarks.growth import DIMENSIONS, exponent, measure_growth
 from tests.benchmarks.rows import ENGINES, ROWS
 from tests.benchmarks.sizes import SIZES
+from tests.benchmarks.spreads import alike, spread
 from tests.benchmarks.turns import Turns, growth_of_memory, run_command
 
 
@@ -90,7 +92,7 @@ def test_many_rows_are_worked_on_once(monkeypatch):
 
     monkeypatch.setattr(run, "Worker", Made)
     few, many = run.measure_row(ROWS["lint"], TINY)["rivals"].values()
-    assert (few["turns"], few["steps"], few["cpu"]["low"]) == (2, 3, 2.25)  # the first step warms up
+    assert (few["turns"], few["steps"], few["cpu"]["each"]) == (2, 3, [2.0, 3.0])  # the first step warms up
     assert (many["turns"], many["steps"], many["cpu"]["low"]) == (1, 1, 1.0)
 
 
@@ -156,12 +158,42 @@ def test_the_exponent_of_a_power_is_found():
     assert exponent((1, 2, 4), [3.0, 12.0, 48.0]) == pytest.approx(2)
 
 
-def test_spread_and_ratio():
-    assert run.spread([1, 2, 3, 4, 5]) == {"median": 3, "low": 2, "high": 4}
+def test_a_spread_is_the_range_of_all_turns_and_keeps_each():
+    assert spread([5, 1, 2, 4, 3]) == {"median": 3, "low": 1, "high": 5, "each": [5, 1, 2, 4, 3]}
+
+
+def test_a_ratio_is_of_paired_turns():
     ours, others = ([{"cpu": factor * cpu, "wall": 1.0} for cpu in (1.0, 2.0, 4.0)] for factor in (1, 2))
+    others[1]["cpu"] = 5.0
     found = run.ratio(ours, others, "cpu")
-    assert found == {"median": 2, "low": 2, "high": 2}  # a busy machine slows down both
+    assert found == {"median": 2, "low": 2, "high": 2.5, "each": [2, 2.5, 2]}  # a busy machine slows down both
     assert run.ratio(ours, others, "wall")["median"] == 1
+
+
+def test_a_row_keeps_the_ratio_of_every_turn(tmp_path, monkeypatch):
+    class Made:
+        def __init__(self, row, rival, size):
+            self.took, self.facts = iter([9, 1, 2] if rival == "ours" else [9, 3, 8]), {}
+
+        def step(self):
+            return {"cpu": float(next(self.took)), "wall": 1.0}
+
+        def end(self):
+            return {"peak": 0.0}
+
+    monkeypatch.setattr(run, "Worker", Made)
+    run.measure_all(tmp_path, TINY, ["act_step"], again=False)
+    row = json.loads((tmp_path / "tiny" / "act_step.json").read_text())
+    assert row["ratios"] == {"whole model": {"median": 3.5, "low": 3.0, "high": 4.0, "each": [3.0, 4.0]}}
+
+
+def test_spreads_are_compared_by_what_all_of_them_hold():
+    old, new = {"median": 3, "low": 2, "high": 4}, spread([1, 2, 3, 4, 9])
+    assert alike([new, new]) == ([new, new], "all turns")
+    assert alike([old, new]) == ([old, {"median": 3, "low": 2, "high": 4}], "quartiles")
+    assert alike([old]) == ([old], "quartiles")
+    # Between turns, where no turn is a quartile
+    assert alike([old, spread([2.0, 3.0])])[0][1] == {"median": 2.5, "low": 2.25, "high": 2.75}
 
 
 def test_a_killed_run_goes_on(tmp_path, monkeypatch):
@@ -183,41 +215,63 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch):
     assert measured == ["act_step", "kl_step", "kl_step", "kl_step"]
 
 
+OLD = {"median": 3.0, "low": 2.8, "high": 3.2}  # quartiles, as rows held them before they kept each turn
+NEW = spread([2.0, 2.8, 3.0, 3.2, 5.0])  # with the same quartiles
+
+
+@pytest.mark.parametrize("committed", [OLD, NEW])
 @pytest.mark.parametrize(("now", "warns"), [(2.9, False), (2.2, True), (4.0, False)])
-def test_the_guard_warns_of_what_slips_beyond_its_spread(tmp_path, monkeypatch, capsys, now, warns):
+def test_the_guard_warns_of_what_slips_beyond_its_spread(tmp_path, monkeypatch, capsys, committed, now, warns):
     file = tmp_path / "quick" / "act_step.json"
     file.parent.mkdir()
-    file.write_text(json.dumps({"ratios": {"whole model": {"median": 3.0, "low": 2.8, "high": 3.2}}}))
-    ratio = {"median": now, "low": now - 0.1, "high": now + 0.1}
+    file.write_text(json.dumps({"ratios": {"whole model": committed}}))
+    ratio = spread([now - 2, now - 0.1, now, now + 0.1, now + 2])
     monkeypatch.setattr(run, "measure_row", lambda row, size: {"ratios": {"whole model": ratio}})
     with pytest.raises(SystemExit) as end:
         run.main(["--quick", "--only", "act_step", "--output_dir", str(tmp_path)])
     assert end.value.code == (run.SLIPPED if warns else 0)
-    assert ("warning: act_step" in capsys.readouterr().out) == warns
+    line = (
+        "warning: act_step: whole model takes 2.20 times as long as ours, and took 3.00 times (quartiles 2.80 to 3.20)"
+    )
+    assert (line in capsys.readouterr().out) == warns
 
 
-def test_two_runs_agree_where_ranges_overlap(tmp_path, capsys):
-    def write(folder, name, low, high):
-        file = tmp_path / folder / "full" / f"{name}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({"ratios": {"TRL": {"median": (low + high) / 2, "low": low, "high": high}}}))
+def write_ratio(folder, name, of):
+    file = folder / "full" / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"ratios": {"TRL": of}}))
 
-    write("first", "act_step", 2.0, 3.0)
-    write("second", "act_step", 3.0, 4.0)
-    words = ["--output_dir", str(tmp_path / "first"), "--agree", str(tmp_path / "second")]
+
+def quartiles_of(low, high):
+    return {"median": (low + high) / 2, "low": low, "high": high}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        # Quartiles in both
+        (quartiles_of(2, 3), quartiles_of(3, 4), "2.5 (2 to 3) and 3.5 (3 to 4), quartiles: agree"),
+        (quartiles_of(1.2, 1.4), quartiles_of(1, 1.1), "1.3 (1.2 to 1.4) and 1.05 (1 to 1.1), quartiles: apart"),
+        # Each turn in both
+        (spread([2, 2, 2, 2, 6]), spread([5, 7, 7, 7, 7]), "2 (2 to 6) and 7 (5 to 7), all turns: agree"),
+        (spread([1, 2, 3]), spread([4, 5, 6]), "2 (1 to 3) and 5 (4 to 6), all turns: apart"),
+        # Each turn in one: its range would overlap with the quartiles, and its own quartiles do not.
+        (quartiles_of(3, 4), spread([1, 1, 2, 2.5, 9]), "3.5 (3 to 4) and 2 (1 to 2.5), quartiles: apart"),
+        (spread([1, 1, 2, 2.5, 9]), quartiles_of(3, 4), "2 (1 to 2.5) and 3.5 (3 to 4), quartiles: apart"),
+        (spread([1, 1, 2, 3, 9]), quartiles_of(3, 4), "2 (1 to 3) and 3.5 (3 to 4), quartiles: agree"),
+    ],
+)
+def test_two_runs_agree_where_their_spreads_overlap(tmp_path, capsys, first, second, said):
+    write_ratio(tmp_path / "first", "act_step", first)
+    write_ratio(tmp_path / "second", "act_step", second)
     with pytest.raises(SystemExit) as end:
-        run.main(words)
-    assert end.value.code == 0
-    write("first", "kl_step", 1.2, 1.4)
-    write("second", "kl_step", 1.0, 1.1)
-    with pytest.raises(SystemExit) as end:
-        run.main(words)
-    assert end.value.code == run.SLIPPED
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert lines == [
-        "full, act_step, TRL: 2.5 (2 to 3) and 3.5 (3 to 4): agree",
-        "full, kl_step, TRL: 1.3 (1.2 to 1.4) and 1.05 (1 to 1.1): apart",
-    ]
+        run.main(["--output_dir", str(tmp_path / "first"), "--agree", str(tmp_path / "second")])
+    assert end.value.code == (run.SLIPPED if said.endswith("apart") else 0)
+    assert capsys.readouterr().out == f"full, act_step, TRL: {said}\n"
+
+
+def test_runs_without_a_ratio_in_common_are_refused(tmp_path):
+    write_ratio(tmp_path / "first", "act_step", OLD)
     with pytest.raises(SystemExit, match="no ratio in common"):
         run.main(["--output_dir", str(tmp_path / "first"), "--agree", str(tmp_path / "third")])
 
@@ -274,6 +328,53 @@ def test_the_page(tmp_path):
     assert "Nobody has had a device yet." in text
     assert "busy" not in text
     assert (folder / "ratios.png").stat().st_size > 1000
+
+
+def _results(tmp_path, size, rows):
+    folder = tmp_path / "benchmarks"
+    (folder / size).mkdir(parents=True)
+    machine = dict.fromkeys(("processor", "cores", "python", "torch", "trl", "transformers", "peft"), "1")
+    for name, (own, ratio) in rows.items():
+        other = {"cpu": ratio, "wall": ratio, "peak": 1.0}
+        row = {"rivals": {"ours": {"cpu": own, "wall": own, "peak": 1.0}, "other": other}, "ratios": {"other": ratio}}
+        (folder / size / f"{name}.json").write_text(json.dumps({"machine": {**machine, "load": None}, **row}))
+    return folder
+
+
+def test_each_table_says_which_spread_its_row_holds(tmp_path):
+    folder = _results(tmp_path, "full", {"act_step": (OLD, OLD), "kl_step": (NEW, NEW), "start": (NEW, NEW)})
+    text = page.write_page(folder).read_text()
+    one, two, three = (of.partition("\n\n## ")[0] for of in text.split("\n### ")[1:])
+    assert (
+        "CPU seconds (quartiles) | wall seconds (quartiles) | peak, MiB | times as long as ours (quartiles) |" in one
+    )
+    assert "| other | 3 (2.8 to 3.2) | 3 (2.8 to 3.2) | 1 | 3 (2.8 to 3.2) |" in one
+    assert (
+        "CPU seconds (all turns) | wall seconds (all turns) | peak, MiB | times as long as ours (all turns) |" in two
+    )
+    assert "| other | 3 (2 to 5) | 3 (2 to 5) | 1 | 3 (2 to 5) |" in two
+    assert "quartiles" not in two
+    assert "|  | CPU seconds (all turns) | wall seconds (all turns) | peak, MiB |" in three
+
+
+@pytest.mark.parametrize(
+    ("second", "head", "cell"),
+    [(NEW, "all turns", "3 (2 to 5)"), (OLD, "quartiles", "3 (2.8 to 3.2)")],
+)
+def test_the_table_of_the_guard_says_which_spread_its_rows_hold(tmp_path, second, head, cell):
+    text = page.write_page(
+        _results(tmp_path, "quick", {"act_step": (NEW, NEW), "kl_step": (second, second)})
+    ).read_text()
+    assert f"| row | rival | times as long as ours ({head}) |" in text
+    assert f"| `act_step` | other | {cell} |" in text
+
+
+@pytest.mark.parametrize("second", [NEW, OLD])
+def test_the_picture_says_what_its_bars_are(tmp_path, monkeypatch, second):
+    said, set_xlabel = [], Axes.set_xlabel
+    monkeypatch.setattr(Axes, "set_xlabel", lambda axes, text: (said.append(text), set_xlabel(axes, text)))
+    page.write_page(_results(tmp_path, "full", {"act_step": (NEW, NEW), "kl_step": (second, second)}))
+    assert said[0].endswith("all turns)" if second == NEW else "quartiles)")
 
 
 @pytest.mark.parametrize(("wall", "said"), [(1.01, "seconds include what others did"), (1.2, "seconds hardly")])

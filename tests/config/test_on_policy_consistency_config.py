@@ -76,11 +76,11 @@ FAULTY = {
     "vllm's cache": ({"use_vllm": True, "cache_implementation": "static"}, "`cache_implementation` is not used"),
     "server without the mode": (
         {"use_vllm": True, "vllm_server_base_url": "http://x"},
-        "`vllm_server_base_url` is set, but `vllm_mode` is 'colocate'",
+        "`vllm_server_base_url` is set, but it is for `vllm_mode: server`",
     ),
     "memory of a server": (
         {"use_vllm": True, "vllm_mode": "server", "vllm_gpu_memory_utilization": 0.5},
-        "`vllm_gpu_memory_utilization` is set, but `vllm_mode` is 'server'",
+        "`vllm_gpu_memory_utilization` is set, but it is for `vllm_mode: colocate`",
     ),
     "one seed for all rollouts": (
         {"use_vllm": True, "generation_kwargs": {"seed": 1}},

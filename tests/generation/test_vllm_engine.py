@@ -211,7 +211,7 @@ def test_model_with_an_adapter_is_refused(installed, tmp_path, model_dir):
 def test_model_that_cannot_be_loaded_by_its_name_is_refused(installed, tmp_path, model_dir):
     with pytest.raises(ConsistencyError, match="`use_vllm` loads the model from its name"):
         make_trainer(tmp_path, make_model(), use_vllm=True)
-    with pytest.raises(ConsistencyError, match="loads the main revision"):
+    with pytest.raises(ConsistencyError, match="takes the main revision"):
         make_trainer(tmp_path, str(model_dir), use_vllm=True, model_init_kwargs={"revision": "v2"})
 
 

@@ -64,6 +64,7 @@ def train(
     method = methods.split("+")
     others = json.loads(others)
     given, rows, spoil = others.pop("given", False), others.pop("rows", 16), others.pop("spoil", False)
+    server = others.pop("server", None)
     if others.get("use_vllm"):
         stand_in_for_vllm(patch)
     guard, streamed = others.pop("guard", False), others.pop("streamed_evaluation", False)
@@ -89,6 +90,7 @@ def train(
         processing_class=make_tokenizer(),
         **adapter_options(adapter, target_modules),
     )
+    trainer.target_maker.server = server
     if guard:
         add_guard(trainer)
     before = trained_weights(trainer)

@@ -113,6 +113,18 @@ CASES: list[Case] = [
         "`use_vllm` needs the package `vllm`: `pip install 'trl[vllm]'`.",
         lambda room: (without(room, "vllm"), room.train(use_vllm=True, command="on-policy-consistency")),
     ),
+    *(
+        Case(
+            f"no vLLM for the engine {engine}",
+            f"{what} as `engine`, without vLLM",
+            f"`engine` {engine} needs the package `vllm`: `pip install 'trl[vllm]'`.",
+            lambda room, engine=engine: (
+                without(room, "vllm"),
+                room.train(engine=engine, command="on-policy-consistency"),
+            ),
+        )
+        for engine, what in (("vllm", "vLLM in the training process"), ("http://127.0.0.1:8000", "A server"))
+    ),
     Case(
         "no DeepSpeed",
         "DeepSpeed, which is not installed",

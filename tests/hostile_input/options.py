@@ -16,8 +16,12 @@ from peft import (
 from transformers import BitsAndBytesConfig
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.hostile_input.damage import adapter
 from tests.hostile_input.room import ANSWERED, CHAT, PAIR, USER, Case, Room
 from trl_consistency import OnPolicyConsistencyTrainer
+
+
+SERVER = "http://127.0.0.1:8000"
 
 
 def with_adapter(make: Callable[[], Any]) -> Callable[[Room], Any]:
@@ -173,8 +177,14 @@ CASES: list[Case] = [
     Case(
         "stop strings",
         "Texts that are to end an answer",
-        "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or `use_vllm` with its `stop`.",
+        "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or `use_vllm: true` with its `stop`.",
         lambda room: room.train(generation_kwargs={"stop_strings": ["User:"]}),
+    ),
+    Case(
+        "stop strings for an engine",
+        "Texts that are to end an answer of transformers as `engine`",
+        "`generation_kwargs` sets `stop_strings`, for which generation has no tokenizer. Set `eos_token_id`, or `engine: vllm` with its `stop`.",
+        lambda room: room.train(generation_kwargs={"stop_strings": ["User:"]}, engine="transformers"),
     ),
     Case(
         "drafted tokens",
@@ -321,10 +331,44 @@ CASES: list[Case] = [
         lambda room: room.train(use_vllm=True, vllm_adapter_dir="adapters", command="on-policy-consistency"),
     ),
     Case(
+        "folder of adapters with an engine here",
+        "A folder for a vLLM server's adapters, with vLLM in the training process as `engine`",
+        "`vllm_adapter_dir` is set, but no server gets the adapter: it is for `engine: ADDRESS` without `vllm_sync: weights`. Leave it out.",
+        lambda room: room.train(engine="vllm", vllm_adapter_dir="adapters", command="on-policy-consistency"),
+    ),
+    Case(
+        "option of an engine here",
+        "An option of vLLM in the training process, with a server",
+        "`vllm_gpu_memory_utilization` is set, but it is for `vllm_mode: colocate`. Leave it out, or change `vllm_mode`.",
+        lambda room: room.train(
+            use_vllm=True, vllm_mode="server", vllm_gpu_memory_utilization=0.5, command="on-policy-consistency"
+        ),
+    ),
+    Case(
+        "option of an engine here, for an address",
+        "An option of vLLM in the training process, with a server as `engine`",
+        "`vllm_gpu_memory_utilization` is set, but it is for `engine: vllm`. Leave it out, or change `engine`.",
+        lambda room: room.train(engine=SERVER, vllm_gpu_memory_utilization=0.5, command="on-policy-consistency"),
+    ),
+    Case(
+        "batches of rollouts of an engine",
+        "Batches of rollouts, which a server as `engine` makes itself",
+        "`rollout_batch_size` is not used with `engine` http://127.0.0.1:8000: vLLM makes its own batches. Leave it out.",
+        lambda room: room.train(engine=SERVER, rollout_batch_size=2, command="on-policy-consistency"),
+    ),
+    Case(
         "regex without vLLM",
         "A pattern for rollouts, without vLLM",
-        "`vllm_structured_outputs_regex` is set, but `use_vllm` is not: transformers samples without it. Leave it out.",
+        "`vllm_structured_outputs_regex` is set, but it is for `use_vllm: true`: transformers samples without it. Leave it out.",
         lambda room: room.train(vllm_structured_outputs_regex="A|B", command="on-policy-consistency"),
+    ),
+    Case(
+        "regex for transformers",
+        "A pattern for rollouts, with transformers as `engine`",
+        "`vllm_structured_outputs_regex` is set, but it is for `engine: vllm`: transformers samples without it. Leave it out.",
+        lambda room: room.train(
+            vllm_structured_outputs_regex="A|B", engine="transformers", command="on-policy-consistency"
+        ),
     ),
     Case(
         "engine and use_vllm",
@@ -336,19 +380,58 @@ CASES: list[Case] = [
         "engine without answers",
         "A server for a method that trains without answers",
         "`engine` is http://127.0.0.1:8000, but `method` act trains without answers. Leave it out.",
-        lambda room: room.train(engine="http://127.0.0.1:8000", method="act"),
+        lambda room: room.train(engine=SERVER, method="act"),
+    ),
+    Case(
+        "use_vllm without answers",
+        "vLLM for a method that trains without answers",
+        "`use_vllm` is for methods that need answers, and `method` is ['act']. Leave it out.",
+        lambda room: room.train(use_vllm=True, method="act"),
+    ),
+    Case(
+        "engine here without answers",
+        "vLLM as `engine` for a method that trains without answers",
+        "`engine` vllm is for methods that need answers, and `method` is ['act']. Leave it out.",
+        lambda room: room.train(engine="vllm", method="act"),
+    ),
+    Case(
+        "regenerated by an engine",
+        "Targets that vLLM is to regenerate, which holds the model as it was",
+        "`engine` vllm cannot be used with `regenerate_targets_every`: vLLM holds the initial checkpoint, and the current policy is to "
+        "answer. Leave one of them out.",
+        lambda room: room.train(engine="vllm", regenerate_targets_every=1),
+    ),
+    Case(
+        "targets of a server, for an adapter",
+        "A server that makes the targets of a model which comes with an adapter",
+        "`engine` http://127.0.0.1:8000 cannot answer for a model that comes with an adapter: the engine would have the base model alone. "
+        "Merge the adapter and save the model first, or leave `engine` out.",
+        lambda room: room.train(engine=SERVER, model_name_or_path=str(adapter(room))),
+    ),
+    Case(
+        "targets of a server, for a revision",
+        "A server that makes the targets of a model's revision",
+        "`engine` http://127.0.0.1:8000 takes the main revision of a model, and the model's is `v2`. Download that revision and give its "
+        "folder as the model, or leave `engine` out.",
+        lambda room: room.train(engine=SERVER, model_revision="v2"),
     ),
     Case(
         "targets of a server, for rounded weights",
         "A server that makes the targets of a model in 4 bits",
         "`engine` is http://127.0.0.1:8000, and the model is loaded in 4 or 8 bits: the server's answers are not known to be those of the rounded weights. Make them beforehand (`trl-consistency targets --engine ...`) and train on them, or leave `engine` out.",
-        lambda room: room.train(engine="http://127.0.0.1:8000", load_in_4bit=True, use_peft=True),
+        lambda room: room.train(engine=SERVER, load_in_4bit=True, use_peft=True),
     ),
     Case(
         "overlap without a server",
         "Rollouts during training, without a server that could sample them",
         "`vllm_overlap` needs a vLLM server (`use_vllm: true`, `vllm_mode: server`): transformers, or an engine in the training process, cannot sample while that process trains. Leave it out.",
         lambda room: room.train(vllm_overlap=True, command="on-policy-consistency"),
+    ),
+    Case(
+        "overlap with an engine here",
+        "Rollouts during training, with vLLM in the training process as `engine`",
+        "`vllm_overlap` needs a vLLM server (`engine: ADDRESS`): transformers, or an engine in the training process, cannot sample while that process trains. Leave it out.",
+        lambda room: room.train(vllm_overlap=True, engine="vllm", command="on-policy-consistency"),
     ),
     Case(
         "overlap of several steps",

@@ -21,6 +21,7 @@ from tests.helpers import distributed_run
 from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_tokenizer
 from tests.helpers.once import made_once
+from tests.helpers.vllm_stand_in import Server
 from trl_consistency.generation import vllm_engine
 from trl_consistency.trainer.run import checks
 
@@ -111,6 +112,19 @@ def test_targets_of_an_engine(tmp_path, sharp_model, one_process, name):
     """Under FSDP, which has no whole model, too. A stand-in takes vLLM's place."""
     others = {"use_vllm": True, "temperature": 0.0}
     check_two_equal_one(tmp_path, sharp_model, one_process, name, PAIRED, "lora", "bct", **others)
+
+
+@pytest.mark.slow
+def test_targets_of_a_server(tmp_path, sharp_model, one_process):
+    """Under FSDP. A stand-in takes the place of vLLM's server, and both processes ask it."""
+    server = Server(sharp_model)
+    try:
+        others = {"server": server.url, "temperature": 0.0}
+        check_two_equal_one(tmp_path, sharp_model, one_process, "FSDP2", PAIRED, "lora", "bct", **others)
+    finally:
+        server.http.shutdown()
+    asked = [body for path, body in server.requests if path == "/v1/completions"]
+    assert len(asked) > 2
 
 
 def load_result(directory):

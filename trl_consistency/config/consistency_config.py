@@ -242,6 +242,10 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                 f"`vllm_mode` can only be 'colocate', got {self.vllm_mode!r}: no weights are sent to a server. One that "
                 "has the model already makes the targets with `--engine ADDRESS`, or beforehand by `trl-consistency targets`."
             )
+        if self.use_vllm and not self.needs_completions:
+            raise ConsistencyError(
+                f"`use_vllm` is for methods that need answers, and `method` is {self.method}. Leave it out."
+            )
         if self.use_vllm and self.regenerate_targets_every:
             raise ConsistencyError(
                 "`use_vllm` cannot be used with `regenerate_targets_every`: vLLM holds the initial checkpoint, and the "
@@ -259,7 +263,6 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                 "attct, mlpct, or act on the prompt's tokens",
             ),
             "loss_type": (self.loss_type == "dft" and "bct" not in self.method, "bct"),
-            "use_vllm": (self.use_vllm and not self.needs_completions, "methods that need answers"),
         }
         for name, (is_unused, methods) in unused.items():
             if is_unused:

@@ -29,7 +29,7 @@ REFUSED = {
     "penalty_alpha": _REMOTE,
     "prompt_lookup_num_tokens": _SPECULATIVE,
     "return_dict_in_generate": "but only the tokens of an answer are used. Leave it out.",
-    "stop_strings": f"{_NO_TOKENIZER} Set `eos_token_id`, or `use_vllm` with its `stop`.",
+    "stop_strings": f"{_NO_TOKENIZER} Set `eos_token_id`, or `use_vllm: true` with its `stop`.",
     "token_healing": f"{_NO_TOKENIZER} Leave it out.",
     "use_mtp": _SPECULATIVE,
 }

@@ -270,7 +270,8 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             self._check_overlap()
         if not self.use_vllm and self.vllm_structured_outputs_regex:
             raise ConsistencyError(
-                "`vllm_structured_outputs_regex` is set, but `use_vllm` is not: transformers samples without it. Leave it out."
+                "`vllm_structured_outputs_regex` is set, but it is for `use_vllm: true`: transformers samples without it. Leave "
+                "it out."
             )
         if not self.use_vllm:
             return
@@ -291,8 +292,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         for name in VLLM_OPTIONS[other]:
             if getattr(self, name) != defaults[name]:
                 raise ConsistencyError(
-                    f"`{name}` is set, but `vllm_mode` is '{self.vllm_mode}': it is for '{other}'. Leave it out, or "
-                    f"change `vllm_mode`."
+                    f"`{name}` is set, but it is for `vllm_mode: {other}`. Leave it out, or change `vllm_mode`."
                 )
 
     def _check_overlap(self) -> None:

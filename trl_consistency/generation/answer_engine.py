@@ -160,7 +160,8 @@ class EngineInProcess:
 class EngineOnServer:
     """
     A server that serves the base model and loads adapters while it runs. It must be able to read the `folders`. `prefix` is the
-    beginning of the names that adapters get there, and `if_slow` what to do if it does not answer in time.
+    beginning of the names that adapters get there, and `if_slow` what to do if it does not answer in time, where no option sets
+    the `timeout`.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class EngineOnServer:
         rank: int,
         timeout: float,
         prefix: str,
-        if_slow: str = ServerClient.if_slow,
+        if_slow: str | None = None,
     ):
         check_url(url)
         self._url, self._folders, self._rank, self._timeout = url, folders, rank, timeout
@@ -179,8 +180,7 @@ class EngineOnServer:
         self._if_slow = if_slow
 
     def start(self) -> None:
-        self._client = ServerClient(self._url, self._timeout)
-        self._client.if_slow = self._if_slow
+        self._client = ServerClient(self._url, self._timeout, self._if_slow)
         self._load()
 
     def _load(self) -> None:

@@ -55,6 +55,7 @@ class BoundedClient:
     base_url: str
     request_seconds = 240.0
     if_slow = "Raise `vllm_server_timeout`"
+    limit = " (`vllm_server_timeout`)"  # the option that sets the seconds
 
     def init_communicator(self, device: Any = 0) -> None:
         """Adapters need no connection for weights."""
@@ -70,8 +71,8 @@ class BoundedClient:
             except Unanswered as error:
                 if time.monotonic() + retry_interval > end:
                     raise ConsistencyError(
-                        f"There is no vLLM server at {self.base_url} after {total_timeout:g} seconds "
-                        f"(`vllm_server_timeout`): {error}. Start it, or see its log."
+                        f"There is no vLLM server at {self.base_url} after {total_timeout:g} seconds{self.limit}: {error}. Start "
+                        "it, or see its log."
                     ) from None
             time.sleep(retry_interval)
 
@@ -181,9 +182,14 @@ class UrlSession:
 
 
 class ServerClient(BoundedClient):
-    """A client of its own, for answers without log-probabilities. It needs neither vLLM nor `requests`."""
+    """
+    A client of its own, for answers without log-probabilities. It needs neither vLLM nor `requests`. `if_slow` is what to do about
+    a server that does not answer in time, where no option sets the time.
+    """
 
-    def __init__(self, url: str, timeout: float):
+    def __init__(self, url: str, timeout: float, if_slow: str | None = None):
+        if if_slow is not None:
+            self.if_slow, self.limit = if_slow, ""
         self.session, self.base_url = UrlSession(), url.rstrip("/")
         self.check_server(timeout)
         listed = self._get(f"{self.base_url}/v1/models")

@@ -108,13 +108,13 @@ def check_vllm(args: "ConsistencyConfig", model: Any, quantization_config: Any) 
     has_adapter = (not is_name and is_peft_model(model)) or getattr(model, "_hf_peft_config_loaded", False)
     if has_adapter or os.path.isfile(os.path.join(name, "adapter_config.json")):
         raise ConsistencyError(
-            "`use_vllm` cannot answer for a model that comes with an adapter: the engine would load the base model "
+            "`use_vllm` cannot answer for a model that comes with an adapter: the engine would have the base model "
             "alone. Merge the adapter and save the model first, or leave `use_vllm` out."
         )
     revision = (args.model_init_kwargs or {}).get("revision")
     if revision not in (None, "main"):
         raise ConsistencyError(
-            f"`use_vllm` loads the main revision of a model, and the model's is `{revision}`. Download that revision "
+            f"`use_vllm` takes the main revision of a model, and the model's is `{revision}`. Download that revision "
             "and give its folder as the model, or leave `use_vllm` out."
         )
     if getattr(quantization_config, "load_in_8bit", False):

@@ -3,15 +3,15 @@
 import dataclasses
 import sys
 from argparse import SUPPRESS
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
 
 from ..data.pairs import template_kwargs_faults
-from ..errors import ConsistencyError, one_line
+from ..errors import ConsistencyError, InvalidPairsError, one_line
 from ..json_files import strict_json
 from .option_check import OptionCheck, from_home, refuse
 from .quick_answers import answer_help
@@ -23,7 +23,7 @@ class StrictParser(TrlParser):
     A [`~trl.TrlParser`] for options that come from a YAML file (`--config`) and the command line. Unlike TRL's parser,
     it rejects abbreviated flags and unknown YAML keys and flags, names the nearest option, and checks YAML values
     against the option's type and choices. `command` is the name of the command, for its help. `implied` returns the flags
-    that others stand for, given the command line and the file.
+    that others stand for, given the command line and the file, and `naming` what rewrites a message to name those others.
     """
 
     def __init__(
@@ -31,11 +31,13 @@ class StrictParser(TrlParser):
         dataclass_types: Iterable[type],
         command: str,
         implied: Callable[[list[str], dict[str, Any]], list[str]] | None = None,
+        naming: Callable[[list[str], dict[str, Any]], Callable[[str], str]] | None = None,
         **kwargs: Any,
     ):
         dataclass_types = list(dataclass_types)
         super().__init__(dataclass_types, allow_abbrev=False, **kwargs)
-        self.command, self._implied = command, implied
+        self.command, self._implied, self._naming = command, implied, naming
+        self._reworded: Callable[[str], str] = str
         self.add_argument("--help_all", action="help", help=SUPPRESS)
         self._hints = {
             field.name: get_type_hints(dataclass_type)[field.name]
@@ -64,12 +66,24 @@ class StrictParser(TrlParser):
         flags = (arg.removeprefix("--").split("=")[0] for arg in args if arg.startswith("--"))
         self.typed = {flag.replace("-", "_") for flag in flags}
         self.given = {*config, *self.typed}
+        if self._naming is not None:
+            self._reworded = self._naming(args, config)
         if self._implied is not None:
             args += self._implied(args, config)
         try:
             return super().parse_args_and_config(args, **kwargs)
         except (TypeError, ValueError) as error:
-            self.error(one_line(error))
+            self.error(self._reworded(one_line(error)))
+
+    @contextmanager
+    def naming_given(self) -> Iterator[None]:
+        """Errors name the options that the user gave, and not those that they stand for."""
+        try:
+            yield
+        except InvalidPairsError:  # about rows
+            raise
+        except ConsistencyError as error:
+            raise ConsistencyError(self._reworded(str(error))) from error
 
     def set_defaults_with_config(self, **kwargs: Any) -> list[str]:
         """Takes the keys of a recipe, with the user's folder for `~`, and numbers in lists that YAML reads as text (1e-3)."""

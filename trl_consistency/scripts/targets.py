@@ -29,6 +29,7 @@ from .json_output import one_object
 from .loading import ConsistencyScriptArguments, TrainingScriptArguments
 from .model_options import check_model_options
 from .parser import StrictParser
+from .training_engine import naming_engine
 
 
 logger = get_logger(__name__)
@@ -70,7 +71,7 @@ def _check_not_data(file: str, data: Sequence[str | None]) -> None:
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, generates and writes; faulty data or options end the program with one message."""
     kinds = (TargetsArguments, TrainingScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
-    parser = StrictParser(kinds, "targets", COMMAND.flags_of_engine, prog=prog)
+    parser = StrictParser(kinds, "targets", COMMAND.flags_of_engine, naming_engine, prog=prog)
     targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)
     check_model_options(parser.given, script_args, other_args[0])
     training_args.eval_strategy = "no"
@@ -87,7 +88,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         raise ConsistencyError(f"`targets_file` {file} must end in .jsonl: it is written as JSON Lines.")
     _check_not_data(file, [script_args.dataset_name, *_paths_of(other_args[1].datasets)])
     check_file(file, "targets_file")
-    with one_object(script_args.json) as printed:
+    with parser.naming_given(), one_object(script_args.json) as printed:
         trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
         if not needs_targets(trainer.train_dataset):
             logger.warning(

@@ -25,7 +25,7 @@ from .loading import (
 )
 from .model_options import adapter_of, check_init_kwargs, check_model_options, quantization_of
 from .parser import StrictParser
-from .training_engine import check_server_of_targets, flags_of_engine
+from .training_engine import check_server_of_targets, flags_of_engine, naming_engine
 
 
 NO_PREDICTION = "`do_predict` predicts nothing in this command: leave it out, and measure the model with `trl-consistency evaluate`."
@@ -45,6 +45,7 @@ class TrainingCommand(NamedTuple):
             (self.script_arguments, self.config, ModelConfig, DatasetMixtureConfig),
             self.name,
             self.flags_of_engine,
+            naming_engine,
             prog=prog,
         )
 
@@ -69,7 +70,7 @@ class TrainingCommand(NamedTuple):
         with ends_with_message():
             script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
             check_model_options(parser.given, script_args, model_args)
-            with one_object(script_args.json) as printed:
+            with parser.naming_given(), one_object(script_args.json) as printed:
                 guard = load_guard(script_args, training_args)
                 trainer = self.make_trainer(script_args, training_args, model_args, dataset_args)
                 outcome = train_and_save(trainer, script_args, guard)

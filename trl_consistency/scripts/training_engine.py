@@ -1,7 +1,8 @@
-"""`engine` of the training commands: the options that it stands for, and a server that makes targets."""
+"""`engine` of the training commands: the options that it stands for, messages about them, and a server that makes targets."""
 
+import re
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,12 +31,7 @@ def flags_of_engine(args: Sequence[str], config: Mapping[str, Any], samples_roll
     Returns the flags that `engine` stands for, in the arguments of a training command and its recipe. Raises
     [`ConsistencyError`] for an unknown engine, and if the recipe or another flag says something else.
     """
-    names = ("engine", "use_vllm", "vllm_mode", "vllm_server_base_url", "vllm_server_host", "vllm_server_port")
-    flags = ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in names:
-        flags.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="?", const="true")
-    typed = vars(flags.parse_known_args(list(args))[0])
-    given = {**config, **{name: text for name, text in typed.items() if text is not None}}
+    given = _given(args, config)
     engine = given.get("engine")
     if engine is None:
         return []
@@ -47,6 +43,44 @@ def flags_of_engine(args: Sequence[str], config: Mapping[str, Any], samples_roll
                 f"`engine` is {engine}, and `{name}` is {str(given[name]).lower()}: they disagree. Leave one of them out."
             )
     return [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+
+
+def naming_engine(args: Sequence[str], config: Mapping[str, Any]) -> Callable[[str], str]:
+    """
+    Returns what rewrites a message for the user of `engine`: it then names that option instead of those that `engine` stands
+    for, unless they are given, too.
+    """
+    given = _given(args, config)
+    engine = given.get("engine")
+    if engine is None:
+        return str
+    words = {
+        "`use_vllm: true`, `vllm_mode: server`": "`engine: ADDRESS`",
+        "`use_vllm: true`": "`engine: vllm`",
+        "`vllm_mode: server`": "`engine: ADDRESS`",
+        "`vllm_mode: colocate`": "`engine: vllm`",
+        "`vllm_mode`": "`engine`",
+        # A difference from a checkpoint, which `resume_changed` names so
+        "\n  `use_vllm`:": "\n  `use_vllm` (`engine`):",
+        "eave `use_vllm` out": "eave `engine` out",
+        "`use_vllm`": f"`engine` {VLLM if engine == TRANSFORMERS else engine}",
+    }
+    kept = [name for name in ("use_vllm", "vllm_mode") if given.get(name) is not None]
+    words = {of: said for of, said in words.items() if not any(name in of for name in kept)}
+    if not words:
+        return str
+    pattern = re.compile("|".join(map(re.escape, words)))
+    return lambda message: pattern.sub(lambda found: words[found[0]], message)
+
+
+def _given(args: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of a recipe, and of the command line those about the engine."""
+    names = ("engine", "use_vllm", "vllm_mode", "vllm_server_base_url", "vllm_server_host", "vllm_server_port")
+    flags = ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in names:
+        flags.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="?", const="true")
+    typed = vars(flags.parse_known_args(list(args))[0])
+    return {**config, **{name: text for name, text in typed.items() if text is not None}}
 
 
 def _agree(given: Any, value: Any) -> bool:
