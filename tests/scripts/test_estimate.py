@@ -250,6 +250,50 @@ def test_what_a_recipe_has_and_is_not_counted_is_said(config_dir, tmp_path, caps
         estimate(capsys, config_dir, "--recipe", recipe)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "activation_offloading: true",
+        "act_tokens: completion\nmethod: act",
+        "steps_per_generation: 8\nnum_generations: 4",
+        "loss_type: policy_gradient\nnum_generations: 4",
+    ],
+)
+def test_each_option_of_a_recipe_that_changes_memory_is_counted_or_named(config_dir, tmp_path, capsys, line):
+    recipe = tmp_path / "recipe.yaml"
+    length = "" if "method: act" in line else "max_completion_length: 8\n"
+    recipe.write_text(f"max_length: 32\n{length}use_cpu: true\n{line}\n")
+    with pytest.warns(UserWarning, match=f"what `{line.partition(':')[0]}` changes is not counted"):
+        estimate(capsys, config_dir, "--recipe", recipe)
+
+
+def test_defaults_in_a_recipe_are_no_options_that_are_not_counted(config_dir, tmp_path, capsys, recwarn):
+    recipe = tmp_path / "recipe.yaml"
+    lines = ("act_tokens: prompt", "loss_type: nll", "max_length: 32", "max_completion_length: 8", "use_cpu: true")
+    recipe.write_text("\n".join(lines))
+    estimate(capsys, config_dir, "--recipe", recipe)
+    recipe.write_text("num_generations: 4\nsteps_per_generation: 2\ngradient_accumulation_steps: 2\nloss_type: divergence")
+    estimate(capsys, config_dir, "--recipe", recipe, "--max_length", 32, "--max_completion_length", 8)
+    assert not [warning for warning in recwarn if "not counted" in str(warning.message)]
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "is_on"),
+    [
+        ("activation_checkpointing: false", [], False),
+        ("activation_checkpointing: true\ngradient_checkpointing: false", [], True),
+        ("gradient_checkpointing: true", ["--no_gradient_checkpointing"], False),
+        ("activation_checkpointing: true", ["--no-gradient-checkpointing"], False),
+        ("gradient_checkpointing: false", ["--gradient_checkpointing", "true"], True),
+    ],
+)
+def test_checkpointing_is_as_the_recipe_and_the_flags_have_it(config_dir, tmp_path, capsys, line, flags, is_on):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"max_length: 32\nmax_completion_length: 8\nuse_cpu: true\n{line}\n")
+    found = json.loads(estimate(capsys, config_dir, "--recipe", recipe, *flags, "--json"))
+    assert found["setup"]["gradient_checkpointing"] is is_on
+
+
 def test_a_misspelt_key_of_a_recipe_is_an_error(config_dir, tmp_path, capsys):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("max_lenght: 32\n")

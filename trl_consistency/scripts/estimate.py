@@ -42,7 +42,9 @@ GIB = 1 << 30
 NOT_COUNTED = (
     *("load_in_8bit", "use_dora", "lora_modules_to_save", "lora_target_parameters", "fp16", "deepspeed", "fsdp"),
     *("packing", "padding_free", "log_consistency_metrics", "torch_compile", "use_liger_kernel", "use_vllm"),
+    *("activation_offloading", "act_tokens", "loss_type", "steps_per_generation", "engine"),
 )
+COUNTED = {"act_tokens": ("prompt",), "loss_type": ("nll", "divergence"), "engine": ("transformers",)}
 
 
 @dataclass
@@ -260,11 +262,15 @@ def flags_of_recipe(args: Sequence[str], prog: str) -> list[str]:
     if not os.path.isfile(path):
         raise ConsistencyError(f"`recipe`: there is no file {path}.")
     _, options = source_check("lint", prog).check(["--config", path])  # which reads any recipe
-    if others := [name for name in NOT_COUNTED if options.get(name)]:
+    if (checkpointing := options.get("activation_checkpointing")) is not None:  # transformers' name for it
+        options["gradient_checkpointing"] = checkpointing
+    counted = {**COUNTED, "steps_per_generation": (options.get("gradient_accumulation_steps", 1),)}
+    if others := [name for name in NOT_COUNTED if options.get(name) and options[name] not in counted.get(name, ())]:
         warnings.warn(f"{path}: what {', '.join(f'`{name}`' for name in others)} changes is not counted.")
     on_policy = {*read_options(ON_POLICY)} - {*read_options(PAIRED)}
     options.setdefault("method", "bct" if on_policy.isdisjoint(options) else "opct")
     typed = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args if arg.startswith("--")}
+    typed |= {name.removeprefix("no_") for name in typed}
     found = []
     for name in (declared.name for declared in fields(EstimateArguments)):
         if options.get(name) is not None and name not in typed:
