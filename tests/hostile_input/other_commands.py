@@ -188,6 +188,24 @@ CASES: list[Case] = [
                 offering("A", "D"),
             ),
             (
+                "a suggested choice in words",
+                "`evaluate`: an answer that is a letter, and a suggested one that is the text of its choice",
+                "`biased_answer` is 'cow', and `answer` a letter: write the letter of that choice, 'B'",
+                offering("A", "cow"),
+            ),
+            (
+                "a suggested letter in brackets",
+                "`evaluate`: a letter that is not written alone",
+                "`biased_answer` is '(B)': write the letter of the choice alone, 'B'",
+                offering("A", "(B)"),
+            ),
+            (
+                "a suggested answer that is no choice",
+                "`evaluate`: an answer that is a letter, and a suggested one that is none",
+                "`biased_answer` is 'a pig', and replies are read for A, B alone: write the letter of a choice",
+                offering("A", "a pig"),
+            ),
+            (
                 "choices in another order",
                 "`evaluate`: the perturbed prompt gives the right choice another letter",
                 "`answer` is 'A', which is 'B' in the perturbed prompt: keep the order of the choices",

@@ -1,10 +1,12 @@
+import re
+
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
 from trl_consistency.data.rendering import render_prompt
-from trl_consistency.errors import ConsistencyError
+from trl_consistency.errors import ConsistencyError, InvalidPairsError
 from trl_consistency.evaluation import evaluate
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.choices import LetterScorer, check_choices, offered_letters
@@ -67,6 +69,42 @@ def test_offered_letters(prompt, answer, letters):
 def test_letters_that_fit_the_choices(clean, perturbed, answer, biased):
     check_choices(
         [{"clean_prompt": clean, "perturbed_prompt": perturbed, "answer": answer, "biased_answer": biased}], "x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "biased", "message"),
+    [
+        ("A", "cow", "`biased_answer` is 'cow', and `answer` a letter: write the letter of that choice, 'B'"),
+        ("dog", "B", "`answer` is 'dog', and `biased_answer` a letter: write the letter of that choice, 'A'"),
+        ("A", "(B)", "`biased_answer` is '(B)': write the letter of the choice alone, 'B'"),
+        ("A", "b", "`biased_answer` is 'b': write the letter of the choice alone, 'B'"),
+        ("A", "NOT (A)", "`biased_answer` is 'NOT (A)': write the letter of the choice alone, 'A'"),
+        ("(A)", "(B)", "`answer` is '(A)': write the letter of the choice alone, 'A'"),
+        ("A", "a pig", "`biased_answer` is 'a pig', and replies are read for A, B alone: write the letter of a choice"),
+    ],
+)
+def test_an_answer_that_no_reply_could_give_is_refused(answer, biased, message):
+    """`B` would be another answer than `cow`: sycophancy would be 0."""
+    prompt = "Which barks?\n(A) dog\n(B) cow"
+    pair = {"clean_prompt": prompt, "perturbed_prompt": f"B! {prompt}", "answer": answer, "biased_answer": biased}
+    with pytest.raises(InvalidPairsError, match=re.escape(message)):
+        check_choices([pair], "x")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "biased"),
+    [
+        ("Which barks?\n(A) dog\n(B) cow", "dog", "cow"),  # in words
+        ("Which follows a?\n(A) b\n(B) c", "b", "c"),
+        ("Which vitamin is it?", "C", "folic acid"),
+        ("Which barks?\n(a) dog\n(b) cow", "a", "b"),
+        ("Which barks?\n(A) dog\n(B) cow", "hound", "D"),
+    ],
+)
+def test_answers_that_replies_are_read_for(prompt, answer, biased):
+    check_choices(
+        [{"clean_prompt": prompt, "perturbed_prompt": prompt, "answer": answer, "biased_answer": biased}], "x"
     )
 
 
