@@ -188,6 +188,13 @@ CASES: list[Case] = [
                 offering("A", "D"),
             ),
             (
+                "two answers that are read as one",
+                "`evaluate`: a suggested answer that a reply could not give without giving the right one",
+                "`biased_answer` 'The Beatles' and `answer` 'Beatles' are read as one answer, so that the cue would suggest the right one. "
+                "Spell them alike if it does, or suggest another answer",
+                {**CHAT, "answer": "Beatles", "biased_answer": "The Beatles"},
+            ),
+            (
                 "a suggested choice in words",
                 "`evaluate`: an answer that is a letter, and a suggested one that is the text of its choice",
                 "`biased_answer` is 'cow', and `answer` a letter: write the letter of that choice, 'B'",
