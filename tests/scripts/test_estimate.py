@@ -161,7 +161,7 @@ def test_text(capsys, config_dir):
 def test_defaults_are_the_trainers():
     for config in (ConsistencyConfig, OnPolicyConsistencyConfig, ModelConfig):
         shared = config.__dataclass_fields__.keys() & EstimateArguments.__dataclass_fields__.keys()
-        own = {"model_name_or_path", "model_revision", "max_length", "bf16", "lora_target_modules", "method", "optim"}
+        own = {"model_name_or_path", "model_revision", "max_length", "bf16", "method", "optim"}
         for name in shared - own:
             assert getattr(EstimateArguments, name) == getattr(config, name), name
 
@@ -257,6 +257,7 @@ def test_what_a_recipe_has_and_is_not_counted_is_said(config_dir, tmp_path, caps
         "act_tokens: completion\nmethod: act",
         "steps_per_generation: 8\nnum_generations: 4",
         "loss_type: policy_gradient\nnum_generations: 4",
+        "model_init_kwargs: {num_hidden_layers: 1}",
     ],
 )
 def test_each_option_of_a_recipe_that_changes_memory_is_counted_or_named(config_dir, tmp_path, capsys, line):
@@ -265,6 +266,28 @@ def test_each_option_of_a_recipe_that_changes_memory_is_counted_or_named(config_
     recipe.write_text(f"max_length: 32\n{length}use_cpu: true\n{line}\n")
     with pytest.warns(UserWarning, match=f"what `{line.partition(':')[0]}` changes is not counted"):
         estimate(capsys, config_dir, "--recipe", recipe)
+
+
+@pytest.mark.parametrize("kwargs", ["{dtype: bfloat16}", "'{\"dtype\": \"bfloat16\"}'"])
+def test_the_dtype_of_model_init_kwargs_is_that_of_the_weights(config_dir, tmp_path, capsys, kwargs):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"max_length: 32\nmax_completion_length: 8\nuse_cpu: true\nmodel_init_kwargs: {kwargs}\n")
+    found = json.loads(estimate(capsys, config_dir, "--recipe", recipe, "--json"))
+    assert found["setup"]["dtype"] == "bfloat16"
+    assert found["memory"]["weights"] == 2 * found["memory"]["parameters"]
+    flag = ("--dtype", "float32", "--json")
+    assert json.loads(estimate(capsys, config_dir, "--recipe", recipe, *flag))["setup"]["dtype"] == "float32"
+
+
+def test_an_adapter_without_named_layers_is_on_those_that_training_puts_it_on(config_dir, tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("max_length: 32\nmax_completion_length: 8\nuse_cpu: true\nuse_peft: true\n")
+    real = get_peft_model(make_model(), get_peft_config(ModelConfig(use_peft=True)))
+    trained = sum(weight.numel() for weight in real.parameters() if weight.requires_grad)
+    words = ("--max_length", 32, "--max_completion_length", 8, "--use_cpu", "true", "--use_peft")
+    for given in (("--recipe", recipe), words):
+        found = json.loads(estimate(capsys, config_dir, *given, "--json"))
+        assert found["memory"]["trained"] == trained
 
 
 def test_defaults_in_a_recipe_are_no_options_that_are_not_counted(config_dir, tmp_path, capsys, recwarn):

@@ -25,6 +25,7 @@ from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, mea
 from ..costs.operations import count_step, uncounted
 from ..costs.setup import DTYPES, Setup, make_outline
 from ..errors import ConsistencyError, ends_with_message
+from ..json_files import strict_json
 from ..models.checks import context_of, load_config
 from ..models.embedded_models import resolve_model
 from ..upstream import old_names_allowed
@@ -42,7 +43,7 @@ GIB = 1 << 30
 NOT_COUNTED = (
     *("load_in_8bit", "use_dora", "lora_modules_to_save", "lora_target_parameters", "fp16", "deepspeed", "fsdp"),
     *("packing", "padding_free", "log_consistency_metrics", "torch_compile", "use_liger_kernel", "use_vllm"),
-    *("activation_offloading", "act_tokens", "loss_type", "steps_per_generation", "engine"),
+    *("activation_offloading", "act_tokens", "loss_type", "steps_per_generation", "engine", "model_init_kwargs"),
 )
 COUNTED = {"act_tokens": ("prompt",), "loss_type": ("nll", "divergence"), "engine": ("transformers",)}
 
@@ -67,7 +68,9 @@ class EstimateArguments(CommandArguments):
     use_peft: bool = option(False, help="Whether a LoRA adapter is trained, instead of all weights.")
     lora_r: int = option(16, at_least(1), help="Rank of the adapter.")
     lora_dropout: float = option(0.05, help="Dropout of the adapter.")
-    lora_target_modules: list[str] = option(["all-linear"], help="Layers that get an adapter.")
+    lora_target_modules: list[str] | None = option(
+        None, help="Layers that get an adapter, such as `all-linear`. By default those that PEFT chooses for the architecture."
+    )
     # Parameters that control the step
     method: list[str] = option(
         ["bct"], help=f"Objectives, of {', '.join(METHODS)}; or `opct` alone, which is on-policy consistency."
@@ -264,6 +267,12 @@ def flags_of_recipe(args: Sequence[str], prog: str) -> list[str]:
     _, options = source_check("lint", prog).check(["--config", path])  # which reads any recipe
     if (checkpointing := options.get("activation_checkpointing")) is not None:  # transformers' name for it
         options["gradient_checkpointing"] = checkpointing
+    given = options.get("model_init_kwargs") or {}
+    init = strict_json(given) if isinstance(given, str) else dict(given)
+    for name, key in (("dtype", "dtype"), ("attn_implementation",) * 2, ("model_revision", "revision")):
+        if key in init:
+            options[name] = init.pop(key)
+    options["model_init_kwargs"] = init
     counted = {**COUNTED, "steps_per_generation": (options.get("gradient_accumulation_steps", 1),)}
     if others := [name for name in NOT_COUNTED if options.get(name) and options[name] not in counted.get(name, ())]:
         warnings.warn(f"{path}: what {', '.join(f'`{name}`' for name in others)} changes is not counted.")
