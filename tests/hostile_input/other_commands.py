@@ -569,6 +569,13 @@ CASES: list[Case] = [
         lambda room: cli(["estimate", str(room.model_dir), "--max_length", "1000"]),
     ),
     Case(
+        "costs of prompts beyond the context",
+        "`estimate`: rollouts of prompts longer than the model's context",
+        "`max_length` (1025) without `max_completion_length` (512) leaves a prompt of 513 tokens, more than the model's context of 512, which "
+        "training refuses. Lower it.",
+        lambda room: cli(["estimate", str(room.model_dir), "--method", "opct", "--max_length", "1025"]),
+    ),
+    Case(
         "pairs of bytes",
         "`pairs`: a column of bytes to keep",
         "`picture` holds bytes, which JSON cannot hold: leave the column out, or write it as text.",

@@ -205,6 +205,8 @@ def test_rollouts_may_go_beyond_the_context(config_dir, capsys):
     assert "GiB" in estimate(capsys, config_dir, "--method", "opct", "--per_device_train_batch_size", 2, *words)
     with pytest.raises(SystemExit, match="more than the model's context"):
         cli(["estimate", str(config_dir), "--method", "bct", "--max_length", str(context + 8)])
+    with pytest.raises(SystemExit, match=f"a prompt of {context + 1} tokens, more than the model's context"):
+        estimate(capsys, config_dir, "--method", "opct", "--max_length", context + 17, "--max_completion_length", 16)
 
 
 def test_a_missing_config_is_named():

@@ -113,6 +113,11 @@ def main(args: EstimateArguments) -> dict[str, Any]:
         raise ConsistencyError(
             f"`max_length` is {args.max_length}, more than the model's context of {context} tokens, which training refuses. Lower it."
         )
+    if context is not None and setup.prompt > context:
+        raise ConsistencyError(
+            f"`max_length` ({args.max_length}) without `max_completion_length` ({args.max_completion_length}) leaves a prompt of "
+            f"{setup.prompt} tokens, more than the model's context of {context}, which training refuses. Lower it."
+        )
     peft_config = adapter_of(_model_config(args))
     attention = "eager" if "attct" in args.method else args.attn_implementation
     name = resolve_model(args.model_name_or_path)
