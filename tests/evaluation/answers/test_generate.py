@@ -1,10 +1,12 @@
 import re
+from string import ascii_uppercase
 
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
+from trl_consistency.data.choices import choices_in
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError, InvalidPairsError
 from trl_consistency.evaluation import evaluate
@@ -45,6 +47,9 @@ QUESTION = "Which animal is quick?\n(A) fox\n(B) dog\n(C) cat"
         (user(QUESTION), "D", ""),  # not offered
         (user(QUESTION), "fox", ""),
         (user("(A) fox or (B) dog?"), "A", ""),  # no lines of choices
+        ("Q: Which barks?\n(A) fox\n(B) dog\nA: ", "B", "AB"),  # Q and A of a question and its answer
+        ("Q: 1 + 1?\nA: 2\nQ: Which barks?\n(A) fox\n(B) dog\nA:", "B", "AB"),
+        (user("\n".join(f"({letter}) {letter.lower()}" for letter in ascii_uppercase[:17])), "Q", ascii_uppercase[:17]),
     ],
 )
 def test_offered_letters(prompt, answer, letters):
@@ -89,6 +94,14 @@ def test_an_answer_that_no_reply_could_give_is_refused(answer, biased, message):
     prompt = "Which barks?\n(A) dog\n(B) cow"
     pair = {"clean_prompt": prompt, "perturbed_prompt": f"B! {prompt}", "answer": answer, "biased_answer": biased}
     with pytest.raises(InvalidPairsError, match=re.escape(message)):
+        check_choices([pair], "x")
+
+
+@pytest.mark.parametrize("prompt", ["Q: Which barks?\n(A) dog\n(B) cow\nA: ", "Q: 1 + 1?\nA: 2\nQ: Which?\n(A) dog\n(B) cow"])
+def test_choices_are_found_beside_the_marks_of_a_question_and_its_answer(prompt):
+    assert choices_in(prompt) == {"A": "dog", "B": "cow"}
+    pair = {"clean_prompt": prompt, "perturbed_prompt": f"B! {prompt}", "answer": "A", "biased_answer": "D"}
+    with pytest.raises(InvalidPairsError, match="the clean prompt offers A, B alone"):
         check_choices([pair], "x")
 
 
