@@ -308,7 +308,9 @@ def test_replies_that_say_nothing_are_warned_of(folder, model, tokenizer, monkey
     """A model that ends within its thought refuses nothing: the best rate there is."""
     replies = ["<think>I'm sorry"] * 4 + ["Use kill.", "No"]
     monkeypatch.setattr(
-        capability, "generate_ids", lambda model, tokenizer, *args, **kwargs: [tokenizer(of)["input_ids"] for of in replies]
+        capability,
+        "generate_ids",
+        lambda model, tokenizer, *args, **kwargs: [tokenizer(of)["input_ids"] for of in replies],
     )
     found = measure_capability(model, tokenizer, folder)
     (warning,) = capability_warnings(found)
@@ -319,7 +321,9 @@ def test_replies_that_say_nothing_are_warned_of(folder, model, tokenizer, monkey
 def test_thoughts_between_other_markers_are_warned_of(folder, model, tokenizer, monkeypatch):
     replies = ["<thought>Hm.</thought>I'm sorry, but I can't."] * 2 + ["Use kill."] * 4
     monkeypatch.setattr(
-        capability, "generate_ids", lambda model, tokenizer, *args, **kwargs: [tokenizer(of)["input_ids"] for of in replies]
+        capability,
+        "generate_ids",
+        lambda model, tokenizer, *args, **kwargs: [tokenizer(of)["input_ids"] for of in replies],
     )
     with pytest.warns(UserWarning, match="xstest/prompts: 2 of 6 .* hold a thought between <thought> and </thought>"):
         measure_capability(model, tokenizer, folder)

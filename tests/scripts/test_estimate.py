@@ -270,7 +270,7 @@ def test_each_option_of_a_recipe_that_changes_memory_is_counted_or_named(config_
         estimate(capsys, config_dir, "--recipe", recipe)
 
 
-@pytest.mark.parametrize("kwargs", ["{dtype: bfloat16}", "'{\"dtype\": \"bfloat16\"}'"])
+@pytest.mark.parametrize("kwargs", ["{dtype: bfloat16}", '\'{"dtype": "bfloat16"}\''])
 def test_the_dtype_of_model_init_kwargs_is_that_of_the_weights(config_dir, tmp_path, capsys, kwargs):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"max_length: 32\nmax_completion_length: 8\nuse_cpu: true\nmodel_init_kwargs: {kwargs}\n")
@@ -297,7 +297,9 @@ def test_defaults_in_a_recipe_are_no_options_that_are_not_counted(config_dir, tm
     lines = ("act_tokens: prompt", "loss_type: nll", "max_length: 32", "max_completion_length: 8", "use_cpu: true")
     recipe.write_text("\n".join(lines))
     estimate(capsys, config_dir, "--recipe", recipe)
-    recipe.write_text("num_generations: 4\nsteps_per_generation: 2\ngradient_accumulation_steps: 2\nloss_type: divergence")
+    recipe.write_text(
+        "num_generations: 4\nsteps_per_generation: 2\ngradient_accumulation_steps: 2\nloss_type: divergence"
+    )
     estimate(capsys, config_dir, "--recipe", recipe, "--max_length", 32, "--max_completion_length", 8)
     assert not [warning for warning in recwarn if "not counted" in str(warning.message)]
 

@@ -69,7 +69,8 @@ class EstimateArguments(CommandArguments):
     lora_r: int = option(16, at_least(1), help="Rank of the adapter.")
     lora_dropout: float = option(0.05, help="Dropout of the adapter.")
     lora_target_modules: list[str] | None = option(
-        None, help="Layers that get an adapter, such as `all-linear`. By default those that PEFT chooses for the architecture."
+        None,
+        help="Layers that get an adapter, such as `all-linear`. By default those that PEFT chooses for the architecture.",
     )
     # Parameters that control the step
     method: list[str] = option(

@@ -49,7 +49,11 @@ QUESTION = "Which animal is quick?\n(A) fox\n(B) dog\n(C) cat"
         (user("(A) fox or (B) dog?"), "A", ""),  # no lines of choices
         ("Q: Which barks?\n(A) fox\n(B) dog\nA: ", "B", "AB"),  # Q and A of a question and its answer
         ("Q: 1 + 1?\nA: 2\nQ: Which barks?\n(A) fox\n(B) dog\nA:", "B", "AB"),
-        (user("\n".join(f"({letter}) {letter.lower()}" for letter in ascii_uppercase[:17])), "Q", ascii_uppercase[:17]),
+        (
+            user("\n".join(f"({letter}) {letter.lower()}" for letter in ascii_uppercase[:17])),
+            "Q",
+            ascii_uppercase[:17],
+        ),
     ],
 )
 def test_offered_letters(prompt, answer, letters):
@@ -86,7 +90,11 @@ def test_letters_that_fit_the_choices(clean, perturbed, answer, biased):
         ("A", "b", "`biased_answer` is 'b': write the letter of the choice alone, 'B'"),
         ("A", "NOT (A)", "`biased_answer` is 'NOT (A)': write the letter of the choice alone, 'A'"),
         ("(A)", "(B)", "`answer` is '(A)': write the letter of the choice alone, 'A'"),
-        ("A", "a pig", "`biased_answer` is 'a pig', and replies are read for A, B alone: write the letter of a choice"),
+        (
+            "A",
+            "a pig",
+            "`biased_answer` is 'a pig', and replies are read for A, B alone: write the letter of a choice",
+        ),
     ],
 )
 def test_an_answer_that_no_reply_could_give_is_refused(answer, biased, message):
@@ -97,7 +105,9 @@ def test_an_answer_that_no_reply_could_give_is_refused(answer, biased, message):
         check_choices([pair], "x")
 
 
-@pytest.mark.parametrize("prompt", ["Q: Which barks?\n(A) dog\n(B) cow\nA: ", "Q: 1 + 1?\nA: 2\nQ: Which?\n(A) dog\n(B) cow"])
+@pytest.mark.parametrize(
+    "prompt", ["Q: Which barks?\n(A) dog\n(B) cow\nA: ", "Q: 1 + 1?\nA: 2\nQ: Which?\n(A) dog\n(B) cow"]
+)
 def test_choices_are_found_beside_the_marks_of_a_question_and_its_answer(prompt):
     assert choices_in(prompt) == {"A": "dog", "B": "cow"}
     pair = {"clean_prompt": prompt, "perturbed_prompt": f"B! {prompt}", "answer": "A", "biased_answer": "D"}

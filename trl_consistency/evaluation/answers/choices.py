@@ -81,7 +81,9 @@ def _spelling_fault(row: Mapping[str, Any]) -> str | None:
     for column, other in (answers, tuple(answers)[::-1]):
         if answers[column] in choices.values() and is_letter(answers[other]) and answers[other] in offered:
             letter = next(letter for letter, text in choices.items() if text == answers[column])
-            return f"`{column}` is {row[column]!r}, and `{other}` a letter: write the letter of that choice, {letter!r}"
+            return (
+                f"`{column}` is {row[column]!r}, and `{other}` a letter: write the letter of that choice, {letter!r}"
+            )
     if biased and offered_letters(row) and not is_letter(answers["biased_answer"]):
         return f"`biased_answer` is {biased!r}, and replies are read for {', '.join(offered)} alone: write the letter of a choice"
     return None
