@@ -88,7 +88,7 @@ def test_letters_that_fit_the_choices(clean, perturbed, answer, biased):
         ("dog", "B", "`answer` is 'dog', and `biased_answer` a letter: write the letter of that choice, 'A'"),
         ("A", "(B)", "`biased_answer` is '(B)': write the letter of the choice alone, 'B'"),
         ("A", "b", "`biased_answer` is 'b': write the letter of the choice alone, 'B'"),
-        ("A", "NOT (A)", "`biased_answer` is 'NOT (A)': write the letter of the choice alone, 'A'"),
+        ("A", "NOT (A)", "`biased_answer` is 'NOT (A)': write the letter of the choice alone, 'NOT A'"),
         ("(A)", "(B)", "`answer` is '(A)': write the letter of the choice alone, 'A'"),
         (
             "A",
@@ -120,6 +120,7 @@ def test_choices_are_found_beside_the_marks_of_a_question_and_its_answer(prompt)
     [
         ("Which barks?\n(A) dog\n(B) cow", "dog", "cow"),  # in words
         ("Which follows a?\n(A) b\n(B) c", "b", "c"),
+        ("Which is a vitamin?\n(A) X\n(B) A", "B", "A"),  # a letter is the text of a choice
         ("Which vitamin is it?", "C", "folic acid"),
         ("Which barks?\n(a) dog\n(b) cow", "a", "b"),
         ("Which barks?\n(A) dog\n(B) cow", "hound", "D"),

@@ -77,9 +77,11 @@ def _spelling_fault(row: Mapping[str, Any]) -> str | None:
         spelt = re.fullmatch(r"\(?([A-Za-z])[).:]?", answer)
         letter = spelt[1].upper() if spelt else ""
         if letter and letter in offered and answer != letter and answer not in choices.values():
-            return f"`{column}` is {row[column]!r}: write the letter of the choice alone, {letter!r}"
+            wanted = row[column].removesuffix(answer) + letter
+            return f"`{column}` is {row[column]!r}: write the letter of the choice alone, {wanted!r}"
     for column, other in (answers, tuple(answers)[::-1]):
-        if answers[column] in choices.values() and is_letter(answers[other]) and answers[other] in offered:
+        is_text = answers[column] in choices.values() and not is_letter(answers[column])
+        if is_text and is_letter(answers[other]) and answers[other] in offered:
             letter = next(letter for letter, text in choices.items() if text == answers[column])
             return (
                 f"`{column}` is {row[column]!r}, and `{other}` a letter: write the letter of that choice, {letter!r}"
