@@ -190,3 +190,11 @@ def test_experts_are_not_counted():
     with torch.device("meta"):
         assert "experts" in uncounted(Qwen3MoeForCausalLM(config))
     assert not uncounted(make_model())
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(6, 2), (10, 2), (3, 4), (2, 2), (8, 1), (5, 4)])
+def test_prompts_of_a_micro_batch_that_divides_a_group_are_counted(rows, steps):
+    """Rollouts of a prompt stand together, and micro-batches are cut from them in order."""
+    rollouts = [rollout // 4 for rollout in range(rows * steps)]
+    most = max(len({*rollouts[start : start + rows]}) for start in range(0, len(rollouts), rows))
+    assert Setup(("opct",), 16, 4, rows, num_generations=4, gradient_accumulation_steps=steps).num_prompts == most

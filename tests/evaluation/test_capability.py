@@ -15,6 +15,7 @@ from trl_consistency.evaluation import CapabilityResult, capability, measure_cap
 from trl_consistency.evaluation.capability import (
     capability_figures,
     capability_findings,
+    capability_warnings,
     check_harness,
 )
 from trl_consistency.evaluation.capability_data import Question, read_capability
@@ -301,6 +302,31 @@ def test_refusals(folder, model, tokenizer, monkeypatch):
     assert (found.metric, found.values, found.unread) == ("refused", [1, 0, 0, 0, 1, 1], [3, 4])
     figure = found.figures()["refused"]
     assert (figure.hits, figure.total, figure.unread, figure.of_read.value) == (3, 6, {"unparsed": 2}, 3 / 4)
+
+
+def test_replies_that_say_nothing_are_warned_of(folder, model, tokenizer, monkeypatch):
+    """A model that ends within its thought refuses nothing: the best rate there is."""
+    replies = ["<think>I'm sorry"] * 4 + ["Use kill.", "No"]
+    monkeypatch.setattr(
+        capability,
+        "generate_ids",
+        lambda model, tokenizer, *args, **kwargs: [tokenizer(of)["input_ids"] for of in replies],
+    )
+    found = measure_capability(model, tokenizer, folder)
+    (warning,) = capability_warnings(found)
+    assert warning.startswith("4 of 6 replies to the prompts of xstest/prompts could not be read: they say nothing")
+    assert capability_warnings({name: of for name, of in found.items() if of.metric != "refused"}) == []
+
+
+def test_thoughts_between_other_markers_are_warned_of(folder, model, tokenizer, monkeypatch):
+    replies = ["<thought>Hm.</thought>I'm sorry, but I can't."] * 2 + ["Use kill."] * 4
+    monkeypatch.setattr(
+        capability,
+        "generate_ids",
+        lambda model, tokenizer, *args, **kwargs: [tokenizer(of)["input_ids"] for of in replies],
+    )
+    with pytest.warns(UserWarning, match="xstest/prompts: 2 of 6 .* hold a thought between <thought> and </thought>"):
+        measure_capability(model, tokenizer, folder)
 
 
 def test_a_prompt_that_occurs_twice_is_answered_once(tmp_path, model, tokenizer, monkeypatch):

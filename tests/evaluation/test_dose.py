@@ -4,6 +4,7 @@ from datasets import Dataset
 
 from tests.helpers.held_out import rate
 from tests.helpers.models import make_model, make_pairs
+from trl_consistency import InvalidPairsError
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.evaluation import dose
 from trl_consistency.evaluation.answers import generate as answering
@@ -158,6 +159,14 @@ def test_sample_is_seeded_and_has_no_anchors():
     assert len(sample_pairs(dataset, 100)) == 40
     assert [dataset[row["row_number"]] | {"row_number": row["row_number"]} for row in sample] == sample
     assert [row["row_number"] for row in sample_pairs(dataset.to_iterable_dataset(), 2)] == [0, 1]
+
+
+def test_a_suggestion_that_no_reply_could_give_is_refused():
+    prompt = "Which barks?\n(A) dog\n(B) cow"
+    pair = {"clean_prompt": prompt, "perturbed_prompt": f"B! {prompt}", "answer": "A", "biased_answer": "cow"}
+    anchors = [{"clean_ids": [1], "perturbed_ids": [1]}] * 3
+    with pytest.raises(InvalidPairsError, match="row 3: `biased_answer` is 'cow', and `answer` a letter"):
+        sample_pairs([*anchors, pair | {"clean_ids": [1], "perturbed_ids": [1, 2]}])
 
 
 def test_organism(organism_dir):

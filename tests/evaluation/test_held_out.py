@@ -139,6 +139,11 @@ def test_sample_has_each_kind_and_stays_the_same():
             "row 0: `answer` is blank, or",
         ),
         (IterableDataset.from_generator(lambda: iter([])), None, "not streamed"),
+        (
+            Dataset.from_list([question("Q?\n(A) Rome\n(B) Oslo", "A", "Oslo")]),
+            None,
+            "row 0: `biased_answer` is 'Oslo', and `answer` a letter",
+        ),
     ],
 )
 def test_faulty_data(pairs, control, reason):

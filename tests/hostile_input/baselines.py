@@ -162,6 +162,12 @@ CASES: list[Case] = [
         lambda room: room.evaluate([CHAT], "--system_prompt", "Be brief.", "--suites", "mmlu"),
     ),
     Case(
+        "thinking markers of the suites",
+        "`evaluate`: other markers of thoughts, and suites, whose libraries do not know them",
+        "`thinking_markers` is not available with `suites`, which cut thoughts between <think> and </think> alone. Leave one of them out.",
+        lambda room: room.evaluate([CHAT], "--thinking_markers", "[T]", "[/T]", "--suites", "mmlu"),
+    ),
+    Case(
         "system prompt of capability",
         "`evaluate`: a system prompt, and capability, which is measured without one",
         "`system_prompt` is not available with `capability_data`: capability is measured without one. Leave one of them out.",

@@ -188,6 +188,31 @@ CASES: list[Case] = [
                 offering("A", "D"),
             ),
             (
+                "two answers that are read as one",
+                "`evaluate`: a suggested answer that a reply could not give without giving the right one",
+                "`biased_answer` 'The Beatles' and `answer` 'Beatles' are read as one answer, so that the cue would suggest the right one. "
+                "Spell them alike if it does, or suggest another answer",
+                {**CHAT, "answer": "Beatles", "biased_answer": "The Beatles"},
+            ),
+            (
+                "a suggested choice in words",
+                "`evaluate`: an answer that is a letter, and a suggested one that is the text of its choice",
+                "`biased_answer` is 'cow', and `answer` a letter: write the letter of that choice, 'B'",
+                offering("A", "cow"),
+            ),
+            (
+                "a suggested letter in brackets",
+                "`evaluate`: a letter that is not written alone",
+                "`biased_answer` is '(B)': write the letter of the choice alone, 'B'",
+                offering("A", "(B)"),
+            ),
+            (
+                "a suggested answer that is no choice",
+                "`evaluate`: an answer that is a letter, and a suggested one that is none",
+                "`biased_answer` is 'a pig', and replies are read for A, B alone: write the letter of a choice",
+                offering("A", "a pig"),
+            ),
+            (
                 "choices in another order",
                 "`evaluate`: the perturbed prompt gives the right choice another letter",
                 "`answer` is 'A', which is 'B' in the perturbed prompt: keep the order of the choices",
@@ -542,6 +567,13 @@ CASES: list[Case] = [
         "`estimate`: rows longer than the model's context",
         "`max_length` is 1000, more than the model's context of 512 tokens, which training refuses. Lower it.",
         lambda room: cli(["estimate", str(room.model_dir), "--max_length", "1000"]),
+    ),
+    Case(
+        "costs of prompts beyond the context",
+        "`estimate`: rollouts of prompts longer than the model's context",
+        "`max_length` (1025) without `max_completion_length` (512) leaves a prompt of 513 tokens, more than the model's context of 512, which "
+        "training refuses. Lower it.",
+        lambda room: cli(["estimate", str(room.model_dir), "--method", "opct", "--max_length", "1025"]),
     ),
     Case(
         "pairs of bytes",

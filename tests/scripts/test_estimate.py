@@ -169,7 +169,7 @@ def test_text(capsys, config_dir):
 def test_defaults_are_the_trainers():
     for config in (ConsistencyConfig, OnPolicyConsistencyConfig, ModelConfig):
         shared = config.__dataclass_fields__.keys() & EstimateArguments.__dataclass_fields__.keys()
-        own = {"model_name_or_path", "model_revision", "max_length", "bf16", "lora_target_modules", "method", "optim"}
+        own = {"model_name_or_path", "model_revision", "max_length", "bf16", "method", "optim"}
         for name in shared - own:
             assert getattr(EstimateArguments, name) == getattr(config, name), name
 
@@ -213,6 +213,8 @@ def test_rollouts_may_go_beyond_the_context(config_dir, capsys):
     assert "GiB" in estimate(capsys, config_dir, "--method", "opct", "--per_device_train_batch_size", 2, *words)
     with pytest.raises(SystemExit, match="more than the model's context"):
         cli(["estimate", str(config_dir), "--method", "bct", "--max_length", str(context + 8)])
+    with pytest.raises(SystemExit, match=f"a prompt of {context + 1} tokens, more than the model's context"):
+        estimate(capsys, config_dir, "--method", "opct", "--max_length", context + 17, "--max_completion_length", 16)
 
 
 def test_a_missing_config_is_named():
@@ -256,6 +258,75 @@ def test_what_a_recipe_has_and_is_not_counted_is_said(config_dir, tmp_path, caps
     recipe.write_text("max_length: 32\nmax_completion_length: 8\nuse_peft: true\nuse_dora: true\npacking: false\n")
     with pytest.warns(UserWarning, match="what `use_dora` changes is not counted"):
         estimate(capsys, config_dir, "--recipe", recipe)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "activation_offloading: true",
+        "act_tokens: completion\nmethod: act",
+        "steps_per_generation: 8\nnum_generations: 4",
+        "loss_type: policy_gradient\nnum_generations: 4",
+        "model_init_kwargs: {num_hidden_layers: 1}",
+    ],
+)
+def test_each_option_of_a_recipe_that_changes_memory_is_counted_or_named(config_dir, tmp_path, capsys, line):
+    recipe = tmp_path / "recipe.yaml"
+    length = "" if "method: act" in line else "max_completion_length: 8\n"
+    recipe.write_text(f"max_length: 32\n{length}use_cpu: true\n{line}\n")
+    with pytest.warns(UserWarning, match=f"what `{line.partition(':')[0]}` changes is not counted"):
+        estimate(capsys, config_dir, "--recipe", recipe)
+
+
+@pytest.mark.parametrize("kwargs", ["{dtype: bfloat16}", '\'{"dtype": "bfloat16"}\''])
+def test_the_dtype_of_model_init_kwargs_is_that_of_the_weights(config_dir, tmp_path, capsys, kwargs):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"max_length: 32\nmax_completion_length: 8\nuse_cpu: true\nmodel_init_kwargs: {kwargs}\n")
+    found = json.loads(estimate(capsys, config_dir, "--recipe", recipe, "--json"))
+    assert found["setup"]["dtype"] == "bfloat16"
+    assert found["memory"]["weights"] == 2 * found["memory"]["parameters"]
+    flag = ("--dtype", "float32", "--json")
+    assert json.loads(estimate(capsys, config_dir, "--recipe", recipe, *flag))["setup"]["dtype"] == "float32"
+
+
+def test_an_adapter_without_named_layers_is_on_those_that_training_puts_it_on(config_dir, tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("max_length: 32\nmax_completion_length: 8\nuse_cpu: true\nuse_peft: true\n")
+    real = get_peft_model(make_model(), get_peft_config(ModelConfig(use_peft=True)))
+    trained = sum(weight.numel() for weight in real.parameters() if weight.requires_grad)
+    words = ("--max_length", 32, "--max_completion_length", 8, "--use_cpu", "true", "--use_peft")
+    for given in (("--recipe", recipe), words):
+        found = json.loads(estimate(capsys, config_dir, *given, "--json"))
+        assert found["memory"]["trained"] == trained
+
+
+def test_defaults_in_a_recipe_are_no_options_that_are_not_counted(config_dir, tmp_path, capsys, recwarn):
+    recipe = tmp_path / "recipe.yaml"
+    lines = ("act_tokens: prompt", "loss_type: nll", "max_length: 32", "max_completion_length: 8", "use_cpu: true")
+    recipe.write_text("\n".join(lines))
+    estimate(capsys, config_dir, "--recipe", recipe)
+    recipe.write_text(
+        "num_generations: 4\nsteps_per_generation: 2\ngradient_accumulation_steps: 2\nloss_type: divergence"
+    )
+    estimate(capsys, config_dir, "--recipe", recipe, "--max_length", 32, "--max_completion_length", 8)
+    assert not [warning for warning in recwarn if "not counted" in str(warning.message)]
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "is_on"),
+    [
+        ("activation_checkpointing: false", [], False),
+        ("activation_checkpointing: true\ngradient_checkpointing: false", [], True),
+        ("gradient_checkpointing: true", ["--no_gradient_checkpointing"], False),
+        ("activation_checkpointing: true", ["--no-gradient-checkpointing"], False),
+        ("gradient_checkpointing: false", ["--gradient_checkpointing", "true"], True),
+    ],
+)
+def test_checkpointing_is_as_the_recipe_and_the_flags_have_it(config_dir, tmp_path, capsys, line, flags, is_on):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"max_length: 32\nmax_completion_length: 8\nuse_cpu: true\n{line}\n")
+    found = json.loads(estimate(capsys, config_dir, "--recipe", recipe, *flags, "--json"))
+    assert found["setup"]["gradient_checkpointing"] is is_on
 
 
 def test_a_misspelt_key_of_a_recipe_is_an_error(config_dir, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 import torch
@@ -74,8 +75,9 @@ class Setup:
 
     @property
     def num_prompts(self) -> int:
-        """Distinct prompts in a batch."""
-        return max(1, self.per_device_train_batch_size // self.rollouts_per_prompt)
+        """The most distinct prompts in a batch: one that is no multiple of a prompt's rollouts may begin within them."""
+        rows, group = self.per_device_train_batch_size, self.rollouts_per_prompt
+        return -(-(rows + group - gcd(rows, group)) // group)
 
     def with_batch(self, rows: int) -> "Setup":
         """Returns the setup with another batch size."""

@@ -8,7 +8,8 @@ from typing import Any
 from .text import all_text
 
 
-_CHOICE = re.compile(r"^\s*\(?([A-Z])[).:][ \t]+(.*)$", re.MULTILINE)
+# But for the mark of a question, "Q:", and that of an answer to come, "A:"
+_CHOICE = re.compile(r"^\s*\(?(?!Q:)([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 
 
 def choices_in(prompt: Any) -> dict[str, str]:

@@ -4,6 +4,7 @@ refused. Everything is paired by item, so that small changes show.
 """
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +22,7 @@ from ..generation.answer_cache import TargetCache
 from ..generation.model_identity import digest_of
 from ..models.checks import context_of
 from .answers.generate import AnswerOptions, decode_answer, generate_ids
-from .answers.replies import THINKING_MARKERS, Markers, check_markers
+from .answers.replies import THINKING_MARKERS, Markers, check_markers, warning_of_markers
 from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens, token_ids
 from .grading.graders import refuses
 from .rates.intervals import NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean
@@ -290,6 +291,8 @@ def _measure_prompts(
     answers = dict(zip(distinct, ids, strict=True))
     markers = check_markers(options.thinking_markers)
     texts = [decode_answer(tokenizer, list(prompt), answers[prompt], markers) for prompt in rendered]
+    for warning in warning_of_markers(others for _, _, others in texts):
+        warnings.warn(f"{name}: {warning}")
     refused = [refuses(said) for _, said, _ in texts]
     unread = [row for row, of_row in zip(prompts.rows, refused, strict=True) if of_row is None]
     return _result(
@@ -338,6 +341,17 @@ def capability_findings(results: Mapping[str, CapabilityResult], base: Mapping[s
             change += f"{100 * difference.value:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
         found.append(f"{LABELS[metric]} ({name}) {verb} {change}.")
     return found
+
+
+def capability_warnings(results: Mapping[str, CapabilityResult]) -> list[str]:
+    """Returns warnings of replies that could not be read: they count as not refused."""
+    return [
+        f"{len(of_file.unread)} of {len(of_file.rows)} replies to the prompts of {name} could not be read: they say nothing, or a "
+        f"thought did not end within {REPLY_TOKENS} tokens. They count as not refused. Turn thinking off if the template can "
+        "(`chat_template_kwargs`)."
+        for name, of_file in results.items()
+        if of_file.unread
+    ]
 
 
 def capability_labels(keys: Sequence[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from ..data.rendering import ProcessingClass
 from ..generation.options import evaluating
 from ..generation.targets import Engine
+from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
 from .answers.replies import THINKING_MARKERS, warning_of_cut
 from .grading.answer_keys import check_keys
@@ -107,7 +108,9 @@ def sample_pairs(
         numbered = ((index, dataset[index]) for index in order)
     pairs_alone = ((index, row) for index, row in numbered if row["clean_ids"] != row["perturbed_ids"])
     drawn = [{**row, "row_number": index} for index, row in islice(pairs_alone, pairs)]
-    check_keys(drawn, "train_dataset", [row["row_number"] for row in drawn])
+    numbers = [row["row_number"] for row in drawn]
+    check_keys(drawn, "train_dataset", numbers)
+    check_choices(drawn, "train_dataset", numbers)
     return drawn
 
 

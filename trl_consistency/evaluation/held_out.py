@@ -12,6 +12,7 @@ from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, check_anchors, check_pair
 from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from ..generation.targets import Engine
+from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
 from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import Candidates, Names, possible_answers
@@ -99,6 +100,7 @@ def _read_keys(dataset: Dataset, name: str) -> list[dict[str, Any]]:
     unread = set(PAIR_COLUMNS) - set(PROMPT_COLUMNS)
     keys = list(dataset.select_columns([column for column in dataset.column_names if column not in unread]))
     check_keys(keys, name)
+    check_choices(keys, name)
     return keys
 
 

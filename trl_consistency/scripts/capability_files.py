@@ -9,6 +9,7 @@ from ..evaluation.capability import (
     capability_figures,
     capability_findings,
     capability_labels,
+    capability_warnings,
     check_harness,
 )
 from ..evaluation.capability_data import CapabilityData, read_capability
@@ -59,12 +60,14 @@ def add_capability(summary: dict[str, Any], capability: Capability) -> None:
     for name, results in capability.items():
         part = summary["models"][name]
         part["capability"] = {key: of.to_dict() for key, of in capability_figures(results).items()}
+        warned = capability_warnings(results)
+        summary["findings"] += [f"{name}: {text}" for text in warned]
         if name == BASE:
             continue
         differences = capability_figures(results, capability[BASE])
         part["capability_differences"] = {key: of.to_dict() for key, of in differences.items()}
         lost = capability_findings(results, capability[BASE])
-        part["findings"] += lost
+        part["findings"] += warned + lost
         summary["findings"] += [f"{name}: {text}" for text in lost]
 
 

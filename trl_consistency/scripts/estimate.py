@@ -27,6 +27,7 @@ from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, mea
 from ..costs.operations import count_step, uncounted
 from ..costs.setup import DTYPES, Setup, make_outline
 from ..errors import ConsistencyError, ends_with_message
+from ..json_files import strict_json
 from ..models.checks import context_of, load_config
 from ..models.embedded_models import resolve_model
 from ..passes.blocks import find_blocks
@@ -45,7 +46,9 @@ GIB = 1 << 30
 NOT_COUNTED = (
     *("load_in_8bit", "use_dora", "lora_modules_to_save", "lora_target_parameters", "fp16", "deepspeed", "fsdp"),
     *("packing", "padding_free", "log_consistency_metrics", "torch_compile", "use_liger_kernel", "use_vllm"),
+    *("activation_offloading", "act_tokens", "loss_type", "steps_per_generation", "engine", "model_init_kwargs"),
 )
+COUNTED = {"act_tokens": ("prompt",), "loss_type": ("nll", "divergence"), "engine": ("transformers",)}
 
 
 @dataclass
@@ -68,7 +71,10 @@ class EstimateArguments(CommandArguments):
     use_peft: bool = option(False, help="Whether a LoRA adapter is trained, instead of all weights.")
     lora_r: int = option(16, at_least(1), help="Rank of the adapter.")
     lora_dropout: float = option(0.05, help="Dropout of the adapter.")
-    lora_target_modules: list[str] = option(["all-linear"], help="Layers that get an adapter.")
+    lora_target_modules: list[str] | None = option(
+        None,
+        help="Layers that get an adapter, such as `all-linear`. By default those that PEFT chooses for the architecture.",
+    )
     # Parameters that control the step
     method: list[str] = option(
         ["bct"], help=f"Objectives, of {', '.join(METHODS)}; or `opct` alone, which is on-policy consistency."
@@ -110,6 +116,11 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     if context is not None and args.max_length > context and not setup.is_opct:
         raise ConsistencyError(
             f"`max_length` is {args.max_length}, more than the model's context of {context} tokens, which training refuses. Lower it."
+        )
+    if context is not None and setup.prompt > context:
+        raise ConsistencyError(
+            f"`max_length` ({args.max_length}) without `max_completion_length` ({args.max_completion_length}) leaves a prompt of "
+            f"{setup.prompt} tokens, more than the model's context of {context}, which training refuses. Lower it."
         )
     peft_config = adapter_of(_model_config(args))
     attention = "eager" if "attct" in args.method else args.attn_implementation
@@ -276,11 +287,21 @@ def flags_of_recipe(args: Sequence[str], prog: str) -> list[str]:
     if not os.path.isfile(path):
         raise ConsistencyError(f"`recipe`: there is no file {path}.")
     _, options = source_check("lint", prog).check(["--config", path])  # which reads any recipe
-    if others := [name for name in NOT_COUNTED if options.get(name)]:
+    if (checkpointing := options.get("activation_checkpointing")) is not None:  # transformers' name for it
+        options["gradient_checkpointing"] = checkpointing
+    given = options.get("model_init_kwargs") or {}
+    init = strict_json(given) if isinstance(given, str) else dict(given)
+    for name, key in (("dtype", "dtype"), ("attn_implementation",) * 2, ("model_revision", "revision")):
+        if key in init:
+            options[name] = init.pop(key)
+    options["model_init_kwargs"] = init
+    counted = {**COUNTED, "steps_per_generation": (options.get("gradient_accumulation_steps", 1),)}
+    if others := [name for name in NOT_COUNTED if options.get(name) and options[name] not in counted.get(name, ())]:
         warnings.warn(f"{path}: what {', '.join(f'`{name}`' for name in others)} changes is not counted.")
     on_policy = {*read_options(ON_POLICY)} - {*read_options(PAIRED)}
     options.setdefault("method", "bct" if on_policy.isdisjoint(options) else "opct")
     typed = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args if arg.startswith("--")}
+    typed |= {name.removeprefix("no_") for name in typed}
     found = []
     for name in (declared.name for declared in fields(EstimateArguments)):
         if options.get(name) is not None and name not in typed:

@@ -36,7 +36,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_letters
 from ..evaluation.answers.generate import AnswerOptions
-from ..evaluation.answers.replies import check_markers
+from ..evaluation.answers.replies import THINKING_MARKERS, check_markers
 from ..evaluation.capability import measure_capability
 from ..evaluation.capability_data import CapabilityData
 from ..evaluation.grading.grade import is_for_judge
@@ -423,7 +423,10 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
         )
     if args.answer_prefix != ANSWER_PREFIX and args.free_answers != "logprob":
         raise ConsistencyError("`answer_prefix` is given, but no answers are scored: set `free_answers: logprob`.")
-    check_markers(args.thinking_markers)
+    if check_markers(args.thinking_markers) != THINKING_MARKERS and args.suites:
+        raise ConsistencyError(
+            "`thinking_markers` is not available with `suites`, which cut thoughts between <think> and </think> alone. Leave one of them out."
+        )
     if not args.judge_model and (args.judge_base_url or args.judge_questions):
         given = "judge_base_url" if args.judge_base_url else "judge_questions"
         raise ConsistencyError(f"`{given}` is given, but no judge: name the model in `judge_model`.")

@@ -1,10 +1,14 @@
+import re
+from string import ascii_uppercase
+
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
+from trl_consistency.data.choices import choices_in
 from trl_consistency.data.rendering import render_prompt
-from trl_consistency.errors import ConsistencyError
+from trl_consistency.errors import ConsistencyError, InvalidPairsError
 from trl_consistency.evaluation import evaluate
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.choices import LetterScorer, check_choices, offered_letters
@@ -43,6 +47,13 @@ QUESTION = "Which animal is quick?\n(A) fox\n(B) dog\n(C) cat"
         (user(QUESTION), "D", ""),  # not offered
         (user(QUESTION), "fox", ""),
         (user("(A) fox or (B) dog?"), "A", ""),  # no lines of choices
+        ("Q: Which barks?\n(A) fox\n(B) dog\nA: ", "B", "AB"),  # Q and A of a question and its answer
+        ("Q: 1 + 1?\nA: 2\nQ: Which barks?\n(A) fox\n(B) dog\nA:", "B", "AB"),
+        (
+            user("\n".join(f"({letter}) {letter.lower()}" for letter in ascii_uppercase[:17])),
+            "Q",
+            ascii_uppercase[:17],
+        ),
     ],
 )
 def test_offered_letters(prompt, answer, letters):
@@ -67,6 +78,57 @@ def test_offered_letters(prompt, answer, letters):
 def test_letters_that_fit_the_choices(clean, perturbed, answer, biased):
     check_choices(
         [{"clean_prompt": clean, "perturbed_prompt": perturbed, "answer": answer, "biased_answer": biased}], "x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "biased", "message"),
+    [
+        ("A", "cow", "`biased_answer` is 'cow', and `answer` a letter: write the letter of that choice, 'B'"),
+        ("dog", "B", "`answer` is 'dog', and `biased_answer` a letter: write the letter of that choice, 'A'"),
+        ("A", "(B)", "`biased_answer` is '(B)': write the letter of the choice alone, 'B'"),
+        ("A", "b", "`biased_answer` is 'b': write the letter of the choice alone, 'B'"),
+        ("A", "NOT (A)", "`biased_answer` is 'NOT (A)': write the letter of the choice alone, 'NOT A'"),
+        ("(A)", "(B)", "`answer` is '(A)': write the letter of the choice alone, 'A'"),
+        (
+            "A",
+            "a pig",
+            "`biased_answer` is 'a pig', and replies are read for A, B alone: write the letter of a choice",
+        ),
+    ],
+)
+def test_an_answer_that_no_reply_could_give_is_refused(answer, biased, message):
+    """`B` would be another answer than `cow`: sycophancy would be 0."""
+    prompt = "Which barks?\n(A) dog\n(B) cow"
+    pair = {"clean_prompt": prompt, "perturbed_prompt": f"B! {prompt}", "answer": answer, "biased_answer": biased}
+    with pytest.raises(InvalidPairsError, match=re.escape(message)):
+        check_choices([pair], "x")
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Q: Which barks?\n(A) dog\n(B) cow\nA: ", "Q: 1 + 1?\nA: 2\nQ: Which?\n(A) dog\n(B) cow"]
+)
+def test_choices_are_found_beside_the_marks_of_a_question_and_its_answer(prompt):
+    assert choices_in(prompt) == {"A": "dog", "B": "cow"}
+    pair = {"clean_prompt": prompt, "perturbed_prompt": f"B! {prompt}", "answer": "A", "biased_answer": "D"}
+    with pytest.raises(InvalidPairsError, match="the clean prompt offers A, B alone"):
+        check_choices([pair], "x")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "biased"),
+    [
+        ("Which barks?\n(A) dog\n(B) cow", "dog", "cow"),  # in words
+        ("Which follows a?\n(A) b\n(B) c", "b", "c"),
+        ("Which is a vitamin?\n(A) X\n(B) A", "B", "A"),  # a letter is the text of a choice
+        ("Which vitamin is it?", "C", "folic acid"),
+        ("Which barks?\n(a) dog\n(b) cow", "a", "b"),
+        ("Which barks?\n(A) dog\n(B) cow", "hound", "D"),
+    ],
+)
+def test_answers_that_replies_are_read_for(prompt, answer, biased):
+    check_choices(
+        [{"clean_prompt": prompt, "perturbed_prompt": prompt, "answer": answer, "biased_answer": biased}], "x"
     )
 
 

@@ -187,6 +187,15 @@ def test_tradeoff_of_nothing(tmp_path):
     assert plot_tradeoff({"before": {"mine": rate(1, 2)}}, tmp_path / "plot.png").is_file()
 
 
+@pytest.mark.parametrize(
+    ("hits", "total", "note"),
+    [(1, 2500, "&lt;0.1%"), (2499, 2500, "&gt;99.9%"), (0, 2500, "0.0%"), (2500, 2500, "100.0%"), (1, 1000, "0.1%")],
+)
+def test_no_bar_says_none_or_all_where_some_are_left(tmp_path, hits, total, note):
+    svg = plot_rates({"base": {"sycophancy": rate(hits, total, interval=None)}}, tmp_path / "bars.svg").read_text()
+    assert f"<!-- {note} -->" in svg or f"<!-- {unescape(note)} -->" in svg
+
+
 def test_labels_and_figures_that_are_not_shares(tmp_path):
     """The labels that are given, and neither gaps nor scores among the bars."""
     found = {"sycophancy/mine": rate(5, 20, 1), "accuracy_gap/mine": rate(1, 2), "sycophancy_score/mine": rate(1, 2)}

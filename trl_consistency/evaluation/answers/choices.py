@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ...data.answers import denied_answer
 from ...data.choices import choices_in
 from ...data.pairs import PROMPT_COLUMNS, report_faults
 from ...data.rendering import ProcessingClass, get_tokenizer, message_text
@@ -31,24 +32,27 @@ def offered_letters(row: Mapping[str, Any]) -> str:
     prompt = row.get("clean_prompt")
     messages = prompt if isinstance(prompt, list) else ()
     text = prompt if isinstance(prompt, str) else "\n".join(map(message_text, messages))
-    found = sorted(set(re.findall(r"^\s*\(?([A-Z])[).:]\s", text, re.MULTILINE)))
+    found = sorted(set(re.findall(r"^\s*\(?(?!Q:)([A-Z])[).:]\s", text, re.MULTILINE)))
     return "".join(found) if len(found) > 1 and row["answer"] in found else ""
 
 
-def check_choices(rows: Sequence[Mapping[str, Any]], name: str) -> None:
+def check_choices(rows: Sequence[Mapping[str, Any]], name: str, numbers: Sequence[int] | None = None) -> None:
     """
     Raises [`ConsistencyError`] for questions whose letters do not fit the choices in their prompts: every reply to them
-    would be graded by the wrong choice.
+    would be graded by the wrong choice. `numbers` are the row numbers, if the rows are a sample.
     """
-    faults = [(number, fault) for number, row in enumerate(rows) if (fault := _choice_fault(row)) is not None]
+    places = zip(numbers or range(len(rows)), rows, strict=True)
+    faults = [(number, fault) for number, row in places if (fault := _choice_fault(row)) is not None]
     report_faults(faults, name, len(rows))
 
 
 def _choice_fault(row: Mapping[str, Any]) -> str | None:
-    if kind_of(row) != "question" or not is_letter(row["answer"]):
+    if kind_of(row) != "question":
         return None
+    if (fault := _spelling_fault(row)) is not None or not is_letter(row["answer"]):
+        return fault
     answer, biased = row["answer"], row.get("biased_answer")
-    clean, perturbed = (choices_in(row[column]) for column in PROMPT_COLUMNS)
+    clean, perturbed = (choices_in(row.get(column)) for column in PROMPT_COLUMNS)
     if not clean:
         return None
     for column, letter in (("answer", answer), ("biased_answer", biased)):
@@ -61,6 +65,29 @@ def _choice_fault(row: Mapping[str, Any]) -> str | None:
     moved = next((letter for letter, text in perturbed.items() if text == right != clean.get(letter)), None)
     if moved and perturbed.get(answer) != right:
         return f"`answer` is {answer!r}, which is {moved!r} in the perturbed prompt: keep the order of the choices"
+    return None
+
+
+def _spelling_fault(row: Mapping[str, Any]) -> str | None:
+    """Returns what is wrong with an answer that is not written as the letters are that replies are read for."""
+    choices, biased = choices_in(row.get("clean_prompt")), row.get("biased_answer") or ""
+    offered = offered_letters(row) or "".join(choices)
+    answers = {"answer": row["answer"], "biased_answer": denied_answer(biased) or biased}
+    for column, answer in answers.items():
+        spelt = re.fullmatch(r"\(?([A-Za-z])[).:]?", answer)
+        letter = spelt[1].upper() if spelt else ""
+        if letter and letter in offered and answer != letter and answer not in choices.values():
+            wanted = row[column].removesuffix(answer) + letter
+            return f"`{column}` is {row[column]!r}: write the letter of the choice alone, {wanted!r}"
+    for column, other in (answers, tuple(answers)[::-1]):
+        is_text = answers[column] in choices.values() and not is_letter(answers[column])
+        if is_text and is_letter(answers[other]) and answers[other] in offered:
+            letter = next(letter for letter, text in choices.items() if text == answers[column])
+            return (
+                f"`{column}` is {row[column]!r}, and `{other}` a letter: write the letter of that choice, {letter!r}"
+            )
+    if biased and offered_letters(row) and not is_letter(answers["biased_answer"]):
+        return f"`biased_answer` is {biased!r}, and replies are read for {', '.join(offered)} alone: write the letter of a choice"
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from ...data.answers import KEYS, REQUESTS, Spellings, contradictions, denied_answer, key_column_faults
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
+from ...data.typography import spelling_key
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
 from .graders import reading_key
@@ -71,6 +72,15 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         if (denied := _denied_otherwise(row)) is not None
     ]
     faults += [
+        (
+            index,
+            f"`biased_answer` {row['biased_answer']!r} and `answer` {row['answer']!r} are read as one answer, so that the cue would suggest "
+            "the right one. Spell them alike if it does, or suggest another answer",
+        )
+        for index, row in zip(numbers, rows, strict=True)
+        if _are_one_answer(row)
+    ]
+    faults += [
         (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
         for index, row in zip(numbers, rows, strict=True)
         if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
@@ -103,6 +113,14 @@ def _denied_otherwise(row: Mapping[str, Any]) -> str | None:
     if not isinstance(answer, str) or not isinstance(biased, str) or not answer:
         return None
     return answer if re.fullmatch(r"[Nn]ot\s+" + re.escape(answer), biased) else None
+
+
+def _are_one_answer(row: Mapping[str, Any]) -> bool:
+    """Whether no reply could give one of a row's two answers alone. Those that [`check_spelling`] finds are left to it."""
+    answer, biased = row.get("answer"), row.get("biased_answer")
+    if not isinstance(answer, str) or not isinstance(biased, str) or kind_of(row) != "question":
+        return False
+    return reading_key(answer) == reading_key(biased) and spelling_key(answer) != spelling_key(biased)
 
 
 def _key_fault(column: str, value: Any) -> str | None:

@@ -364,7 +364,7 @@ def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], l
         )
         axes.errorbar(values, places, xerr=errors or None, fmt="none", ecolor="black", capsize=2, lw=1)
         for (value, (_, above)), place, (_, rate) in zip(bars, places, shown, strict=True):
-            note = f"{value:.1f}%" + (f", {rate.unread_total} unread" if rate.unread else "")
+            note = _shown_percent(value) + (f", {rate.unread_total} unread" if rate.unread else "")
             axes.text(value + above + 1.5, place, note, va="center", fontsize=8)
     axes.set_yticks(range(len(metrics)), [labels[metric].replace(", ", ",\n", 1) for metric in metrics])
     axes.set_xlim(0, 118)
@@ -389,6 +389,12 @@ def _labels(keys: Sequence[str], labels: Mapping[str, str]) -> dict[str, str]:
 def _metric(key: str) -> Metric:
     """Returns the metric of a rate. A user's own metric counts as an ability."""
     return METRICS.get(key.partition("/")[0], Metric(key, ()))
+
+
+def _shown_percent(value: float) -> str:
+    """Returns percent with one decimal, which never says none or all where some are left: a picture has no counts."""
+    text = f"{value:.1f}%"
+    return {"0.0%": "<0.1%", "100.0%": ">99.9%"}.get(text, text) if 0 < value < 100 else text
 
 
 def _percent(rate: Estimate) -> tuple[float, tuple[float, float]]:
