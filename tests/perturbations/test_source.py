@@ -80,6 +80,14 @@ def test_characters_are_spelled_in_one_way():
         read({"question": "x", "answer": composed, "wrong_answers": [decomposed]})
 
 
+def test_letters_of_choices_in_the_question():
+    """Both answers are letters, or neither is; one that only looks like a letter is not."""
+    question = "Which barks?\n(A) dog\n(B) cow"
+    assert read({"question": question, "answer": "A", "wrong_answers": ["B"]}).wrong_answers == ("B",)
+    assert read({"question": question, "answer": "dog", "wrong_answers": ["cow"]}).wrong_answers == ("cow",)
+    assert read({"question": "Which note is it?", "answer": "A", "wrong_answers": ["B flat"]}).answer == "A"
+
+
 FAULTS = {
     "no question": ({"question": None}, "`question` is missing"),
     "blank": ({"question": " "}, "`question` is empty or blank"),
@@ -125,6 +133,14 @@ FAULTS = {
         "`choices` begin with letters of their own, such as '\\(A\\) dog'",
     ),
     "own letters with points": ({**MC, "choices": ["A. dog", "B. cow"]}, "begin with letters of their own"),
+    "a choice in words beside a letter": (
+        {"question": "Which barks?\n(A) dog\n(B) cow", "answer": "A", "wrong_answers": ["cow"]},
+        "`wrong_answers` holds 'cow', and `answer` is the letter 'A' of a choice in the question: write the letter of each answer",
+    ),
+    "a letter beside a choice in words": (
+        {"question": "Which barks?\n(A) dog\n(B) cow", "answer": "dog", "wrong_answer": "B"},
+        "`wrong_answer` holds the letter 'B' of a choice in the question, and `answer` is 'dog': write the letter of each answer",
+    ),
     "wrong is right in another case": (
         {"question": "x", "answer": "Paris", "wrong_answer": "paris"},
         "holds the right answer",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
+from ..data.choices import choices_in
 from ..data.messages import messages_in
 from ..data.pairs import row_checker
 from ..data.text import normalized
@@ -128,6 +129,8 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     ):
         raise ConsistencyError(f"`{columns.wrong_answer}` holds the right answer, {right!r}")
     wrong_answers = given
+    if not choices and answer:
+        _check_letters(answer, given, choices_in([{**asked, "role": "user"}]), columns)
     if choices:
         # A choice with the same text as the right answer is not wrong.
         pairs = zip(ascii_uppercase, choices, strict=False)
@@ -152,6 +155,20 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         chat=chat,
         carried={column: _carried(row, column) for column in columns.keep},
     )
+
+
+def _check_letters(answer: str, given: Sequence[str], written: Mapping[str, str], columns: Columns) -> None:
+    """Raises [`ConsistencyError`] if only one of two answers is a letter of the choices that a question has `written` in it."""
+    for wrong in given:
+        if (answer in written) == (wrong in written):
+            continue
+        one, two = (
+            f"the letter {text!r} of a choice in the question" if text in written else repr(text)
+            for text in (wrong, answer)
+        )
+        raise ConsistencyError(
+            f"`{columns.wrong_answer}` holds {one}, and `{columns.answer}` is {two}: write the letter of each answer"
+        )
 
 
 def _split_turns(prompt: Any, column: str, chat: bool) -> tuple[list[Message], Message, list[Message]]:
