@@ -115,16 +115,19 @@ def with_adapter(model, folder):
     return model
 
 
+def forget_processes():
+    """Unsets what TRL sets for the engine's processes: a test's next trainer, and the next test, are not to join them."""
+    for name in ENVIRONMENT:
+        os.environ.pop(name, None)
+
+
 class LLM:
     """`vllm.LLM`, for colocated engines."""
 
     made = []
 
     def __init__(self, **options):
-        for (
-            name
-        ) in ENVIRONMENT:  # set by TRL for the engine's processes; the next trainer of a test is not to join them
-            os.environ.pop(name, None)
+        forget_processes()
         self.options, self.calls = options, []
         self.held = HeldModel(options["model"])
         runner = SimpleNamespace(model_runner=SimpleNamespace(model=self.held))
@@ -328,7 +331,8 @@ def stand_in_requests(monkeypatch):
 def colocated(monkeypatch):
     """The engines that are made."""
     stand_in(monkeypatch)
-    return LLM.made
+    yield LLM.made
+    forget_processes()  # where no engine could be made
 
 
 @pytest.fixture
