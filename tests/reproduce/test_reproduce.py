@@ -402,9 +402,12 @@ def test_commands_that_are_not_known():
         run_command(["rm", "-r", "x"])
 
 
-def test_command_lists_the_cells(capsys, monkeypatch):
+def test_command_lists_the_cells(capsys, tmp_path):
     command.main(["--list", "--only", "act"])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["act/1", "act/2", "act/3"]
+    write_cell(tmp_path / "act-2.json", {})
+    command.main(["--list", "--only", "act", "--cells_dir", str(tmp_path)])
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["missing", "done", "missing"]
     with pytest.raises(SystemExit, match="There is no cell `nothing`"):
         command.main(["--only", "nothing"])
 

@@ -152,7 +152,16 @@ def test_json(capsys, config_dir):
 
 
 def test_progress_counts_blocks(capsys, config_dir):
-    options = ("--max_length", 64, "--max_completion_length", 16, "--use_peft", "--use_cpu", "--gradient_accumulation_steps", 4)
+    options = (
+        "--max_length",
+        64,
+        "--max_completion_length",
+        16,
+        "--use_peft",
+        "--use_cpu",
+        "--gradient_accumulation_steps",
+        4,
+    )
     cli(["estimate", str(config_dir), "--method", "bct", *map(str, options)])
     shown = capsys.readouterr().err
     # Two micro-batches of a model of two blocks. The others are like the second.
