@@ -313,7 +313,7 @@ def test_autocast(attention):
 
 
 def wanted_of(batch, layers):
-    """The first and the last token of every prompt, and one in between, now of this row and now of that one."""
+    """The first and the last token of every row's prompt and one in between, not always in their order."""
     rows, positions = [], []
     for row, length in enumerate(batch[1].sum(1).tolist()):
         for position in sorted({0, (row * 2) % length, length - 1}, reverse=row % 2 == 1):
@@ -326,7 +326,7 @@ def wanted_of(batch, layers):
 @torch.no_grad()
 def test_states_of_prompts_are_kept_on_each_road(kind, attention):
     """After the first block, a later one and the last, as of each prompt alone; what predicts completions is as without them."""
-    model, batch = make(kind, attention), make_batch()
+    model, batch = make(kind, attention), make_batch((*ROWS, (3, 5), (3, 0), (3, 2)), (*PROMPTS, 1))
     layers = [0, len(find_blocks(model)) - 2, len(find_blocks(model)) - 1]
     for strategy in ("cache", "plain") if kind in HYBRIDS else ("cache", "packed", "plain"):
         sharing, wanted = sharing_by(strategy), wanted_of(batch, layers)

@@ -159,7 +159,10 @@ class PairedLoss:
         return {method: RowLosses(losses[method], counts[method]) for method in self.objectives.method}, watched
 
     def watched_positions(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns pairs, (N,), and positions on the clean side, (N,), of the states that the metrics compare."""
+        """
+        Returns pairs, (N,), and positions on the clean side, (N,), of the states that the metrics compare. Without objectives,
+        [`compare`] needs no others of the reference.
+        """
         return _positions(batch["suffix"], 0)
 
     # The two forward passes

@@ -16,7 +16,7 @@ If neither is possible, each row runs separately (*plain*), and the reason is re
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -55,6 +55,7 @@ class CompletionStates:
     strategy: str  # "cache", "packed" or "plain"
     reason: str | None  # why no faster strategy was taken
     routing: Routing | None = None  # of the tokens that ran, if requested
+    prompts: list[Tensor] = field(default_factory=list)  # the residual stream at tokens of prompts, if requested
 
 
 class PrefixSharing:
@@ -120,16 +121,15 @@ class PrefixSharing:
             packing = self._packing(blocks, batch, reasons) if not takes_cache or _is_checkpointed(blocks) else None
             if packing is not None:
                 flex = self._takes_flex(blocks, packing)
-                (hidden, routing), strategy = (
-                    run_packed(blocks, batch, packing, options, flex, prompt_states),
-                    "packed",
-                )
+                hidden, routing = run_packed(blocks, batch, packing, options, flex, prompt_states)
+                strategy = "packed"
             elif takes_cache:
                 (hidden, routing), strategy = run_cache(blocks, batch, options, prompt_states), "cache"
             else:
                 (hidden, routing), strategy = run_plain(blocks, batch, options, prompt_states), "plain"
         reason = "; ".join(dict.fromkeys(reasons)) or None
-        return CompletionStates(hidden, strategy, reason, routing if need_routing else None)
+        prompts = [] if prompt_states is None else prompt_states.residual
+        return CompletionStates(hidden, strategy, reason, routing if need_routing else None, prompts)
 
     @contextmanager
     def in_generation(self, model: Any) -> Iterator[None]:

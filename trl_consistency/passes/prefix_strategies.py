@@ -1,8 +1,8 @@
 """
 The three strategies of [`~trl_consistency.passes.prefix_sharing.PrefixSharing`], and a test of which ones a model supports.
 Each takes a batch and returns the states [B, C, hidden] and the routing. `options` go to the backbone: they ask for the
-routing, if anything, and routers count what all tokens are sent to, so that nothing is left out then. `wanted` are states of the
-prompts to keep.
+routing, if anything, and routers count what all tokens are sent to, so that nothing is left out then. `prompt_states`
+are states of the prompts to keep.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ TAKES_MASK = ("sdpa", "eager")
 
 
 def run_plain(
-    blocks: Blocks, batch: Batch, options: dict[str, Any], wanted: PromptStates | None = None
+    blocks: Blocks, batch: Batch, options: dict[str, Any], prompt_states: PromptStates | None = None
 ) -> tuple[Tensor, Routing | None]:
     backbone: Any = blocks.backbone
     input_ids = torch.cat([batch.prompt_ids[batch.rows], batch.completion_ids[:, :-1]], 1)
@@ -46,7 +46,9 @@ def run_plain(
     last = batch.prompt_mask.sum(1)[batch.rows, None] - 1  # of the prompt
     states = last + torch.arange(batch.completion_ids.shape[1], device=last.device)
     starts = torch.arange(len(mask), device=mask.device)[:, None] * mask.shape[1]
-    kept = None if wanted is None else wanted.at(starts[wanted.rows, 0] + wanted.positions)
+    kept = None
+    if prompt_states is not None:
+        kept = prompt_states.of_pass(starts[prompt_states.rows, 0] + prompt_states.positions)
     with _reading(blocks, (starts + states).flatten(), mask.shape, options, kept):
         output = backbone(
             input_ids=input_ids, attention_mask=batch.needed_mask(backbone, mask), use_cache=False, **options
@@ -58,7 +60,7 @@ def run_plain(
 def _reading(
     blocks: Blocks, read: Tensor, shape: torch.Size, options: dict[str, Any], kept: PassStates | None
 ) -> Iterator[None]:
-    """Within it, a pass computes the last block only where something reads it, and keeps the states that are wanted."""
+    """Within it, a pass computes the last block only where something reads it, and keeps the states of prompts."""
     with ExitStack() as stack:
         if kept is not None:
             read = torch.cat([read, kept.places]).unique()
@@ -88,7 +90,7 @@ def run_prompts(
 
 
 def run_cache(
-    blocks: Blocks, batch: Batch, options: dict[str, Any], wanted: PromptStates | None = None
+    blocks: Blocks, batch: Batch, options: dict[str, Any], prompt_states: PromptStates | None = None
 ) -> tuple[Tensor, Routing | None]:
     backbone: Any = blocks.backbone
     # A prompt's last token runs with the completions, so that the prompts' output of the last block is unused.
@@ -100,11 +102,13 @@ def run_cache(
     if input_ids.shape[1] == 1 and cached_kinds(backbone.config) & RECURRENT.keys():
         # Recurrent layers take a single token for a step of `generate`. That step has no backward pass.
         input_ids, mask = F.pad(input_ids, (0, 1)), F.pad(mask, (0, 1))
-    in_prompts, after = _of_both_passes(batch, wanted, input_ids.shape[1]) if wanted is not None else (None, None)
+    in_prompts = at_ends = None
+    if prompt_states is not None:
+        in_prompts, at_ends = _of_both_passes(batch, prompt_states, input_ids.shape[1])
     with cache_under_checkpointing(blocks.modules), ExitStack() as stack:
         prompts, of_prompts = run_prompts(blocks, batch.prompt_ids, batch.prompt_mask, options, in_prompts)
-        if after is not None:
-            stack.enter_context(after.kept(blocks))
+        if at_ends is not None:
+            stack.enter_context(at_ends.kept(blocks))
         output = backbone(
             input_ids=input_ids,
             attention_mask=torch.cat([batch.prompt_mask[batch.rows, :-1], mask], 1),
@@ -119,11 +123,17 @@ def run_cache(
 
 
 def _of_both_passes(batch: Batch, wanted: PromptStates, columns: int) -> tuple[PassStates, PassStates]:
-    """Returns what the pass over the prompts keeps, and the one over their last tokens and `columns` - 1 others of each row."""
-    lengths, width = batch.prompt_mask.sum(1)[batch.rows[wanted.rows]], batch.prompt_ids.shape[1]
+    """
+    Returns what the cache strategy keeps of its pass over the prompts, and of the pass after it, whose rows of `columns` tokens
+    begin with the last token of a prompt.
+    """
+    prompts, width = batch.rows[wanted.rows], batch.prompt_ids.shape[1]
+    lengths = batch.prompt_mask.sum(1)[prompts]
+    is_end = wanted.positions == lengths - 1
+    earlier, ends = (~is_end).nonzero()[:, 0], is_end.nonzero()[:, 0]
     # The prompts are padded on the left.
-    in_prompts = batch.rows[wanted.rows] * (width - 1) + width - lengths + wanted.positions
-    return wanted.split(wanted.positions == lengths - 1, in_prompts, wanted.rows * columns)
+    places = prompts * (width - 1) + width - lengths + wanted.positions
+    return wanted.of_pass(places[earlier], earlier), wanted.of_pass((wanted.rows * columns)[ends], ends)
 
 
 def run_packed(
@@ -132,7 +142,7 @@ def run_packed(
     packing: Packing,
     options: dict[str, Any],
     flex: bool = False,
-    wanted: PromptStates | None = None,
+    prompt_states: PromptStates | None = None,
 ) -> tuple[Tensor, Routing | None]:
     backbone: Any = blocks.backbone
     tokens = torch.cat([batch.prompt_ids.flatten(), batch.completion_ids.flatten()])
@@ -153,9 +163,11 @@ def run_packed(
     if len(masks) > 1:
         mask = {kind: masks[window] for kind, window in zip(backbone.config.layer_types, windows, strict=False)}
     kept = None
-    if wanted is not None:
-        lengths = batch.prompt_mask.sum(1)[batch.rows[wanted.rows]]
-        kept = wanted.at(packing.states[wanted.rows, 0] - (lengths - 1) + wanted.positions)
+    if prompt_states is not None:
+        rows, positions = prompt_states.rows, prompt_states.positions
+        lengths = batch.prompt_mask.sum(1)[batch.rows[rows]]
+        # The state that predicts the first token of a completion is that of its prompt's last token.
+        kept = prompt_states.of_pass(packing.states[rows, 0] - (lengths - 1) + positions)
     with _reading(blocks, packing.read, packing.source.shape, options, kept):
         output = backbone(
             input_ids=tokens[packing.source],
@@ -174,7 +186,7 @@ def _positions(mask: Tensor) -> Tensor:
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
-def _rope_of_length(config: Any) -> str | None:
+def rope_of_length(config: Any) -> str | None:
     """Returns the kind of rotary positions that the longest row of a pass decides, if a model has such."""
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
     parts = [
@@ -259,7 +271,7 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     prompt_ids = (81 + columns[:16]).expand(4, -1)
     batch = Batch.of(prompt_ids % vocabulary, prompt_mask, completion_ids % vocabulary, completion_mask)
     refused: dict[str, str] = {}
-    if rope_type := _rope_of_length(backbone.config):
+    if rope_type := rope_of_length(backbone.config):
         # The trial's rows may be too short to show it.
         refused["cache"] = f"the positions of `{name}` depend on the length of a pass (`rope_type` {rope_type})"
         refused["checkpointed cache"] = refused["cache"]

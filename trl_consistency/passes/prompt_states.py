@@ -1,6 +1,6 @@
 """The residual stream at chosen tokens of prompts, kept by whichever strategy runs the prompts before their completions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,8 @@ from .capture import state_in
 @dataclass
 class PromptStates:
     """
-    What to keep of a batch of prompts with completions, in a pass without gradients: the residual stream after each of
-    `layers`, at token `positions[n]` of the prompt of row `rows[n]`, both (N,). Padding does not count. After the pass,
+    What to keep of a batch of prompts with completions, in passes without gradients: the residual stream after each of
+    `layers`, at token `positions[n]` of the prompt of row `rows[n]`, both (N,). Padding does not count. After the passes,
     `residual` has it, [N, hidden] for each layer.
     """
 
@@ -25,26 +25,29 @@ class PromptStates:
     positions: Tensor
     residual: list[Tensor] = field(default_factory=list)
 
-    def at(self, places: Tensor) -> "PassStates":
-        """Returns all of them, at their `places`, (N,), in the flattened batch of a single pass."""
-        return PassStates(self, places, slice(None))
+    def after_rows(self, count: int) -> "PromptStates":
+        """Returns the same for a batch with `count` more rows before these."""
+        return PromptStates(self.layers, self.rows + count, self.positions)
 
-    def split(self, in_second: Tensor, first: Tensor, second: Tensor) -> tuple["PassStates", "PassStates"]:
-        """Returns the parts of two passes: `in_second`, (N,), says which are of the second one. The places are (N,)."""
-        return PassStates(self, first[~in_second], ~in_second), PassStates(self, second[in_second], in_second)
+    def of_pass(self, places: Tensor, which: Tensor | slice = slice(None)) -> "PassStates":
+        """
+        Returns the part that one pass computes: `which` of the N tokens, a slice or indices (K,), at these `places` in its
+        flattened batch, (K,).
+        """
+        return PassStates(self, places, which)
 
 
 @dataclass
 class PassStates:
-    """The part of [`PromptStates`] that one pass computes: the tokens `which` of all, at `places` in its flattened batch."""
+    """The part of [`PromptStates`] that one pass computes; see [`PromptStates.of_pass`]."""
 
     states: PromptStates
     places: Tensor
-    which: Any
+    which: Tensor | slice
 
     @contextmanager
     def kept(self, blocks: Blocks) -> Iterator[None]:
-        """Within it, a pass of the backbone keeps them."""
+        """Within it, the pass keeps them."""
         if torch.is_grad_enabled():
             raise ValueError("The states of prompts are kept without gradients only.")
         with ExitStack() as hooks:
@@ -52,12 +55,11 @@ class PassStates:
                 hooks.callback(blocks.modules[layer].register_forward_hook(self._keeping(number)).remove)
             yield
 
-    def _keeping(self, number: int) -> Any:
+    def _keeping(self, number: int) -> Callable[..., None]:
         def keep(module: nn.Module, args: Any, output: Any) -> None:
-            state = state_in(module, output).flatten(0, 1)
-            residual = self.states.residual
+            state, residual = state_in(module, output).flatten(0, 1), self.states.residual
             if number == len(residual):
                 residual.append(state.new_empty(len(self.states.rows), state.shape[-1]))
-            residual[number][self.which] = state[self.places]
+            residual[number][self.which] = state[self.places.to(state.device)]
 
         return keep

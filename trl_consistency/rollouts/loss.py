@@ -1,4 +1,4 @@
-"""Computes the objective on a batch of rollouts from one pass of the reference and one of the student."""
+"""Computes the objective on a batch of rollouts: the reference runs, and then the student."""
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +8,11 @@ from ..log import get_logger
 from ..losses.paired import AnswerStates
 from ..losses.row_losses import RowLosses, of_batch
 from ..objectives.divergence import generalized_divergence, shared_head_divergence
-from ..passes.capture import Head, head_of
+from ..passes.blocks import find_blocks
+from ..passes.capture import Head, States, head_of
 from ..passes.load_balancing import Routing, load_balancing_loss
 from ..passes.prefix_sharing import PrefixSharing
+from ..passes.prefix_strategies import rope_of_length
 from ..passes.reference import GivenReference, Reference
 from .pair_metrics import Inputs, PairMetrics, RolloutPairs
 from .types import Rollouts
@@ -23,7 +25,7 @@ class RolloutLoss:
     """
     Compares the student with the reference on rollouts of the student. `use_cache` is passed to [`PrefixSharing`],
     which lets rollouts share their prompt's computation; `balances_routers` adds the load-balancing loss of the
-    student's routers, and `pair_metrics` what it logs.
+    student's routers, and `pair_metrics` adds metrics to what is logged.
     """
 
     def __init__(
@@ -53,17 +55,10 @@ class RolloutLoss:
         The rollouts hold left-padded `prompt_ids` and `prompt_mask`, (B, P), and `clean_ids` and `clean_mask`, (B, C);
         right-padded `completion_ids` and `completion_mask`, (B, T); `loss_mask`, (B, T), 1 at the compared tokens.
         Optional: `sampling_log_probs`, (B, T), under the policy that sampled the completions, and `engine_log_probs`,
-        (B, T), the same as computed by the sampling engine, NaN where unknown; `pair_metrics` need what they say.
+        (B, T), the same as computed by the sampling engine, NaN where unknown. `pair_metrics` also need
+        `is_anchor`, (B,), and the clean answers, right-padded `answer_ids` and `answer_mask`.
         """
-        pairs = None if self.pair_metrics is None else self.pair_metrics.pairs(rollouts)
-        with self.reference.active(model) as frozen:
-            reference, clean_answers = self.reference.run(self._of_reference, frozen, rollouts, pairs)
-            # Outside this context, the model may hold other weights.
-            reference.head = clean_answers.head = reference.head.detached()
-        # Before the student's pass, which keeps what the backward pass needs.
-        watched: dict[str, RowLosses] = {}
-        if self.pair_metrics is not None and pairs is not None:
-            watched = self.pair_metrics(model, pairs, clean_answers)
+        reference, watched = self._run_reference(model, rollouts)
         student, routing = self._answers(model, rollouts, self.balances_routers and torch.is_grad_enabled())
 
         if self.args.loss_type == "divergence":
@@ -92,19 +87,46 @@ class RolloutLoss:
         mask = rollouts["loss_mask"].bool()
         return log_probs.new_zeros(mask.shape).masked_scatter(mask, log_probs)
 
-    def _of_reference(
+    def _run_reference(self, model: nn.Module, rollouts: Rollouts) -> tuple[AnswerStates, dict[str, RowLosses]]:
+        """
+        Returns the reference's states at the compared tokens, and what `pair_metrics` say. Both come before the student's pass,
+        which keeps what the backward pass needs.
+        """
+        pairs = None if self.pair_metrics is None else self.pair_metrics.pairs(rollouts)
+        with self.reference.active(model) as frozen:
+            reference, of_pairs = self.reference.run(self._reference_states, frozen, rollouts, pairs)
+            # Outside this context, the model may hold other weights.
+            reference.head = reference.head.detached()
+        if self.pair_metrics is None or pairs is None:
+            return reference, {}
+        states, answers = of_pairs
+        answers.head = reference.head
+        return reference, self.pair_metrics(model, pairs, states, answers)
+
+    def _reference_states(
         self, model: nn.Module, rollouts: Rollouts, pairs: RolloutPairs | None
-    ) -> tuple[AnswerStates, AnswerStates]:
-        """Returns hidden states at the compared tokens, and those at the clean answers of `pairs`, from one pass."""
-        inputs, prompt_states = (
-            (_inputs(rollouts, "clean"), None) if pairs is None else (pairs.inputs, pairs.clean_states)
+    ) -> tuple[AnswerStates, tuple[States, AnswerStates] | None]:
+        """
+        Returns hidden states at the compared tokens and, of `pairs`, the residual streams in the clean prompts and hidden
+        states at the clean answers. One pass has them all, unless two are cheaper.
+        """
+        inputs, head, sharing = _inputs(rollouts, "clean"), head_of(model), self._reference_sharing
+        is_compared = rollouts["loss_mask"].bool()
+        if pairs is None:
+            return AnswerStates(sharing(model, *inputs).hidden[is_compared], head), None
+        # Where the longest row decides positions, a long answer would change what the rollouts are compared with.
+        joint = None if rope_of_length(find_blocks(model).backbone.config) else pairs.join(inputs)
+        if joint is None:
+            hidden = sharing(model, *inputs).hidden
+            states = sharing(model, *pairs.inputs, prompt_states=pairs.clean_states)
+            answers = states.hidden
+        else:
+            states = sharing(model, *joint, prompt_states=pairs.clean_states.after_rows(len(is_compared)))
+            hidden, answers = states.hidden.split([len(is_compared), len(pairs.is_answer)])
+        hidden, answers = (
+            of[:, : mask.shape[1]][mask] for of, mask in ((hidden, is_compared), (answers, pairs.is_answer))
         )
-        hidden = self._reference_sharing(model, *inputs, prompt_states=prompt_states).hidden
-        is_compared, head = rollouts["loss_mask"].bool(), head_of(model)
-        of_rollouts = hidden[: len(is_compared), : is_compared.shape[1]][is_compared]
-        of_answers = hidden[len(is_compared) :]
-        of_answers = of_answers[:0, 0] if pairs is None else of_answers[pairs.is_answer]
-        return AnswerStates(of_rollouts, head), AnswerStates(of_answers, head)
+        return AnswerStates(hidden, head), (States(residual=states.prompts), AnswerStates(answers, head))
 
     def _answers(
         self, model: nn.Module, rollouts: Rollouts, need_routing: bool = False

@@ -1,7 +1,7 @@
 """The metrics of [`ConsistencyTrainer`] on the pairs of rollouts: how the student compares with the clean answers."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,19 +26,34 @@ Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @dataclass
 class RolloutPairs:
-    """
-    The P distinct pairs of B rollouts.
-
-    The reference runs the clean answers in its pass on the rollouts, as further completions of the clean prompts: `inputs`
-    are those of [`PrefixSharing`], first the rollouts and then the answers, (B + P, ...), and `clean_states` are the states
-    to keep of the clean prompts.
-    """
+    """The P distinct pairs of B rollouts, and what the reference runs on the clean side: their prompts and answers."""
 
     batch: dict[str, Tensor]  # of `PairCollator`, for the student
     of_row: Tensor  # (B,), the pair of each rollout, -1 for anchors
-    inputs: Inputs
-    clean_states: PromptStates
-    is_answer: Tensor  # (P, T), the tokens of the answers
+    inputs: Inputs  # of the reference, each (P, ...)
+    clean_states: PromptStates  # what it keeps of the prompts
+
+    @property
+    def is_answer(self) -> Tensor:
+        """The tokens of the answers, (P, T)."""
+        return self.inputs[3].bool()
+
+    def join(self, rollouts: Inputs) -> Inputs | None:
+        """
+        Returns the rollouts of the clean prompts with the answers after them, (B + P, ...), or None if a pass of their own is
+        cheaper: in one pass, all completions are padded to the longest.
+        """
+        rows, (pairs, prompt) = len(rollouts[0]), self.inputs[0].shape
+        ours, theirs = (int(of[3].sum(1).max()) for of in (rollouts, self.inputs))
+        if (rows + pairs) * max(ours, theirs) > rows * ours + pairs * (prompt + theirs):
+            return None
+        prompts = (torch.cat([rollouts[part], self.inputs[part]]) for part in (0, 1))
+        width = max(rollouts[2].shape[1], self.inputs[2].shape[1])
+        completions = (
+            torch.cat([F.pad(of[part], (0, width - of[part].shape[1])) for of in (rollouts, self.inputs)])
+            for part in (2, 3)
+        )
+        return cast(Inputs, (*prompts, *completions))
 
 
 class PairMetrics:
@@ -62,7 +77,7 @@ class PairMetrics:
         self._collator = PairCollator(pad_token_id=pad_token_id, with_reference=True)
 
     def pairs(self, rollouts: Rollouts) -> RolloutPairs:
-        """Returns the pairs of rollouts, which must hold the clean answers, `answer_ids` and `answer_mask`."""
+        """Returns the pairs of rollouts, which must hold `is_anchor` and the clean answers, `answer_ids` and `answer_mask`."""
         sides = [
             [
                 tuple(ids[mask.bool()].tolist())
@@ -79,28 +94,19 @@ class PairMetrics:
         batch = {name: value.to(device) for name, value in batch.items()}
         place = {row: index for index, row in enumerate(distinct)}
         first = torch.tensor([rows.index(row) for row in distinct], device=device)
-        inputs = (
-            torch.cat([rollouts["clean_ids"], rollouts["clean_ids"][first]]),
-            torch.cat([rollouts["clean_mask"], rollouts["clean_mask"][first]]),
-            _joined(rollouts["completion_ids"], rollouts["answer_ids"][first]),
-            _joined(rollouts["completion_mask"], rollouts["answer_mask"][first]),
-        )
-        pair_of_token, positions = self._paired_loss.watched_positions(batch)
+        inputs = (rollouts[name][first] for name in ("clean_ids", "clean_mask", "answer_ids", "answer_mask"))
         return RolloutPairs(
             batch,
             of_row=torch.tensor([place.get(row, -1) for row in rows], device=device),
-            inputs=inputs,
-            clean_states=PromptStates(self._paired_loss.layers, len(rows) + pair_of_token, positions),
-            is_answer=inputs[3][len(rows) :].bool(),
+            inputs=cast(Inputs, tuple(inputs)),
+            clean_states=PromptStates(self._paired_loss.layers, *self._paired_loss.watched_positions(batch)),
         )
 
     @torch.no_grad()
-    def __call__(self, model: nn.Module, pairs: RolloutPairs, reference_answers: AnswerStates) -> dict[str, RowLosses]:
-        """
-        Returns the metrics by rollout. The reference must have run; `reference_answers` are its states at the tokens of the
-        clean answers.
-        """
-        reference = States(residual=pairs.clean_states.residual)
+    def __call__(
+        self, model: nn.Module, pairs: RolloutPairs, reference: States, reference_answers: AnswerStates
+    ) -> dict[str, RowLosses]:
+        """Returns the metrics by rollout, from the reference's states in the clean prompts and at the clean answers."""
         with evaluating(model):  # neither dropout nor gradient checkpointing
             _, watched = self._paired_loss.compare(model, pairs.batch, reference, reference_answers)
         of_row = pairs.of_row
@@ -108,9 +114,3 @@ class PairMetrics:
             name: RowLosses(*(torch.where(of_row < 0, 0, part[of_row]) for part in (of_pairs.sums, of_pairs.counts)))
             for name, of_pairs in watched.items()
         }
-
-
-def _joined(completions: Tensor, answers: Tensor) -> Tensor:
-    """Returns the rows of both, padded on the right."""
-    width = max(completions.shape[1], answers.shape[1])
-    return torch.cat([F.pad(rows, (0, width - rows.shape[1])) for rows in (completions, answers)])
