@@ -110,10 +110,11 @@ class RolloutLoss:
         Returns hidden states at the compared tokens and, of `pairs`, the residual streams in the clean prompts and hidden
         states at the clean answers. One pass has them all, unless two are cheaper.
         """
-        inputs, head, sharing = _inputs(rollouts, "clean"), head_of(model), self._reference_sharing
+        inputs, sharing = _inputs(rollouts, "clean"), self._reference_sharing
         is_compared = rollouts["loss_mask"].bool()
         if pairs is None:
-            return AnswerStates(sharing(model, *inputs).hidden[is_compared], head), None
+            hidden = sharing(model, *inputs).hidden[is_compared]
+            return AnswerStates(hidden, head_of(model)), None
         # Where the longest row decides positions, a long answer would change what the rollouts are compared with.
         joint = None if rope_of_length(find_blocks(model).backbone.config) else pairs.join(inputs)
         if joint is None:
@@ -126,6 +127,7 @@ class RolloutLoss:
         hidden, answers = (
             of[:, : mask.shape[1]][mask] for of, mask in ((hidden, is_compared), (answers, pairs.is_answer))
         )
+        head = head_of(model)
         return AnswerStates(hidden, head), (States(residual=states.prompts), AnswerStates(answers, head))
 
     def _answers(
