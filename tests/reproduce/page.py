@@ -259,7 +259,7 @@ def variants_table(cells: Cells) -> str:
     figures = (
         *of_test("test"),
         share("suggested, held-out categories", SUGGESTED, "test_categories"),
-        pooled_transfer(),
+        pooled_transfer("suggested, other perturbations"),
     )
     rows = []
     for recipe in ("bct", "act"):

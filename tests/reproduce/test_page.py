@@ -324,6 +324,13 @@ def test_cells_that_were_made_again(folder, tmp_path):
     assert not set(variants) - {"BCT", "ACT"} & set(rows_of(page, "test"))
 
 
+def test_letters_and_capability_came_out_the_same():
+    """As the page says of the cells that were made again."""
+    for title, row in rows_of(PAGE.read_text(), "again").items():
+        for column in ("choices of letters", "questions of capability"):
+            assert row[column].startswith("0 of ") or row[column] == "not measured", (title, column)
+
+
 def test_the_same_questions_are_failed_by_all_trained_models():
     cells = Cells(Plan())
     given = given_suggestions(cells, ("bct", "act", "opct"))

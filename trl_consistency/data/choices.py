@@ -8,8 +8,10 @@ from typing import Any
 from .text import all_text
 
 
-# But for the mark of a question, "Q:", and that of an answer to come, "A:"
-_CHOICE = re.compile(r"^\s*\(?(?!Q:)([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
+# The letter of a choice at the beginning of a line. "Q:" is the mark of a question.
+LETTER = r"^\s*\(?(?!Q:)([A-Z])[).:]"
+# An "A:" with nothing after it is the mark of an answer to come.
+_CHOICE = re.compile(LETTER + r"[ \t]+(\S.*)$", re.MULTILINE)
 
 
 def choices_in(prompt: Any) -> dict[str, str]:

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...data.answers import denied_answer
-from ...data.choices import choices_in
+from ...data.choices import LETTER, choices_in
 from ...data.pairs import PROMPT_COLUMNS, report_faults
 from ...data.rendering import ProcessingClass, get_tokenizer, message_text
 from ...data.thinking import thought_span
@@ -32,7 +32,7 @@ def offered_letters(row: Mapping[str, Any]) -> str:
     prompt = row.get("clean_prompt")
     messages = prompt if isinstance(prompt, list) else ()
     text = prompt if isinstance(prompt, str) else "\n".join(map(message_text, messages))
-    found = sorted(set(re.findall(r"^\s*\(?(?!Q:)([A-Z])[).:]\s", text, re.MULTILINE)))
+    found = sorted(set(re.findall(LETTER + r"\s", text, re.MULTILINE)))
     return "".join(found) if len(found) > 1 and row["answer"] in found else ""
 
 
