@@ -13,6 +13,7 @@ from transformers import (
     GPTNeoConfig,
     LlamaConfig,
     MptConfig,
+    Zamba2Config,
 )
 
 from tests.helpers.architectures import CONFIGS, HYBRIDS, SHAPE, add_lora, make
@@ -193,6 +194,33 @@ def test_states_of_recurrent_layers_are_handed_on(kind):
     ]  # again on the prompts, and on the completions; the last is not checkpointed on prompts
     with torch.no_grad():  # as of the reference
         assert PrefixSharing()(model, *batch).strategy == "cache"
+
+
+def test_checkpointed_blocks_within_blocks():
+    """Those of Zamba 2's hybrid blocks dropped the cache, and their layers began each completion from nothing."""
+    config = Zamba2Config(
+        **SHAPE, layers_block_type=["linear_attention", "hybrid"] * 2, num_mem_blocks=1, n_mamba_heads=4, mamba_headdim=16,
+        mamba_d_state=8, mamba_ngroups=1, chunk_size=8,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, batch = AutoModelForCausalLM.from_config(config), make_batch()
+    for name, parameter in model.named_parameters():
+        if "norm" not in name and parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model = add_lora(model.eval())
+    expected = loss_and_grads(row_by_row(model, *batch), model)
+    with model.disable_adapter(), torch.no_grad():
+        expected_reference = row_by_row(model, *batch)
+    model.train()
+    model.enable_input_require_grads()
+    model.get_base_model().gradient_checkpointing_enable({"use_reentrant": False})
+    states = PrefixSharing()(model, *batch)
+    assert states.strategy == "cache"
+    assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+    with model.disable_adapter(), torch.no_grad():
+        reference = PrefixSharing()(model, *batch)
+    torch.testing.assert_close(reference.hidden[batch[3].bool()], expected_reference, rtol=1e-4, atol=2e-5)
+    assert all(getattr(part, "gradient_checkpointing", True) for part in find_blocks(model).backbone.modules())
 
 
 @pytest.mark.parametrize("kind", HYBRIDS)

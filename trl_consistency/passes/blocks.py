@@ -37,6 +37,11 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.modules)
 
+    @property
+    def checkpointed(self) -> list[Any]:
+        """The parts of the backbone whose gradient checkpointing is on. A block may hold others that have their own."""
+        return [part for part in self.backbone.modules() if getattr(part, "gradient_checkpointing", False)]
+
     @contextmanager
     def shortened(self, depth: int) -> Iterator[None]:
         """
@@ -136,7 +141,7 @@ def find_blocks(model: nn.Module) -> Blocks:
     base = base_model(model)
     config = base.config.get_text_config()
     if not config.is_encoder_decoder:
-        backbone = base.get_decoder()
+        backbone = decoder_of(base)
         names = [
             name
             for name, child in backbone.named_children()
@@ -148,6 +153,12 @@ def find_blocks(model: nn.Module) -> Blocks:
         f"Cannot find the transformer blocks of `{type(base).__name__}`: objectives on hidden states need a decoder-only "
         "model whose text backbone holds its blocks in one list."
     )
+
+
+def decoder_of(base: Any) -> Any:
+    """Returns the text backbone of a model without adapter. Of Llama 4, transformers gives it with its head."""
+    decoder = base.get_decoder()
+    return getattr(decoder, "model", decoder)
 
 
 def base_model(model: Any) -> Any:

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from ..errors import ConsistencyError
 from ..upstream import maybe_gather_lm_head_ctx
-from .blocks import base_model, find_blocks, resolve_layers
+from .blocks import base_model, decoder_of, find_blocks, resolve_layers
 from .last_block import last_block_only_at
 from .learned_prompt import has_learned_prompt, run_after_learned_prompt
 from .load_balancing import Routing, routing_of
@@ -235,7 +235,7 @@ def _own_logits(base: Any) -> tuple[Tensor, Tensor]:
     """Returns the head's input and the model's own logits on a few tokens."""
     ids = torch.arange(1, 9, device=next(base.parameters()).device)[None] % base.config.get_text_config().vocab_size
     seen: list[Any] = []
-    hook = base.get_decoder().register_forward_hook(lambda module, args, output: seen.append(output[0]))
+    hook = decoder_of(base).register_forward_hook(lambda module, args, output: seen.append(output[0]))
     try:
         # Not `base(...)`: its hooks already run, around the forward in which this is called. Nor `base.forward`: in a
         # copy of a prepared model, this may be the original's.

@@ -46,9 +46,10 @@ def last_block_only_at(blocks: Blocks, read: Tensor | None, shape: torch.Size) -
             rows = _Rows(read, shape)
             stack.callback(part.register_forward_pre_hook(rows.select).remove)
             stack.callback(part.register_forward_hook(rows.put_back).remove)
-        if parts and is_checkpointed_alone:
-            stack.callback(setattr, block, "gradient_checkpointing", block.gradient_checkpointing)
-            block.gradient_checkpointing = False
+        for layer in block.modules() if parts else ():
+            if isinstance(layer, GradientCheckpointingLayer):
+                stack.callback(setattr, layer, "gradient_checkpointing", layer.gradient_checkpointing)
+                layer.gradient_checkpointing = False
         yield
 
 
@@ -99,14 +100,14 @@ def _is_by_position(module: nn.Module) -> bool:
 class _Rows:
     """
     Hooks that run a module on some positions of its inputs, (B, T, ...), and put zeros at the others of its output. They let
-    inputs of another shape pass: `torch.nn.DataParallel` shares out rows, and a learned prompt lengthens them.
+    other inputs pass: `torch.nn.DataParallel` shares out rows, a learned prompt lengthens them, and Moshi's layers take more.
     """
 
     def __init__(self, read: Tensor, shape: torch.Size):
         self.read, self.shape = read, shape
 
-    def select(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if any(values.shape[:2] != self.shape for values in args):
+    def select(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
+        if any(not isinstance(values, Tensor) or values.shape[:2] != self.shape for values in args):
             return None
         return tuple(values.flatten(0, 1)[self.read.to(values.device)][None] for values in args)
 

@@ -238,21 +238,17 @@ class PrefixSharing:
 
 
 def _is_checkpointed(blocks: Blocks) -> bool:
-    return any(_checkpoints(module) and module.training for module in (blocks.backbone, *blocks.modules))
-
-
-def _checkpoints(module: nn.Module) -> bool:
-    return bool(getattr(module, "gradient_checkpointing", False))
+    return any(part.training for part in blocks.checkpointed)
 
 
 @contextmanager
 def _checkpointing_off(blocks: Blocks) -> Iterator[None]:
     """Disables gradient checkpointing, which saves nothing without gradients but drops the cache."""
-    modules: list[Any] = [module for module in (blocks.backbone, *blocks.modules) if _checkpoints(module)]
-    for module in modules:
-        module.gradient_checkpointing = False
+    parts = blocks.checkpointed
+    for part in parts:
+        part.gradient_checkpointing = False
     try:
         yield
     finally:
-        for module in modules:
-            module.gradient_checkpointing = True
+        for part in parts:
+            part.gradient_checkpointing = True

@@ -232,7 +232,10 @@ def _run_twice(blocks: Blocks, batch: Batch) -> tuple[Tensor, Routing | None]:
         function(*args)
         return function(*args)
 
-    modules: list[Any] = [blocks.backbone, *blocks.modules]
+    modules = [
+        blocks.backbone,
+        *(part for part in blocks.modules.modules() if hasattr(part, "gradient_checkpointing")),
+    ]
     settings = {"training": True, "gradient_checkpointing": True, "_gradient_checkpointing_func": twice}
     before = [{name: vars(module)[name] for name in settings if name in vars(module)} for module in modules]
     try:

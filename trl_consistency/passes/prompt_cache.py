@@ -161,7 +161,7 @@ def _copied(layer: Any) -> Any:
 @contextmanager
 def cache_under_checkpointing(blocks: nn.ModuleList) -> Iterator[None]:
     """Within it, blocks that are checkpointed keep the cache, which they would drop: a block may run twice with ours."""
-    layers: list[Any] = [block for block in blocks if isinstance(block, GradientCheckpointingLayer)]
+    layers: list[Any] = [part for part in blocks.modules() if isinstance(part, GradientCheckpointingLayer)]
     for layer in layers:
         layer._can_checkpoint_with_cache = True
     try:
