@@ -3,11 +3,12 @@ from contextlib import nullcontext
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
-from transformers import GenerationConfig
+from transformers import GenerationConfig, RwkvConfig, RwkvForCausalLM
 
 from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_model
 from trl_consistency.data.target_table import TargetTable
+from trl_consistency.generation.options import counts_padding
 from trl_consistency.generation.targets import cut_after_end, generate_targets
 
 
@@ -65,6 +66,31 @@ def test_a_learned_prompt_answers_each_prompt_as_alone(is_on):
         model.generate = lambda **inputs: calls.append(len(inputs["input_ids"])) or generate(**inputs)
         generate_targets(model, prompts, config(do_sample=False), 4, seed=0, progress=False)
         assert sorted(calls) == ([1, 1, 2] if is_on else [4])
+
+
+@pytest.fixture(scope="module")
+def rwkv():
+    """It takes no attention mask, and reads padding as it reads text."""
+    torch.manual_seed(0)
+    model = RwkvForCausalLM(RwkvConfig(vocab_size=128, hidden_size=32, attention_hidden_size=32, num_hidden_layers=2))
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def test_a_model_that_reads_padding_answers_each_prompt_as_alone(rwkv):
+    alone, together = (
+        generate_targets(rwkv, PROMPTS, config(do_sample=False), size, seed=0, progress=False) for size in (1, 6)
+    )
+    assert together == alone
+
+
+def test_padding_is_tried_once_for_each_model(rwkv, model, monkeypatch):
+    assert [counts_padding(of) for of in (rwkv, model, model.to(torch.bfloat16))] == [True, False, False]
+    model.to(torch.float32)
+    monkeypatch.setattr(type(rwkv), "forward", lambda *args, **kwargs: pytest.fail("tried again"))
+    assert counts_padding(rwkv)
 
 
 def test_sampling_depends_on_the_seed_alone(model):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from peft import LoraConfig, PeftModel
-from transformers import GenerationConfig, TrainerCallback
+from transformers import GenerationConfig, RwkvConfig, RwkvForCausalLM, TrainerCallback
 
 from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import (
@@ -84,6 +84,20 @@ def test_rollouts_are_sampled_in_parts(tmp_path, monkeypatch, size):
     assert sampled[: -(-whole // size)] == [min(size, whole - start) for start in range(0, whole, size)]
     assert all(torch.equal(one, other) for one, other in zip(rollouts, in_parts, strict=True))
     torch.testing.assert_close(also_trained, trained, atol=1e-6, rtol=1e-5)
+
+
+def test_rollouts_of_a_model_that_reads_padding(tmp_path):
+    """RWKV takes no mask: in a batch of several lengths, rollouts were those of other prompts."""
+    torch.manual_seed(0)
+    model = RwkvForCausalLM(
+        RwkvConfig(vocab_size=384, hidden_size=32, attention_hidden_size=32, num_hidden_layers=2, eos_token_id=2)
+    )
+    options = {"top_k": 1, "max_completion_length": 6, "gradient_checkpointing": False}
+    trainer = make_trainer(tmp_path, model=model, lora=True, target_modules=["key", "value"], **options)
+    prompts = [[5, 6, 7, 8], [5, 6, 7, 8], [8, 9], [30]]
+    alone = [trainer._generate_single_turn([ids], None, {})[0] for ids in prompts]
+    assert trainer._generate_single_turn(prompts, None, {}) == alone
+    assert len({*map(tuple, alone)}) == 3
 
 
 def test_rollouts_do_not_heed_the_models_generation_config(tmp_path):

@@ -3,7 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
+import torch.nn.functional as F
 from peft import PeftModel
 from transformers import GenerationConfig
 
@@ -17,6 +20,7 @@ logger = get_logger(__name__)
 SPECIAL_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 # Most chat models set some of these. They have no effect without sampling.
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+_READS_PADDING: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 # Every run limits the new tokens itself.
 _LENGTHS = ("max_length", "max_new_tokens")
 
@@ -97,9 +101,42 @@ def without_router_loss(model: Any) -> dict[str, bool]:
 
 
 def counts_padding(model: Any) -> bool:
-    """Whether padding on the left takes positions of a model: PEFT drops the position ids of one with a learned prompt."""
+    """
+    Whether padding on the left changes what a model says: PEFT drops the position ids of one with a learned prompt, and some
+    architectures, such as RWKV, take no mask. The latter is tried once for each model.
+    """
+    if has_learned_prompt(model):
+        return True
+    if model not in _READS_PADDING:
+        _READS_PADDING[model] = _reads_padding(model)
+    return _READS_PADDING[model]
+
+
+def has_learned_prompt(model: Any) -> bool:
+    """Whether a learned prompt of PEFT stands before the text."""
     is_learned = isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
     return is_learned and not model._adapters_disabled
+
+
+@torch.no_grad()
+def _reads_padding(model: Any) -> bool:
+    """Tries whether a few tokens have other logits after padding, the first of which a recurrent layer would begin with."""
+    ids = torch.arange(1, 9, device=model.device)[None] % model.config.get_text_config().vocab_size
+    found = []
+    for padding in (0, 5):
+        padded = F.pad(ids, (padding, 0))
+        mask = F.pad(torch.ones_like(ids), (padding, 0))
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        try:
+            with evaluating(model):
+                output = model(input_ids=padded, attention_mask=mask, position_ids=positions, use_cache=False)
+        except Exception:  # an unknown architecture may raise anything, and will do so again where it is used
+            return False
+        found.append(output.logits[0, -1].float())
+    alone, after = found
+    # In half precision, rounding differs where padding changes the order of sums.
+    tolerance = 1e-3 if output.logits.dtype == torch.float32 else 5e-2
+    return bool((after - alone).norm() > tolerance * alone.norm())
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
