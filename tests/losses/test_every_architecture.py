@@ -1,0 +1,165 @@
+"""
+Every causal language model that transformers has: an objective on it is right, or refused. `test_paired.py` and others look
+closer at some of them.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+from transformers import GenerationConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from tests.helpers.every_architecture import make_tiny
+from tests.helpers.models import make_config
+from tests.helpers.on_policy import make_on_policy_config
+from tests.losses.test_paired import make_batch, make_rows, naive_pair
+from tests.rollouts.test_loss import make_rollouts, naive_loss
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.generation.targets import cut_after_end, generate_targets
+from trl_consistency.losses.paired import Objectives, PairedLoss
+from trl_consistency.passes.blocks import find_blocks
+from trl_consistency.passes.reference import Reference
+from trl_consistency.rollouts.loss import RolloutLoss
+
+
+# Encoders, parts of encoder-decoders, and models whose text is not read from left to right
+NOT_DECODERS = (
+    "bart", "beam", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "blenderbot", "blenderbot-small", "camembert",
+    "cpmant", "data2vec-text", "electra", "ernie", "git", "marian", "mbart", "megatron-bert", "modernbert-decoder", "moshi",
+    "musicgen", "musicgen_melody", "mvp", "pegasus", "plbart", "prophetnet", "reformer", "rembert", "roberta",
+    "roberta-prelayernorm", "roc_bert", "roformer", "trocr", "whisper", "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod",
+)  # fmt: skip
+# Their configs are not made small by the sizes of all.
+NOT_SMALL = (
+    "blt", "cohere_compass_text", "dbrx", "deepseek_v4", "dots3_note", "gemma3n", "gemma4", "gemma4_assistant", "gemma4_unified",
+    "gemma4_unified_assistant", "kimi_linear", "mamba2", "qwen4_exp", "qwen4_exp_text", "zamba", "zaya",
+)  # fmt: skip
+KINDS = sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} - {*NOT_DECODERS, *NOT_SMALL})
+
+NO_BLOCKS = ("hrm_text", "longcat_flash")  # in one list
+OTHER_LOGITS = ("inkling_text", "recurrent_gemma", "xlstm")  # than their head and its known scales give
+OTHER_STATES = ("gemma3n_text", "hy_v4", "mllama")  # than one vector for each token after each block
+REFUSED = {
+    "kl": {**dict.fromkeys(NO_BLOCKS, "Cannot find the transformer blocks"), **dict.fromkeys(OTHER_LOGITS, "in another way than from its head")},
+    "act": {**dict.fromkeys(NO_BLOCKS, "Cannot find the transformer blocks"), **dict.fromkeys(OTHER_STATES, "state")},
+}  # fmt: skip
+REFUSED["opct"] = REFUSED["kl"]
+NO_CHECKPOINTING = ("ctrl", "gpt_neox_japanese", "jetmoe", "openai-gpt")  # in transformers
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind_and_model(request):
+    return request.param, make_tiny(request.param)
+
+
+def gradients(loss, model):
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return torch.cat(
+        [(torch.zeros_like(p) if of is None else of).flatten() for p, of in zip(parameters, found, strict=True)]
+    )
+
+
+def assert_same(loss, expected, model):
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    found, wanted = gradients(loss, model), gradients(expected, model)
+    assert wanted.norm() > 0
+    assert (found - wanted).norm() <= 1e-5 * wanted.norm()
+
+
+def states_of(model, ids, method, with_grad):
+    """The whole model's logits, and what left each block."""
+    residual = []
+
+    def keep(module, args, output):
+        residual.append((output if torch.is_tensor(output) else output[0])[0])
+
+    handles = [block.register_forward_hook(keep) for block in find_blocks(model).modules] if method == "act" else []
+    with torch.set_grad_enabled(with_grad):
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+    for handle in handles:
+        handle.remove()
+    return {"logits": logits, "residual": residual}
+
+
+def naive_objective(model, rows, method, layers):
+    """The mean over pairs (`act`) or tokens (`kl`), from one text at a time."""
+    total, count = 0.0, 0
+    for row in rows:
+        completion = row["completion_ids"] if method == "kl" else []
+        student = states_of(model, row["perturbed_ids"] + completion, method, True)
+        with model.disable_adapter():
+            reference = states_of(model, row["clean_ids"] + completion, method, False)
+        of_pair, number = naive_pair(method, student, reference, row, layers)
+        total, count = total + of_pair, count + number
+    return total / count
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["kl", "act"])
+def test_pairs(kind_and_model, tmp_path, method):
+    kind, model = kind_and_model
+    args, rows = make_config(tmp_path, method=method), make_rows(with_content_span=False)
+
+    def compare():
+        paired_loss = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=True))
+        losses, _ = paired_loss(model, make_batch(rows, args))
+        return losses[method].sums.sum() / losses[method].counts.sum(), paired_loss.layers
+
+    if kind in REFUSED[method]:
+        with pytest.raises(ConsistencyError, match=REFUSED[method][kind]):
+            compare()
+        return
+    loss, layers = compare()
+    assert_same(loss, naive_objective(model, rows, method, layers), model)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_rollouts(kind_and_model, tmp_path, is_checkpointed):
+    kind, model = kind_and_model
+    args, rollouts = make_on_policy_config(tmp_path, beta=0.5), make_rollouts()
+
+    def compare():
+        losses = RolloutLoss(args, Reference(model, adapter_off=True))(model, rollouts)["loss"]
+        return losses.sums.sum() / losses.counts.sum()
+
+    if kind in REFUSED["opct"]:
+        with pytest.raises(ConsistencyError, match=REFUSED["opct"][kind]):
+            compare()
+        return
+    if is_checkpointed and kind in NO_CHECKPOINTING:
+        with pytest.raises(ValueError, match="does not support activation checkpointing"):
+            model.gradient_checkpointing_enable()
+        return
+    model.train(is_checkpointed)  # which some do otherwise, without anything random
+    expected = naive_loss(model, rollouts, args.beta).float()
+    if is_checkpointed:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    try:
+        assert_same(compare(), expected, model)
+    finally:
+        if is_checkpointed:
+            model.gradient_checkpointing_disable()
+        model.eval()
+
+
+@pytest.mark.long
+@torch.no_grad()
+def test_answers(kind_and_model):
+    """Of a batch with padding, as of one text after another without a cache"""
+    kind, model = kind_and_model
+    generator = torch.Generator().manual_seed(7)
+    prompts = [torch.randint(3, 120, (length,), generator=generator).tolist() for length in (3, 11, 1, 7, 11)]
+    config = GenerationConfig(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=[2])
+    if kind == "xlstm":  # in transformers, it takes no other number of rows than that of its first pass
+        pytest.skip("transformers generates with xLSTM for one row alone")
+    expected = []
+    for prompt in prompts:
+        ids = list(prompt)
+        for _ in range(6):
+            ids.append(int(model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+        expected.append(cut_after_end(ids[len(prompt) :], 2))
+    answers = partial(generate_targets, model, prompts, config, seed=0, progress=False)
+    assert answers(batch_size=5) == answers(batch_size=1) == expected
