@@ -894,6 +894,17 @@ def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path)
     assert not trainer.model.training, "a log changes the model's mode"
 
 
+def test_pairs_with_targets_are_those_that_were_given(tmp_path):
+    """With anchors, they were rows of targets without a prompt, the anchors among them."""
+    pairs = make_pairs(4, completion=False).add_column("source_id", list("abcd"))
+    trainer = make_trainer(tmp_path, pairs=pairs, anchor_ratio=0.5)
+    trainer.generate_targets()
+    found = trainer.dataset_with_targets()
+    assert set(found.column_names) == {*pairs.column_names, "completion", "completion_ids"}
+    assert found["source_id"] == pairs["source_id"]
+    assert found["perturbed_prompt"] == pairs["perturbed_prompt"]
+
+
 @pytest.mark.parametrize("option", [{"loss_type": "dft"}, {"label_smoothing_factor": 0.2}])
 def test_anchor_loss_is_the_loss_that_is_trained_with(tmp_path, option):
     """It was the cross-entropy beside a loss of another kind."""
