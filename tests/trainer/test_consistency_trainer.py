@@ -950,6 +950,61 @@ def test_what_a_callback_logs_takes_nothing_of_the_log_of_steps(tmp_path, option
     assert len(logged[1]) == 2
 
 
+def test_a_training_after_one_that_was_broken_off_logs_its_own_means(tmp_path):
+    """Its first log had the means of steps before it, too."""
+
+    class Break(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                raise RuntimeError("out of memory")
+
+    trainer = make_trainer(tmp_path, method="kl", max_steps=5, logging_steps=5)
+    trainer.add_callback(callback := Break())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    trainer.remove_callback(callback)
+    trainer.train()
+    assert trainer.state.log_history[0]["kl_loss"] == pytest.approx(trainer.state.log_history[0]["loss"], rel=1e-5)
+
+
+def test_the_last_log_has_the_means_of_the_last_steps_though_they_were_evaluated(tmp_path):
+    """They were in no log, and in the first one of the next training."""
+    options = {"method": "kl", "max_steps": 3, "logging_steps": 2, "eval_steps": 3}
+    logged = []
+    for strategy in ("no", "steps"):
+        trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2), eval_strategy=strategy, **options)
+        trainer.train()
+        trainer.evaluate(metric_key_prefix="train")  # logs a `train_loss`, too
+        logged.append([{k: v for k, v in entry.items() if "loss" in k} for entry in trainer.state.log_history])
+    without, evaluated = logged
+    assert "kl_loss" in without[1]
+    assert [entry for entry in evaluated if "eval_loss" not in entry] == without
+
+
+@pytest.mark.parametrize("evaluates_own", [False, True])
+def test_a_callback_that_evaluates_takes_no_log_and_no_evaluation_from_the_step(tmp_path, evaluates_own):
+    """The steps were not logged, the evaluation set was never read, and no checkpoint was the best one."""
+
+    class Measure(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            trainer.evaluate(None if evaluates_own else make_pairs(3), metric_key_prefix="extra")
+
+    options = {"max_steps": 4, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2}
+    options |= {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True}
+    logged = []
+    for has_callback in (False, True):
+        trainer = make_trainer(tmp_path / str(has_callback), eval_dataset=make_pairs(2), **options)
+        if has_callback:
+            trainer.add_callback(Measure())
+        trainer.train()
+        assert trainer.state.best_global_step == 4
+        entries = trainer.state.log_history
+        assert sum("extra_loss" in entry for entry in entries) == (4 if has_callback else 0)
+        logged.append([(entry.get("loss"), entry.get("eval_loss")) for entry in entries if "extra_loss" not in entry])
+    assert logged[0] == logged[1]
+    assert len(logged[0]) == 7
+
+
 def test_tokens_are_counted_of_the_run_alone(tmp_path):
     """A resumed run counted from 0, and a second training from what the first had counted."""
     options = {"max_steps": 4, "logging_steps": 1, "per_device_train_batch_size": 2}

@@ -113,8 +113,10 @@ class PairTrainer(PushMixin, _Trainer):
     processing_class: Any
     _signature_columns: list[str] | None
     _total_train_tokens: int = 0  # logged as `num_tokens` by TRL's trainer for supervised fine-tuning
+    _metrics: dict[str, Any]
     _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
 
+    _is_due = False  # whether the present evaluation is one that the options ask for
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
     _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
 
@@ -346,6 +348,8 @@ class PairTrainer(PushMixin, _Trainer):
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             self.trained_weights = describe_weights(self.model, self.base_is_another)
+            self._meter = LossMeter()
+            self._metrics["train"].clear()  # of a training that was broken off
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
@@ -410,16 +414,19 @@ class PairTrainer(PushMixin, _Trainer):
                 if (total := self._total(of_anchors)) is not None:
                     logs["anchor_loss"] = total
         self.finiteness.correct(logs)
+        should_log = self.control.should_log
         # TRL reads in the model's mode whether a log is of training. A callback that generates may have left it in the other one.
         with temporarily(self.model, training=is_training):
             super().log(logs, start_time)
+        if not is_training:
+            self.control.should_log = should_log  # Trainer would take it for the step's log.
 
     def _logs_training(self, logs: dict[str, float]) -> bool:
         """
         Whether a log is of training: that of a step, or of the whole. What a callback logs takes no means, which the step's log
         would lack.
         """
-        return "loss" in logs or ("train_loss" in logs and self.model.training)
+        return "loss" in logs or "total_flos" in logs  # `evaluate` may log a `train_loss`, too
 
     # Evaluation
 
@@ -442,12 +449,19 @@ class PairTrainer(PushMixin, _Trainer):
             eval_dataset = like(eval_dataset, datasets)
         self.snapshot.check()
         self._before_evaluation(list(datasets.values()))
-        logged = len(self.state.log_history)
+        logged, should_evaluate = len(self.state.log_history), self.control.should_evaluate
         metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+        if not self._is_due:
+            self.control.should_evaluate = should_evaluate  # Trainer would take a callback's evaluation for its own.
         is_one = not isinstance(eval_dataset, str | dict | None)  # Trainer calls this for each set of several
         if is_one and is_another_set(self, cast(AnyDataset, eval_dataset), metric_key_prefix):
             mark_other_set(self.state.log_history[logged:], metric_key_prefix)
         return metrics
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Runs the evaluation that is due in training."""
+        with temporarily(self, _is_due=True):
+            return super()._evaluate(*args, **kwargs)
 
     def predict(
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
