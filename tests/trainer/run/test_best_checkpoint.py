@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import TrainerCallback
 
 from tests.helpers.guard import guarded, rates, script
 from tests.helpers.models import make_pairs
@@ -87,6 +88,22 @@ def test_best_step_that_was_not_saved(tmp_path, monkeypatch, caplog, sycophancy,
     assert lines(caplog)[-1].endswith(f"`load_best_model_at_end`: the weights are {said}.")
     trainer.save_model()
     assert kept(tmp_path) == f"| Kept | the weights are {said} |"
+
+
+def test_training_that_ends_before_its_first_evaluation(tmp_path, monkeypatch, caplog):
+    """Nothing said that the last weights were kept in place of the best."""
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = True
+
+    trainer = make_trainer(tmp_path, monkeypatch, 9, eval_steps=2, save_steps=2)
+    trainer.add_callback(Stop())
+    trainer.train()
+    said = "the weights are those after the last step: no evaluation says which step is the best"
+    assert lines(caplog)[-1].endswith(f"`load_best_model_at_end`: {said}.")
+    trainer.save_model()
+    assert kept(tmp_path) == f"| Kept | {said} |"
 
 
 def delete(checkpoint):
