@@ -6,6 +6,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from tests.helpers.guard import guarded, rates, script
+from tests.helpers.guard import make_trainer as plain_trainer
 from tests.helpers.models import make_pairs
 from trl_consistency import ConsistencyError
 from trl_consistency.files import write_text
@@ -190,3 +191,26 @@ def test_best_checkpoint_in_the_folder_that_is_resumed_from(tmp_path, monkeypatc
     resumed = make_trainer(tmp_path / "new", monkeypatch)
     resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
     assert has_weights_of(resumed, tmp_path / "run" / "checkpoint-2")
+
+
+@pytest.mark.parametrize("kind", ["loss", "loss of one", "guard"])
+def test_resumed_with_other_rows_to_choose_by(tmp_path, kind):
+    """The best of all steps was chosen by figures on different rows."""
+    options = {**BEST, "save_steps": 2, "eval_steps": 2, "max_steps": 4}
+
+    def make(rows, guard_rows):
+        if kind == "guard":
+            trainer, _ = guarded(tmp_path, {"num_rows": guard_rows}, eval_dataset=make_pairs(rows), **options)
+            return trainer
+        one, metric = make_pairs(rows), "eval_one_loss" if "one" in kind else "eval_loss"
+        sets = {"one": one, "two": make_pairs(guard_rows)} if "one" in kind else one
+        return plain_trainer(tmp_path, eval_dataset=sets, **options | {"metric_for_best_model": metric})
+
+    make(4, 4).train()
+    shutil.rmtree(tmp_path / "checkpoint-4")
+    rows, guard_rows = (3, 3) if kind == "loss" else (4, 3) if kind == "guard" else (3, 4)
+    name = "guard" if kind == "guard" else "eval_dataset"
+    with pytest.raises(ConsistencyError, match=f"belongs to another run.*--resume_changed {name}`"):
+        make(rows, guard_rows).train(resume_from_checkpoint=True)
+    other = {"loss": (4, 3), "loss of one": (4, 3), "guard": (3, 4)}[kind]
+    make(*other).train(resume_from_checkpoint=True)  # what does not choose may differ

@@ -19,6 +19,7 @@ from ...data.rendering import get_tokenizer
 from ...errors import ConsistencyError, one_line
 from ...log import get_logger
 from ...passes.reference import GivenReference, StartReference
+from ..callbacks.evaluation import ConsistencyEvalCallback, chooses_best
 from .best_checkpoint import best_step
 from .interruption import read_manifest, rows_per_batch, rows_per_step
 from .manifest import (
@@ -84,7 +85,21 @@ class RunRecord:
             per_process = args.per_device_train_batch_size * args.steps_per_generation
             rows_of_batch = run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
         rows_of_step = args.train_batch_size * args.gradient_accumulation_steps
-        return run | describe_order(trainer.train_dataset, args, rows_of_batch, rows_of_step)
+        run |= describe_order(trainer.train_dataset, args, rows_of_batch, rows_of_step)
+        return run | self._describe_choice()
+
+    def _describe_choice(self) -> dict[str, str]:
+        """Returns the rows by whose metric the best step is chosen: figures on others cannot be compared with theirs."""
+        trainer, metric = self.trainer, self.trainer.args.metric_for_best_model
+        if metric is None:
+            return {}
+        if chooses_best(trainer.args):
+            guards = (of for of in trainer.callback_handler.callbacks if isinstance(of, ConsistencyEvalCallback))
+            return {"guard": guard.state()["attributes"]["sample"] for guard in guards}
+        own, metric = trainer.eval_dataset, metric.removeprefix("eval_")
+        sets = own.items() if isinstance(own, dict) else [] if own is None else [("", own)]
+        chosen = [describe_rows(dataset) for name, dataset in sets if not name or metric.startswith(f"{name}_")]
+        return {"eval_dataset": "; ".join(chosen)} if chosen else {}
 
     def _data_with_targets(self) -> dict[str, AnyDataset]:
         """Returns the data sets whose targets the reference generates."""
