@@ -322,7 +322,8 @@ class PairTrainer(PushMixin, _Trainer):
         """
         Like [`~transformers.Trainer.train`], but generates missing targets first. SIGTERM or Ctrl-C ends the process
         after the current step, with a checkpoint. Called again, it trains on from the present weights with a new
-        optimizer, and the model card states both trainings. The reference remains the model before the first.
+        optimizer (but with that of `optimizers`, if it was given), and the model card states both trainings. The
+        reference remains the model before the first.
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):

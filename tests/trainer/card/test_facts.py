@@ -628,6 +628,28 @@ def test_optimizer_of_the_callers(tmp_path, given):
     assert "learning rate" not in text.split("| Optimisation |")[1].splitlines()[0]
 
 
+def test_second_training_with_the_callers_optimizer(tmp_path, caplog):
+    """The card said that it began with a new one; a schedule that had ended left no learning rate, without a word."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 2))
+    args, others = make_config(tmp_path, max_steps=2), {"processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(
+        model, args, train_dataset=make_pairs(), optimizers=(optimizer, schedule), **others
+    )
+    trainer.train()
+    assert "`optimizers`" not in caplog.text
+    trainer.train()
+    assert "`optimizers`: the schedule goes on after the 2 steps that it has done, with a learning rate of 0." in caplog.text
+    assert "these steps began with the optimizer that was used for them |" in card(trainer)[0]
+    trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: 1.0)
+    caplog.clear()
+    trainer.train()
+    assert "`optimizers`" not in caplog.text
+    assert "these steps began with a new optimizer |" in card(trainer)[0]
+
+
 def served(text):
     return re.findall(r"^vllm serve .*$", text, re.MULTILINE)
 

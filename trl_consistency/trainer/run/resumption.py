@@ -194,11 +194,20 @@ class RunRecord:
         if checkpoint is not None:
             self.earlier = read_manifest(checkpoint).get("earlier", [])
         elif state.global_step > 0 and state is not self._noted_state:
-            steps = best_step(self.trainer) or state.global_step
-            self.earlier = [*self.earlier, {"steps": steps, "method": run["method"]}]
-            if not self.trainer.has_own_optimizer or self.trainer.optimizer_cls_and_kwargs is not None:
+            steps, trainer = best_step(self.trainer) or state.global_step, self.trainer
+            is_new = not trainer.has_own_optimizer or trainer.optimizer_cls_and_kwargs is not None
+            if is_new:
                 # Trainer would go on with that training's optimizer, and not with the present options.
-                self.trainer.optimizer = self.trainer.lr_scheduler = None
+                trainer.optimizer = trainer.lr_scheduler = None
+            keeps = not is_new and trainer.optimizer is trainer._used_optimizer
+            self.earlier = [*self.earlier, {"steps": steps, "method": run["method"], "keeps_optimizer": keeps}]
+            done = 0 if trainer._created_lr_scheduler else getattr(trainer.lr_scheduler, "last_epoch", 0)
+            if keeps and done > 0:
+                logger.warning(
+                    f"`optimizers`: the schedule goes on after the {done:,} steps that it has done, with a learning rate of "
+                    f"{trainer._get_learning_rate():g}. Assign a new optimizer and schedule (`trainer.optimizer`, "
+                    "`trainer.lr_scheduler`) to begin anew."
+                )
         self._noted_state = state
 
     def _compare_processes(self, checkpoint: str) -> None:
@@ -296,10 +305,12 @@ def describe_history(trainer: Any) -> str | None:
 
 def describe_earlier(trainer: Any) -> str | None:
     """Describes the trainings of a trainer from whose weights the present one began; None without one."""
-    parts = [f"{part['steps']:,} steps of {_name(part)}" for part in trainer.run_record.earlier]
+    earlier = trainer.run_record.earlier
+    parts = [f"{part['steps']:,} steps of {_name(part)}" for part in earlier]
     if not parts:
         return None
-    return f"{', then '.join(parts)}, by earlier calls of `train`, from whose weights these steps began with a new optimizer"
+    optimizer = "the optimizer that was used for them" if earlier[-1].get("keeps_optimizer") else "a new optimizer"
+    return f"{', then '.join(parts)}, by earlier calls of `train`, from whose weights these steps began with {optimizer}"
 
 
 def past_methods(trainer: Any) -> list[str]:
