@@ -61,6 +61,7 @@ from .run.checks import (
     check_trainable,
     check_training_options,
     check_weights_unchanged,
+    held_by,
     id_of,
 )
 from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets
@@ -348,7 +349,8 @@ class PairTrainer(PushMixin, _Trainer):
         self.has_own_optimizer |= self.optimizer is not None and self.optimizer is not self._used_optimizer
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator), self._training():
-            self.trained_weights = describe_weights(self.model, self.base_is_another)
+            given = held_by(self.optimizer) if self._is_given_optimizer else None
+            self.trained_weights = describe_weights(self.model, self.base_is_another, given)
             self._meter = LossMeter()
             self._metrics["train"].clear()  # of a training that was broken off
             self._before_training()
@@ -370,6 +372,11 @@ class PairTrainer(PushMixin, _Trainer):
         self._after_training()
         self._check_reference()
         return result
+
+    @property
+    def _is_given_optimizer(self) -> bool:
+        """Whether a caller made the optimizer itself, for weights of the caller's choice."""
+        return self.has_own_optimizer and self.optimizer_cls_and_kwargs is None and not is_sharded(self.accelerator)
 
     def _check_reference(self) -> None:
         if self._reference is not None:

@@ -7,7 +7,7 @@ import torch
 import yaml
 from datasets import Dataset
 from peft import LoraConfig, PeftConfig, PeftModel, VeraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.helpers.commits import COMMITS
 from tests.helpers.guard import guarded, rates, script
@@ -626,6 +626,49 @@ def test_optimizer_of_the_callers(tmp_path, given):
     text, _ = card(trainer)
     assert "an optimizer that was given to the trainer" in text
     assert "learning rate" not in text.split("| Optimisation |")[1].splitlines()[0]
+
+
+def test_an_optimizer_of_some_weights(tmp_path, caplog):
+    """The card counted all weights among the trained ones, and nothing was said."""
+    for lora in (False, True):
+        model = make_model()
+        if lora:
+            model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "k_proj"]))
+        trainable = [weight for weight in model.parameters() if weight.requires_grad]
+        held = trainable[:2]
+        total, trained = (sum(weight.numel() for weight in of) for of in (trainable, held))
+        args, others = make_config(tmp_path / str(lora), max_steps=1), {"processing_class": make_tokenizer()}
+        trainer = ConsistencyTrainer(
+            model, args, train_dataset=make_pairs(), optimizers=(torch.optim.SGD(held, lr=0.1), None), **others
+        )
+        caplog.clear()
+        trainer.train()
+        assert f"`optimizers`: the optimizer holds 2 of {len(trainable)} trainable tensors" in caplog.text
+        said = f"{total - trained:,} of its {total:,} weights in no optimizer" if lora else f"| {trained:,} of {total:,}"
+        assert said in card(trainer)[0]
+
+
+def test_a_callers_callback_that_stopped(tmp_path):
+    """The card took a caller's `stopped` for that of the guard."""
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(), lora=False)
+    trainer.add_callback(type("Own", (TrainerCallback,), {"stopped": True})())
+    trainer.train()
+    assert "| Stopped |" not in card(trainer)[0]
+
+
+def test_a_schedule_that_a_subclass_makes(tmp_path):
+    """The card named the options'."""
+
+    class Own(ConsistencyTrainer):
+        def create_scheduler(self, num_training_steps, optimizer=None):
+            self.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, 0.1, 100)
+            return self.lr_scheduler
+
+    others = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+    trainer = Own(make_model(), make_config(tmp_path, max_steps=1), **others)
+    trainer.train()
+    said = "learning rate 0.01 (by a schedule that `Own.create_scheduler` made in place of the options'), seed"
+    assert said in trainer._card_facts()["Optimisation"]
 
 
 def test_second_training_with_the_callers_optimizer(tmp_path, caplog):

@@ -21,6 +21,8 @@ from ...passes.blocks import find_blocks
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
+from ..callbacks.evaluation import ConsistencyEvalCallback
+from ..callbacks.finiteness import FinitenessGuard
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
 from ..run.other_sets import OF_ANOTHER_SET
@@ -257,6 +259,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     epochs = f" ({state.epoch:.4g} epochs)" if args.max_steps <= 0 and state.epoch else ""
     optim = getattr(args.optim, "value", args.optim)
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    if maker := overridden(trainer, "create_scheduler"):
+        schedule = f"by a schedule that `{safe(maker)}` made in place of the options'"
     how = f"{optim}, learning rate {args.learning_rate:g} ({schedule})"
     if trainer.has_own_optimizer:
         how = "an optimizer that was given to the trainer in place of the options'"
@@ -268,8 +272,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     if history := describe_history(trainer):
         facts["History"] = history
     for callback in trainer.callback_handler.callbacks:
-        if stopped := getattr(callback, "stopped", None):
-            facts["Stopped"] = stopped
+        if isinstance(callback, ConsistencyEvalCallback | FinitenessGuard) and callback.stopped:
+            facts["Stopped"] = callback.stopped
     if missed := missed_best(trainer):
         facts["Kept"] = missed
     elif kept := best_step(trainer):

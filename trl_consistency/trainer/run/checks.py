@@ -15,6 +15,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from ...config.consistency_config import METHODS, ConsistencyConfig, padding_free_option
 from ...errors import ConsistencyError, one_line
+from ...log import get_logger
 from ...models.architecture import check_architecture
 from ...models.checks import load_config
 from ...models.folder_checks import check_checkpoint
@@ -25,6 +26,8 @@ from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend, get_config_model_id
 from .interruption import check_has_states, check_unchanged, find_checkpoint
 
+
+logger = get_logger(__name__)
 
 Config = TypeVar("Config", bound=TrainingArguments)
 
@@ -141,12 +144,19 @@ def check_training_options(
             "schedule to `lr_scheduler_type`."
         )
     if trainer.optimizer is not None and not is_sharded(trainer.accelerator):
-        held = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
-        if not any(id(parameter) in held for parameter in trainer.model.parameters() if parameter.requires_grad):
+        held = held_by(trainer.optimizer)
+        trainable = [id(parameter) in held for parameter in trainer.model.parameters() if parameter.requires_grad]
+        if not any(trainable):
             raise ConsistencyError(
                 "`optimizers`: the optimizer holds no parameter that is trained, so that nothing would be learned. With a "
                 "`peft_config`, or a model that the trainer loads, give `optimizer_cls_and_kwargs` in its place."
             )
+        if trainer._is_given_optimizer and not all(trainable):
+            logger.warning(
+                f"`optimizers`: the optimizer holds {sum(trainable)} of {len(trainable)} trainable tensors. The others stay as they "
+                "are."
+            )
+        _check_schedule(trainer)
     try:
         if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
             trainer.get_optimizer_cls_and_kwargs(args, trainer.model)
@@ -165,6 +175,22 @@ def check_training_options(
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
     return checkpoint
+
+
+def held_by(optimizer: Any) -> set[int]:
+    """Returns the ids of the parameters that an optimizer changes."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _check_schedule(trainer: Any) -> None:
+    """Raises [`ConsistencyError`] for a given schedule that sets the learning rates of another optimizer."""
+    schedule = None if trainer._created_lr_scheduler else trainer.lr_scheduler
+    groups = getattr(getattr(schedule, "optimizer", None), "param_groups", None)
+    if groups is not None and not any(ours is its for ours in trainer.optimizer.param_groups for its in groups):
+        raise ConsistencyError(
+            "`optimizers`: the schedule is of another optimizer, so that the rates that it makes, and that are logged, would not be "
+            "those of the training. Make it of the optimizer that is given."
+        )
 
 
 def check_saves_whole(accelerator: Any) -> None:
