@@ -68,7 +68,7 @@ from .run.data_checks import check_chat_template, check_tokenizer, checked_datas
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.other_sets import is_another_set, mark_other_set
 from .run.output_checks import check_adapter_folder, check_not_data_folder, check_not_model_folder, check_output_dir
-from .run.overrides import warn_of_own_loss
+from .run.overrides import warn_of_overrides
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
@@ -266,7 +266,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.trained_weights = describe_weights(self.model, self.base_is_another)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
-        warn_of_own_loss(self)
+        warn_of_overrides(self)
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
         self.run_record = RunRecord(self)

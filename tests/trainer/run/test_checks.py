@@ -297,6 +297,23 @@ class TestSubclasses:
         assert ("`OwnLoss.compute_loss` is the loss of training alone" in caplog.text) == is_warned
 
 
+    def test_a_method_that_transformers_does_not_call_is_said(self, tmp_path, caplog):
+        """The optimizer was that of the options, without a word."""
+        called = []
+
+        class Own(ConsistencyTrainer):
+            def create_optimizer_and_scheduler(self, num_training_steps):
+                called.append(num_training_steps)
+                super().create_optimizer_and_scheduler(num_training_steps)
+
+        args = make_config(tmp_path, max_steps=1)
+        trainer = Own(make_model(), args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+        said = "`Own.create_optimizer_and_scheduler` is not called by newer versions of transformers"
+        assert said in caplog.text
+        trainer.train()
+        assert not called, "the warning is needed no more"
+
+
 @pytest.mark.parametrize("use", ["train", "generate_targets"])
 @pytest.mark.parametrize("lora", [False, True])
 def test_weights_that_change_after_the_trainer_was_made(tmp_path, model_dir, use, lora):
