@@ -189,7 +189,8 @@ class TargetMaker:
     def _engine(self, model: PreTrainedModel) -> Iterator[Engine | None]:
         """Yields the vLLM engine or server, or None if the model answers, and frees an engine's memory at the end."""
         if self.server is not None:
-            yield server_of_one(self.server, SERVER_SECONDS, self.generation_config())
+            name = get_config_model_id(model.config)
+            yield server_of_one(self.server, name, SERVER_SECONDS, self.generation_config())
             return
         if not self.args.use_vllm:
             yield None
