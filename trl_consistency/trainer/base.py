@@ -117,7 +117,7 @@ class PairTrainer(PushMixin, _Trainer):
     _metrics: dict[str, Any]
     _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
 
-    _is_due = False  # whether the present evaluation is one that the options ask for
+    _evaluation_is_due = False  # whether the present evaluation is one that the options ask for
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
     _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
 
@@ -459,7 +459,7 @@ class PairTrainer(PushMixin, _Trainer):
         self._before_evaluation(list(datasets.values()))
         logged, should_evaluate = len(self.state.log_history), self.control.should_evaluate
         metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
-        if not self._is_due:
+        if not self._evaluation_is_due:
             self.control.should_evaluate = should_evaluate  # Trainer would take a callback's evaluation for its own.
         is_one = not isinstance(eval_dataset, str | dict | None)  # Trainer calls this for each set of several
         if is_one and is_another_set(self, cast(AnyDataset, eval_dataset), metric_key_prefix):
@@ -468,7 +468,7 @@ class PairTrainer(PushMixin, _Trainer):
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Runs the evaluation that is due in training."""
-        with temporarily(self, _is_due=True):
+        with temporarily(self, _evaluation_is_due=True):
             return super()._evaluate(*args, **kwargs)
 
     def predict(
