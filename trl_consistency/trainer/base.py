@@ -63,6 +63,7 @@ from .run.checks import (
     check_weights_unchanged,
     held_by,
     id_of,
+    warn_of_warmup,
 )
 from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets
 from .run.interruption import Checkpoints, stopping_on_signals
@@ -410,6 +411,7 @@ class PairTrainer(PushMixin, _Trainer):
             return
         check_delay(self.args, self.state.max_steps, self.state.num_train_epochs)
         warn_of_choice(self.args, self.state)
+        warn_of_warmup(self)
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

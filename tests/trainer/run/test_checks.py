@@ -281,6 +281,21 @@ def test_callback_that_freezes_all(tmp_path, lora):
     assert trainer.state.global_step == 1
 
 
+@pytest.mark.parametrize(
+    ("warmup", "steps", "highest"),
+    [(100, 3, "0.0002"), (0.5, 1, "0"), (3, 3, "0.00666667"), (2, 3, None), (0.1, 3, None), (0, 1, None)],
+)
+def test_warmup_that_training_does_not_come_out_of(tmp_path, caplog, warmup, steps, highest):
+    """The learning rate of the options was never used, and with one step nothing was learned."""
+    trainer = paired.make_trainer(tmp_path, max_steps=steps, warmup_steps=warmup, logging_steps=1)
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert ("`warmup_steps`" in caplog.text) == (max(rates) < 0.01) == (highest is not None)
+    if highest is not None:
+        assert f"its highest is {highest}, and `learning_rate` 0.01" in caplog.text
+        assert max(rates) == pytest.approx(float(highest), rel=1e-5)
+
+
 class TestSubclasses:
     class OwnLoss(ConsistencyTrainer):
         def compute_loss(self, *args, **kwargs):

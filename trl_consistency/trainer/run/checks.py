@@ -9,6 +9,7 @@ import torch
 from accelerate.utils import DynamoBackend, TorchDynamoPlugin, is_peft_model
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import SaveStrategy
@@ -275,6 +276,19 @@ def check_delay(args: Any, max_steps: int, epochs: float) -> None:
         raise ConsistencyError(
             f"`eval_delay` is {args.eval_delay:g}, and training ends after {end:g} {'steps' if is_steps else 'epochs'}: nothing would "
             "be evaluated. Lower it."
+        )
+
+
+def warn_of_warmup(trainer: Any) -> None:
+    """Logs a warning before the first step if training ends before the learning rate has risen to that of the options."""
+    args, state = trainer.args, trainer.state
+    warmup, schedule = args.get_warmup_steps(state.max_steps), trainer.lr_scheduler
+    is_own = trainer._created_lr_scheduler and isinstance(schedule, LambdaLR)
+    if state.global_step == 0 and is_own and warmup >= state.max_steps:
+        highest = args.learning_rate * schedule.lr_lambdas[0](state.max_steps - 1)
+        logger.warning(
+            f"`warmup_steps`: the learning rate rises for {warmup:,} steps, and training takes {state.max_steps:,}: its highest is "
+            f"{highest:g}, and `learning_rate` {args.learning_rate:g}. Lower `warmup_steps`, or train for longer."
         )
 
 
