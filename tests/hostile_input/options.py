@@ -1048,6 +1048,12 @@ CASES: list[Case] = [
         )
     ),
     Case(
+        "max_grad_norm None",
+        "`max_grad_norm=None` in Python, at which transformers ends in the first step",
+        "`max_grad_norm` must be at least 0 (0 is none), got None.",
+        lambda room: room.trainer(options={"max_grad_norm": None}),
+    ),
+    Case(
         "dataset_num_proc -1",
         "`dataset_num_proc: -1`",
         "`dataset_num_proc` must be at least 1, or None, got -1.",

@@ -206,7 +206,12 @@ class ServerClient(BoundedClient):
         elsewhere there.
         """
         loaded = self._loaded_from
-        if loaded is None or not model or _last(model) in _parts(f"{loaded}/{self.model}") or _last(loaded) in _parts(model):
+        if (
+            loaded is None
+            or not model
+            or _last(model) in _parts(f"{loaded}/{self.model}")
+            or _last(loaded) in _parts(model)
+        ):
             return
         raise ConsistencyError(
             f"The vLLM server at {self.base_url} serves {loaded}, and the model is {model}: its answers would be another model's. Start "

@@ -644,7 +644,9 @@ def test_an_optimizer_of_some_weights(tmp_path, caplog):
         caplog.clear()
         trainer.train()
         assert f"`optimizers`: the optimizer holds 2 of {len(trainable)} trainable tensors" in caplog.text
-        said = f"{total - trained:,} of its {total:,} weights in no optimizer" if lora else f"| {trained:,} of {total:,}"
+        said = (
+            f"{total - trained:,} of its {total:,} weights in no optimizer" if lora else f"| {trained:,} of {total:,}"
+        )
         assert said in card(trainer)[0]
 
 
@@ -677,13 +679,14 @@ def test_second_training_with_the_callers_optimizer(tmp_path, caplog):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 2))
     args, others = make_config(tmp_path, max_steps=2), {"processing_class": make_tokenizer()}
-    trainer = ConsistencyTrainer(
-        model, args, train_dataset=make_pairs(), optimizers=(optimizer, schedule), **others
-    )
+    trainer = ConsistencyTrainer(model, args, train_dataset=make_pairs(), optimizers=(optimizer, schedule), **others)
     trainer.train()
     assert "`optimizers`" not in caplog.text
     trainer.train()
-    assert "`optimizers`: the schedule goes on after the 2 steps that it has done, with a learning rate of 0." in caplog.text
+    assert (
+        "`optimizers`: the schedule goes on after the 2 steps that it has done, with a learning rate of 0."
+        in caplog.text
+    )
     assert "these steps began with the optimizer that was used for them |" in card(trainer)[0]
     trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: 1.0)

@@ -311,7 +311,6 @@ class TestSubclasses:
         kind(make_model(), args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
         assert ("`OwnLoss.compute_loss` is the loss of training alone" in caplog.text) == is_warned
 
-
     def test_a_method_that_transformers_does_not_call_is_said(self, tmp_path, caplog):
         """The optimizer was that of the options, without a word."""
         called = []

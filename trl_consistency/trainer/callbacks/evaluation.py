@@ -155,6 +155,11 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         sample["candidates"] = [[key, sorted(of_key)] for key, of_key in sample["candidates"].items()]
         return identity_digest(sample)
 
+    @property
+    def _chooses_by(self) -> str | None:
+        """What is measured, if the best step is chosen by it."""
+        return self._sample_digest() if chooses_best(self.trainer.args) else None
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:

@@ -21,8 +21,6 @@ from ...passes.blocks import find_blocks
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
-from ..callbacks.evaluation import ConsistencyEvalCallback
-from ..callbacks.finiteness import FinitenessGuard
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
 from ..run.other_sets import OF_ANOTHER_SET
@@ -272,8 +270,10 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     if history := describe_history(trainer):
         facts["History"] = history
     for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, ConsistencyEvalCallback | FinitenessGuard) and callback.stopped:
-            facts["Stopped"] = callback.stopped
+        # A caller's callback may have an attribute of that name, too.
+        is_own = any(kind.__module__.startswith("trl_consistency.") for kind in type(callback).__mro__)
+        if is_own and (stopped := getattr(callback, "stopped", None)):
+            facts["Stopped"] = stopped
     if missed := missed_best(trainer):
         facts["Kept"] = missed
     elif kept := best_step(trainer):

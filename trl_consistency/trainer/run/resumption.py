@@ -19,7 +19,6 @@ from ...data.rendering import get_tokenizer
 from ...errors import ConsistencyError, one_line
 from ...log import get_logger
 from ...passes.reference import GivenReference, StartReference
-from ..callbacks.evaluation import ConsistencyEvalCallback, chooses_best
 from .best_checkpoint import best_step
 from .interruption import read_manifest, rows_per_batch, rows_per_step
 from .manifest import (
@@ -93,9 +92,9 @@ class RunRecord:
         trainer, metric = self.trainer, self.trainer.args.metric_for_best_model
         if metric is None:
             return {}
-        if chooses_best(trainer.args):
-            guards = (of for of in trainer.callback_handler.callbacks if isinstance(of, ConsistencyEvalCallback))
-            return {"guard": guard.state()["attributes"]["sample"] for guard in guards}
+        of_callbacks = (getattr(callback, "_chooses_by", None) for callback in trainer.callback_handler.callbacks)
+        if (of_guard := next(filter(None, of_callbacks), None)) is not None:
+            return {"guard": of_guard}
         own, metric = trainer.eval_dataset, metric.removeprefix("eval_")
         sets = own.items() if isinstance(own, dict) else [] if own is None else [("", own)]
         chosen = [describe_rows(dataset) for name, dataset in sets if not name or metric.startswith(f"{name}_")]
@@ -310,7 +309,9 @@ def describe_earlier(trainer: Any) -> str | None:
     if not parts:
         return None
     optimizer = "the optimizer that was used for them" if earlier[-1].get("keeps_optimizer") else "a new optimizer"
-    return f"{', then '.join(parts)}, by earlier calls of `train`, from whose weights these steps began with {optimizer}"
+    return (
+        f"{', then '.join(parts)}, by earlier calls of `train`, from whose weights these steps began with {optimizer}"
+    )
 
 
 def past_methods(trainer: Any) -> list[str]:
