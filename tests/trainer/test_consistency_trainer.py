@@ -552,6 +552,17 @@ def test_streamed_pairs(tmp_path):
         make_trainer(tmp_path, make_pairs(completion=False).to_iterable_dataset(), max_steps=2)
 
 
+@pytest.mark.parametrize("option", ["eval_strategy", "save_strategy", "logging_strategy"])
+def test_epochs_of_a_stream_do_not_end(tmp_path, caplog, option):
+    """It was evaluated, saved or logged once, after the last step, however often the stream began anew."""
+    options = {"eval_dataset": make_pairs(2), "max_steps": 6, "per_device_train_batch_size": 2, option: "epoch"}
+    said = f"`{option}` is epoch, and `train_dataset` is streamed"
+    make_trainer(tmp_path / "rows", make_pairs(4), **options)
+    assert said not in caplog.text
+    make_trainer(tmp_path / "stream", make_pairs(4).to_iterable_dataset(), **options)
+    assert said in caplog.text
+
+
 def test_predict_takes_pairs(tmp_path):
     pairs = make_pairs(3, completion=False)
     trainer = make_trainer(tmp_path)

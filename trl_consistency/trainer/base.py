@@ -230,6 +230,7 @@ class PairTrainer(PushMixin, _Trainer):
         can_render = self._check_template(processing_class, args, datasets)
         if is_given and is_here(model_id, revision):
             check_same_tokens(processing_class, "processing_class", model_id, revision, args.trust_remote_code)
+        self._unrendered = None if can_render else pairs
         if can_render:
             datasets = {
                 name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()
@@ -254,6 +255,10 @@ class PairTrainer(PushMixin, _Trainer):
     def _check_loaded(self, model: Any, anchor_dataset: AnyDataset | None) -> None:
         """Checks the loaded model, and sets up guards, records and metrics."""
         args, model_id = self.args, id_of(model)
+        if self._unrendered is not None:  # TRL's trainer has had them rendered.
+            self.data_facts |= describe_left_out(self._unrendered, self.train_dataset)
+            self._check_size(self.train_dataset, args)
+            self._unrendered = None
         prevent_repacking(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         warn_of_missing_kernels(self.model, args.device.type)

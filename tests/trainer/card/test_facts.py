@@ -547,13 +547,18 @@ def test_a_small_share_of_anchors_is_not_none(tmp_path, ratio, shown):
     assert f"| Anchors | {shown} of an epoch" in read(trainer)[0]
 
 
-def test_pairs_that_were_left_out(tmp_path):
+@pytest.mark.parametrize("template", [False, True])
+def test_pairs_that_were_left_out(tmp_path, model_dir, template):
+    """With the template of another model, rows are rendered later, and the card did not count them."""
     pairs = make_pairs(8)
     longest = max(len(row[0]["content"]) for row in pairs["perturbed_prompt"])
     pairs = pairs.map(
         lambda row: {"completion": row["completion"] * (40 if row["completion"].startswith("City 3") else 1)}
     )
-    text, _ = card(make_trainer(tmp_path, make_model(), pairs=pairs, max_length=longest + 120, overlong="drop"))
+    options = {"max_length": longest + 120, "overlong": "drop"} | (
+        {"chat_template_path": str(model_dir)} if template else {}
+    )
+    text, _ = card(make_trainer(tmp_path, make_model(), pairs=pairs, **options))
     assert "| Pairs | 8 (8 distinct clean prompts) |" in text
     assert "| Left out | 1 of these pairs" in text
 
