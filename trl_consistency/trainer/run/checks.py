@@ -1,5 +1,6 @@
 """Checks of options and data before any weights load."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
@@ -10,8 +11,9 @@ from accelerate.utils import DynamoBackend, TorchDynamoPlugin, is_peft_model
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers import Trainer, TrainerState, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
 from ...config.consistency_config import METHODS, ConsistencyConfig, padding_free_option
@@ -138,6 +140,7 @@ def check_training_options(
     if checkpoint is not None:
         check_unchanged(checkpoint)
         check_has_states(checkpoint)
+        _check_order(checkpoint, args)
     trainer.run_record.compare(checkpoint, resume_changed)
     if trainer.optimizer is None and trainer.lr_scheduler is not None:
         raise ConsistencyError(
@@ -176,6 +179,19 @@ def check_training_options(
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
     return checkpoint
+
+
+def _check_order(checkpoint: str, args: Any) -> None:
+    """Raises [`ConsistencyError`] if the rest of a checkpoint's epoch cannot be told, as its order was drawn by no seed."""
+    epoch = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME)).epoch or 0
+    is_random = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy) == "random"
+    draws_by_state = not args.rolls_out and is_random and not args.accelerator_config.use_seedable_sampler
+    if draws_by_state and not args.ignore_data_skip and epoch > 1 and epoch % 1:
+        raise ConsistencyError(
+            f"`resume_from_checkpoint`: {checkpoint} was saved after {epoch:.4g} epochs. `accelerator_config` sets "
+            "`use_seedable_sampler` to false, and the order of this epoch's rows cannot be drawn again: some would be trained on twice, "
+            "and others not at all. Resume from the end of an epoch."
+        )
 
 
 def held_by(optimizer: Any) -> set[int]:
