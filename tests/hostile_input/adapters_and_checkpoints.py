@@ -51,6 +51,15 @@ def resume_model_alone(room: Room) -> None:
     room.trainer(options=options, **arguments).train(resume_from_checkpoint=str(room.path / "out" / "checkpoint-1"))
 
 
+def resume_order_of_chance(room: Room) -> None:
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 3, "per_device_train_batch_size": 1}
+    options |= {"accelerator_config": {"use_seedable_sampler": False}}
+    arguments = {"processing_class": make_tokenizer()}
+    room.trainer(make_pairs(2), options, model=make_model(), **arguments).train()
+    resumed = room.trainer(make_pairs(2), options, model=make_model(), **arguments)
+    resumed.train(resume_from_checkpoint=str(room.path / "out" / "checkpoint-3"))
+
+
 def edit_state(folder: Path, **changes: Any) -> None:
     file = folder / "trainer_state.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -93,6 +102,14 @@ CASES: list[Case] = [
         "An adapter as a pickle, which could run code",
         "…adapter holds its adapter as a pickle (adapter_model.bin), which is not loaded: it could run code. If you trust it, convert it to safetensors: `PeftModel.from_pretrained(base_model, folder).save_pretrained(new_folder)`.",
         lambda room: resume(room, pickled_adapter(room)),
+    ),
+    Case(
+        "checkpoint within an epoch of chance",
+        "A checkpoint within a later epoch, whose rows were drawn by no seed (`use_seedable_sampler: false`)",
+        "`resume_from_checkpoint`: …checkpoint-3 was saved after 1.5 epochs. `accelerator_config` sets `use_seedable_sampler` to false, "
+        "and the order of this epoch's rows cannot be drawn again: some would be trained on twice, and others not at all. Resume from "
+        "the end of an epoch.",
+        resume_order_of_chance,
     ),
     Case(
         "checkpoint of the model alone",

@@ -90,6 +90,13 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "output folder with a README.md",
+        "An output folder with a README.md of the user's own, such as that of a project (`output_dir: .`)",
+        "`output_dir` `…out` has a README.md that is no model's card, and the model's would replace it. Choose another folder, or "
+        "rename that file.",
+        lambda room: (room.file("out/README.md", "# My project"), room.trainer()),
+    ),
+    Case(
         "full disk",
         "A disk without room",
         "`output_dir` `…out` is not writable (No space left on device). Choose another one.",

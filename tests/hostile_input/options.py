@@ -48,6 +48,13 @@ def schedule_alone(room: Room) -> None:
     trainer.train()
 
 
+def schedule_of_another(room: Room) -> None:
+    model = make_model()
+    optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    optimizers = optimizer, torch.optim.lr_scheduler.ConstantLR(other)
+    room.trainer(model=model, processing_class=make_tokenizer(), optimizers=optimizers).train()
+
+
 def weights_changed(room: Room) -> None:
     lora = LoraConfig(target_modules=["q_proj"])
     trainer = room.trainer(model=make_model(), processing_class=make_tokenizer(), peft_config=lora)
@@ -103,6 +110,13 @@ CASES: list[Case] = [
         "A schedule without its optimizer",
         "`optimizers` has a schedule without its optimizer, so that it would change no learning rate. Give both, or leave the schedule to `lr_scheduler_type`.",
         schedule_alone,
+    ),
+    Case(
+        "schedule of another",
+        "A schedule of another optimizer than the one that is given with it",
+        "`optimizers`: the schedule is of another optimizer, so that the rates that it makes, and that are logged, would not be those "
+        "of the training. Make it of the optimizer that is given.",
+        schedule_of_another,
     ),
     Case(
         "prediction",
@@ -1032,6 +1046,12 @@ CASES: list[Case] = [
             ("num_iterations", 0, "at least 1"),
             ("eval_accumulation_steps", 0, "at least 1, or None"),
         )
+    ),
+    Case(
+        "max_grad_norm None",
+        "`max_grad_norm=None` in Python, at which transformers ends in the first step",
+        "`max_grad_norm` must be at least 0 (0 is none), got None.",
+        lambda room: room.trainer(options={"max_grad_norm": None}),
     ),
     Case(
         "dataset_num_proc -1",

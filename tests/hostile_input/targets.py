@@ -9,6 +9,7 @@ from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.hostile_input.damage import cut
 from tests.hostile_input.room import Case, Room
 from trl_consistency import ConsistencyTrainer
+from trl_consistency.generation.server_requests import ServerClient
 from trl_consistency.trainer import target_maker
 
 
@@ -31,6 +32,14 @@ def cached(room: Room, damage: Callable[[Path], Any], **options: Any) -> None:
     generate(**options)
 
 
+def served(room: Room, loaded: str, model: str) -> None:
+    """A server that says which model it has loaded."""
+    answers = {"data": [{"id": "served", "root": loaded}]}
+    room.monkeypatch.setattr(ServerClient, "check_server", lambda *_: None)
+    room.monkeypatch.setattr(ServerClient, "_get", lambda *_: answers)
+    ServerClient("http://127.0.0.1:8000", 1.0).check_serves(model)
+
+
 def sharded(room: Room, **options: Any) -> ConsistencyTrainer:
     """A trainer whose pairs need targets, as if FSDP sharded its model."""
     room.monkeypatch.setattr(target_maker.DistributedBackend, "is_fsdp", True)
@@ -39,6 +48,13 @@ def sharded(room: Room, **options: Any) -> ConsistencyTrainer:
 
 
 CASES: list[Case] = [
+    Case(
+        "another model's server",
+        "A server as `engine` that has another model",
+        "The vLLM server at http://127.0.0.1:8000 serves Qwen/Qwen3-4B-Base, and the model is Qwen/Qwen3-4B: its answers would be another "
+        "model's. Start it with that model. If it has the same one under another name, start it with `--served-model-name Qwen/Qwen3-4B`.",
+        lambda room: served(room, "Qwen/Qwen3-4B-Base", "Qwen/Qwen3-4B"),
+    ),
     Case(
         "cut targets",
         "Cached targets that were cut short",

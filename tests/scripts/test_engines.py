@@ -15,6 +15,7 @@ from tests.helpers.vllm_stand_in import LLM, LoRARequest, Reply, SamplingParams,
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.generation import answer_engine
+from trl_consistency.generation.server_requests import ServerClient
 from trl_consistency.scripts import engines, training
 from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.training_engine import flags_of_engine, naming_engine
@@ -127,6 +128,42 @@ def test_a_server_answers_as_transformers(served, options, tmp_path):  # noqa: F
     assert answers(tmp_path / "server") == answers(tmp_path / "transformers")
     assert not served.adapters
     assert not any(folder.exists() for folder in served.folders)
+
+
+@pytest.mark.parametrize(
+    ("root", "name", "is_same"),
+    [
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B", True),
+        ("/models/qwen3-4b/", "Qwen/Qwen3-4B", True),
+        ("/cache/models--Qwen--Qwen3-4B/snapshots/0a1b", "Qwen/Qwen3-4B", True),
+        ("Qwen/Qwen3-4B", "/cache/models--Qwen--Qwen3-4B/snapshots/0a1b", True),
+        (None, "Qwen/Qwen3-4B", True),
+        ("/models/base", "held", True),  # by the name that the server gives it
+        ("Qwen/Qwen3-4B-Base", "Qwen/Qwen3-4B", False),
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B-Base", False),
+    ],
+)
+def test_the_model_of_a_server(served, root, name, is_same):  # noqa: F811
+    """What another model answered was taken for the answers of the one that was named."""
+    served.root = root
+    client = ServerClient(served.url, 5.0)
+    if is_same:
+        client.check_serves(name)
+        return
+    with pytest.raises(ConsistencyError, match=f"serves {root}, and the model is {name}: "):
+        client.check_serves(name)
+
+
+def test_answers_of_a_server_with_another_model_are_refused(served, options, recipe, tmp_path):  # noqa: F811
+    served.root = "/models/another"
+    for work in (
+        lambda: run([*options, "--output_dir", str(tmp_path / "server"), "--engine", served.url]),
+        lambda: targets(recipe, tmp_path, "targets", "--engine", served.url),
+    ):
+        with pytest.raises((ConsistencyError, SystemExit), match="serves /models/another, and the model is "):
+            work()
+    assert not [path for path, _ in served.requests if path == "/v1/completions"]
+    assert not list(tmp_path.rglob("batch-*.json"))
 
 
 def test_a_server_samples_without_defaults_of_the_model(served, options, tmp_path):  # noqa: F811

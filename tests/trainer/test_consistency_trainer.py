@@ -552,6 +552,17 @@ def test_streamed_pairs(tmp_path):
         make_trainer(tmp_path, make_pairs(completion=False).to_iterable_dataset(), max_steps=2)
 
 
+@pytest.mark.parametrize("option", ["eval_strategy", "save_strategy", "logging_strategy"])
+def test_epochs_of_a_stream_do_not_end(tmp_path, caplog, option):
+    """It was evaluated, saved or logged once, after the last step, however often the stream began anew."""
+    options = {"eval_dataset": make_pairs(2), "max_steps": 6, "per_device_train_batch_size": 2, option: "epoch"}
+    said = f"`{option}` is epoch, and `train_dataset` is streamed"
+    make_trainer(tmp_path / "rows", make_pairs(4), **options)
+    assert said not in caplog.text
+    make_trainer(tmp_path / "stream", make_pairs(4).to_iterable_dataset(), **options)
+    assert said in caplog.text
+
+
 def test_predict_takes_pairs(tmp_path):
     pairs = make_pairs(3, completion=False)
     trainer = make_trainer(tmp_path)
@@ -894,6 +905,17 @@ def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path)
     assert not trainer.model.training, "a log changes the model's mode"
 
 
+def test_pairs_with_targets_are_those_that_were_given(tmp_path):
+    """With anchors, they were rows of targets without a prompt, the anchors among them."""
+    pairs = make_pairs(4, completion=False).add_column("source_id", list("abcd"))
+    trainer = make_trainer(tmp_path, pairs=pairs, anchor_ratio=0.5)
+    trainer.generate_targets()
+    found = trainer.dataset_with_targets()
+    assert set(found.column_names) == {*pairs.column_names, "completion", "completion_ids"}
+    assert found["source_id"] == pairs["source_id"]
+    assert found["perturbed_prompt"] == pairs["perturbed_prompt"]
+
+
 @pytest.mark.parametrize("option", [{"loss_type": "dft"}, {"label_smoothing_factor": 0.2}])
 def test_anchor_loss_is_the_loss_that_is_trained_with(tmp_path, option):
     """It was the cross-entropy beside a loss of another kind."""
@@ -937,6 +959,61 @@ def test_what_a_callback_logs_takes_nothing_of_the_log_of_steps(tmp_path, option
         assert all(entry.keys() == {"mine", "epoch", "step"} for entry in trainer.state.log_history if "mine" in entry)
     assert logged[0] == logged[1]
     assert len(logged[1]) == 2
+
+
+def test_a_training_after_one_that_was_broken_off_logs_its_own_means(tmp_path):
+    """Its first log had the means of steps before it, too."""
+
+    class Break(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                raise RuntimeError("out of memory")
+
+    trainer = make_trainer(tmp_path, method="kl", max_steps=5, logging_steps=5)
+    trainer.add_callback(callback := Break())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    trainer.remove_callback(callback)
+    trainer.train()
+    assert trainer.state.log_history[0]["kl_loss"] == pytest.approx(trainer.state.log_history[0]["loss"], rel=1e-5)
+
+
+def test_the_last_log_has_the_means_of_the_last_steps_though_they_were_evaluated(tmp_path):
+    """They were in no log, and in the first one of the next training."""
+    options = {"method": "kl", "max_steps": 3, "logging_steps": 2, "eval_steps": 3}
+    logged = []
+    for strategy in ("no", "steps"):
+        trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2), eval_strategy=strategy, **options)
+        trainer.train()
+        trainer.evaluate(metric_key_prefix="train")  # logs a `train_loss`, too
+        logged.append([{k: v for k, v in entry.items() if "loss" in k} for entry in trainer.state.log_history])
+    without, evaluated = logged
+    assert "kl_loss" in without[1]
+    assert [entry for entry in evaluated if "eval_loss" not in entry] == without
+
+
+@pytest.mark.parametrize("evaluates_own", [False, True])
+def test_a_callback_that_evaluates_takes_no_log_and_no_evaluation_from_the_step(tmp_path, evaluates_own):
+    """The steps were not logged, the evaluation set was never read, and no checkpoint was the best one."""
+
+    class Measure(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            trainer.evaluate(None if evaluates_own else make_pairs(3), metric_key_prefix="extra")
+
+    options = {"max_steps": 4, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2}
+    options |= {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True}
+    logged = []
+    for has_callback in (False, True):
+        trainer = make_trainer(tmp_path / str(has_callback), eval_dataset=make_pairs(2), **options)
+        if has_callback:
+            trainer.add_callback(Measure())
+        trainer.train()
+        assert trainer.state.best_global_step == 4
+        entries = trainer.state.log_history
+        assert sum("extra_loss" in entry for entry in entries) == (4 if has_callback else 0)
+        logged.append([(entry.get("loss"), entry.get("eval_loss")) for entry in entries if "extra_loss" not in entry])
+    assert logged[0] == logged[1]
+    assert len(logged[0]) == 7
 
 
 def test_tokens_are_counted_of_the_run_alone(tmp_path):

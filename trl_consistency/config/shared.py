@@ -40,7 +40,7 @@ else:
 TRAINING = {
     "learning_rate": at_least(0),
     "weight_decay": at_least(0),
-    "max_grad_norm": Allowed("at least 0 (0 is none)", lambda value: value is None or at_least(0).holds(value)),
+    "max_grad_norm": Allowed("at least 0 (0 is none)", lambda value: value is not None and at_least(0).holds(value)),
     "adam_beta1": BELOW_ONE,
     "adam_beta2": BELOW_ONE,
     "adam_epsilon": above(0),

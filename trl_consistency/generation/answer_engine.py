@@ -159,14 +159,15 @@ class EngineInProcess:
 
 class EngineOnServer:
     """
-    A server that serves the base model and loads adapters while it runs. It must be able to read the `folders`. `prefix` is the
-    beginning of the names that adapters get there, and `if_slow` what to do if it does not answer in time, where no option sets
-    the `timeout`.
+    A server that serves the base model and loads adapters while it runs. It must be able to read the `folders`. `base` is the
+    base model's name or path, and `prefix` the beginning of the names that adapters get there. `if_slow` is what to do if it does
+    not answer in time, where no option sets the `timeout`.
     """
 
     def __init__(
         self,
         url: str,
+        base: str,
         folders: Folders,
         rank: int,
         timeout: float,
@@ -174,13 +175,14 @@ class EngineOnServer:
         if_slow: str | None = None,
     ):
         check_url(url)
-        self._url, self._folders, self._rank, self._timeout = url, folders, rank, timeout
+        self._url, self._base, self._folders, self._rank, self._timeout = url, base, folders, rank, timeout
         self._served = {name: f"{prefix}-{number}" for number, name in enumerate(folders) if folders[name] is not None}
         self._client: Any = None
         self._if_slow = if_slow
 
     def start(self) -> None:
         self._client = ServerClient(self._url, self._timeout, self._if_slow)
+        self._client.check_serves(self._base)
         self._load()
 
     def _load(self) -> None:
@@ -206,8 +208,8 @@ class EngineOnServer:
                 self._client.unload_adapter(served)
 
 
-def server_of_one(url: str, timeout: float, generation: GenerationConfig) -> ModelAnswers:
-    """Returns a server that answers for the model that it serves, with the options of `model.generate`."""
+def server_of_one(url: str, base: str, timeout: float, generation: GenerationConfig) -> ModelAnswers:
+    """Returns a server that answers for the model `base`, which it serves, with the options of `model.generate`."""
     sampling: dict[str, Any] = {"temperature": 0.0}
     if generation.do_sample:
         sampling = {name: getattr(generation, name) for name in ("temperature", "top_p", "top_k", "min_p")}
@@ -217,7 +219,7 @@ def server_of_one(url: str, timeout: float, generation: GenerationConfig) -> Mod
         "stop_token_ids": generation.eos_token_id,
     }
     sampling = {name: value for name, value in sampling.items() if value is not None}
-    server = EngineOnServer(url, {ONE: None}, 1, timeout, "", "Lower `target_batch_size`")
+    server = EngineOnServer(url, base, {ONE: None}, 1, timeout, "", "Lower `target_batch_size`")
     return AnswerEngine(server, [ONE], sampling, url).of(ONE)
 
 

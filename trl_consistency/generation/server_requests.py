@@ -6,6 +6,7 @@ after `vllm_server_timeout` seconds, and so does waiting for a server that is no
 """
 
 import json as json_module
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -195,8 +196,27 @@ class ServerClient(BoundedClient):
         listed = self._get(f"{self.base_url}/v1/models")
         try:
             self.model: str = listed["data"][0]["id"]
-        except (KeyError, IndexError, TypeError):
+            self._loaded_from: str | None = listed["data"][0].get("root")
+        except (AttributeError, KeyError, IndexError, TypeError):
             raise ConsistencyError(f"The vLLM server at {self.base_url} names no model that it serves.") from None
+
+    def check_serves(self, model: str) -> None:
+        """
+        Raises [`ConsistencyError`] if the server loaded another model than `model`, as far as names tell: the same one may lie
+        elsewhere there.
+        """
+        loaded = self._loaded_from
+        if (
+            loaded is None
+            or not model
+            or _last(model) in _parts(f"{loaded}/{self.model}")
+            or _last(loaded) in _parts(model)
+        ):
+            return
+        raise ConsistencyError(
+            f"The vLLM server at {self.base_url} serves {loaded}, and the model is {model}: its answers would be another model's. Start "
+            f"it with that model. If it has the same one under another name, start it with `--served-model-name {model}`."
+        )
 
     def complete(self, model: str, prompts: list[list[int]], sampling: dict[str, Any]) -> list[list[int]]:
         """Returns token ids of an answer to each prompt (token ids)."""
@@ -211,6 +231,15 @@ class ServerClient(BoundedClient):
                 f"The vLLM server at {self.base_url} did not answer each prompt with token ids. Use vLLM 0.31."
             )
         return completions
+
+
+def _parts(model: str) -> list[str]:
+    """Returns the parts of a model's name or path, the last one last. The Hub's cache has folders such as `models--user--name`."""
+    return re.split("/|--", model.rstrip("/").lower())
+
+
+def _last(model: str) -> str:
+    return _parts(model)[-1]
 
 
 def is_timeout(error: BaseException) -> bool:

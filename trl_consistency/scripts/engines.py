@@ -137,7 +137,7 @@ def open_engine(
             backend = EngineInProcess(engine_options, folders, rank)
         else:
             name = f"trl-consistency-{secrets.token_hex(4)}"
-            backend = EngineOnServer(args.engine, folders, rank, args.vllm_server_timeout, name)
+            backend = EngineOnServer(args.engine, path, folders, rank, args.vllm_server_timeout, name)
         engine = AnswerEngine(backend, list(folders), sampling, args.engine)
         stack.callback(engine.close)
         yield engine

@@ -61,13 +61,15 @@ from .run.checks import (
     check_trainable,
     check_training_options,
     check_weights_unchanged,
+    held_by,
     id_of,
+    warn_of_warmup,
 )
 from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.other_sets import is_another_set, mark_other_set
 from .run.output_checks import check_adapter_folder, check_not_data_folder, check_not_model_folder, check_output_dir
-from .run.overrides import warn_of_own_loss
+from .run.overrides import warn_of_overrides
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
@@ -113,8 +115,10 @@ class PairTrainer(PushMixin, _Trainer):
     processing_class: Any
     _signature_columns: list[str] | None
     _total_train_tokens: int = 0  # logged as `num_tokens` by TRL's trainer for supervised fine-tuning
+    _metrics: dict[str, Any]
     _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
 
+    _evaluation_is_due = False  # whether the present evaluation is one that the options ask for
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
     _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
 
@@ -226,6 +230,7 @@ class PairTrainer(PushMixin, _Trainer):
         can_render = self._check_template(processing_class, args, datasets)
         if is_given and is_here(model_id, revision):
             check_same_tokens(processing_class, "processing_class", model_id, revision, args.trust_remote_code)
+        self._unrendered = None if can_render else pairs
         if can_render:
             datasets = {
                 name: self._prepare_rows(dataset, processing_class, args, name) for name, dataset in datasets.items()
@@ -250,6 +255,10 @@ class PairTrainer(PushMixin, _Trainer):
     def _check_loaded(self, model: Any, anchor_dataset: AnyDataset | None) -> None:
         """Checks the loaded model, and sets up guards, records and metrics."""
         args, model_id = self.args, id_of(model)
+        if self._unrendered is not None:  # TRL's trainer has had them rendered.
+            self.data_facts |= describe_left_out(self._unrendered, self.train_dataset)
+            self._check_size(self.train_dataset, args)
+            self._unrendered = None
         prevent_repacking(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         warn_of_missing_kernels(self.model, args.device.type)
@@ -263,7 +272,7 @@ class PairTrainer(PushMixin, _Trainer):
         self.trained_weights = describe_weights(self.model, self.base_is_another)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
-        warn_of_own_loss(self)
+        warn_of_overrides(self)
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
         self.run_record = RunRecord(self)
@@ -320,7 +329,8 @@ class PairTrainer(PushMixin, _Trainer):
         """
         Like [`~transformers.Trainer.train`], but generates missing targets first. SIGTERM or Ctrl-C ends the process
         after the current step, with a checkpoint. Called again, it trains on from the present weights with a new
-        optimizer, and the model card states both trainings. The reference remains the model before the first.
+        optimizer (but with that of `optimizers`, if it was given), and the model card states both trainings. The
+        reference remains the model before the first.
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
@@ -345,7 +355,10 @@ class PairTrainer(PushMixin, _Trainer):
         self.has_own_optimizer |= self.optimizer is not None and self.optimizer is not self._used_optimizer
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator), self._training():
-            self.trained_weights = describe_weights(self.model, self.base_is_another)
+            given = held_by(self.optimizer) if self._is_given_optimizer else None
+            self.trained_weights = describe_weights(self.model, self.base_is_another, given)
+            self._meter = LossMeter()
+            self._metrics["train"].clear()  # of a training that was broken off
             self._before_training()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
@@ -365,6 +378,11 @@ class PairTrainer(PushMixin, _Trainer):
         self._after_training()
         self._check_reference()
         return result
+
+    @property
+    def _is_given_optimizer(self) -> bool:
+        """Whether a caller made the optimizer itself, for weights of the caller's choice."""
+        return self.has_own_optimizer and self.optimizer_cls_and_kwargs is None and not is_sharded(self.accelerator)
 
     def _check_reference(self) -> None:
         if self._reference is not None:
@@ -398,6 +416,7 @@ class PairTrainer(PushMixin, _Trainer):
             return
         check_delay(self.args, self.state.max_steps, self.state.num_train_epochs)
         warn_of_choice(self.args, self.state)
+        warn_of_warmup(self)
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -410,16 +429,19 @@ class PairTrainer(PushMixin, _Trainer):
                 if (total := self._total(of_anchors)) is not None:
                     logs["anchor_loss"] = total
         self.finiteness.correct(logs)
+        should_log = self.control.should_log
         # TRL reads in the model's mode whether a log is of training. A callback that generates may have left it in the other one.
         with temporarily(self.model, training=is_training):
             super().log(logs, start_time)
+        if not is_training:
+            self.control.should_log = should_log  # Trainer would take it for the step's log.
 
     def _logs_training(self, logs: dict[str, float]) -> bool:
         """
         Whether a log is of training: that of a step, or of the whole. What a callback logs takes no means, which the step's log
         would lack.
         """
-        return "loss" in logs or ("train_loss" in logs and self.model.training)
+        return "loss" in logs or "total_flos" in logs  # `evaluate` may log a `train_loss`, too
 
     # Evaluation
 
@@ -442,12 +464,19 @@ class PairTrainer(PushMixin, _Trainer):
             eval_dataset = like(eval_dataset, datasets)
         self.snapshot.check()
         self._before_evaluation(list(datasets.values()))
-        logged = len(self.state.log_history)
+        logged, should_evaluate = len(self.state.log_history), self.control.should_evaluate
         metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+        if not self._evaluation_is_due:
+            self.control.should_evaluate = should_evaluate  # Trainer would take a callback's evaluation for its own.
         is_one = not isinstance(eval_dataset, str | dict | None)  # Trainer calls this for each set of several
         if is_one and is_another_set(self, cast(AnyDataset, eval_dataset), metric_key_prefix):
             mark_other_set(self.state.log_history[logged:], metric_key_prefix)
         return metrics
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Runs the evaluation that is due in training."""
+        with temporarily(self, _evaluation_is_due=True):
+            return super()._evaluate(*args, **kwargs)
 
     def predict(
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"

@@ -84,7 +84,8 @@ class TargetMaker:
             completion = tokenizer.decode(completion_ids, skip_special_tokens=True)
             return {"completion": completion, "completion_ids": completion_ids}
 
-        dataset = self.trainer.train_dataset.map(add_target, desc="Adding targets", load_from_cache_file=False)
+        pairs: Any = self.trainer.recorded_data["train_dataset"]  # without the anchors that are trained on with them
+        dataset = pairs.map(add_target, desc="Adding targets", load_from_cache_file=False)
         answered = dataset.filter(bool, input_columns="completion_ids", load_from_cache_file=False)
         if left_out := len(dataset) - len(answered):
             logger.warning(
@@ -188,7 +189,8 @@ class TargetMaker:
     def _engine(self, model: PreTrainedModel) -> Iterator[Engine | None]:
         """Yields the vLLM engine or server, or None if the model answers, and frees an engine's memory at the end."""
         if self.server is not None:
-            yield server_of_one(self.server, SERVER_SECONDS, self.generation_config())
+            name = get_config_model_id(model.config)
+            yield server_of_one(self.server, name, SERVER_SECONDS, self.generation_config())
             return
         if not self.args.use_vllm:
             yield None

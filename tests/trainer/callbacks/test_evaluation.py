@@ -188,6 +188,21 @@ def test_early_stopping_counts_a_step_once(tmp_path, monkeypatch, sets):
     assert trainer.state.best_model_checkpoint.endswith("checkpoint-1")
 
 
+def test_another_callbacks_evaluation_does_not_take_the_metric_of_the_step(tmp_path, monkeypatch):
+    """The training ended for want of a metric that was there."""
+
+    class Measure(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            trainer.evaluate(make_pairs(3), metric_key_prefix="extra")
+
+    script(monkeypatch, *(rates(10, sycophancy=sycophancy) for sycophancy in (9, 6, 1, 4)))
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, **EARLY}
+    trainer, _ = guarded(tmp_path, eval_dataset=make_pairs(2), max_steps=3, **options)
+    trainer.add_callback(Measure())
+    trainer.train()
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-2")
+
+
 def test_early_stopping_before_the_guard_is_refused(tmp_path):
     """It would look for the metric before it is measured, and never stop."""
     options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, **EARLY}

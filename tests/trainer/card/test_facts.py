@@ -7,7 +7,7 @@ import torch
 import yaml
 from datasets import Dataset
 from peft import LoraConfig, PeftConfig, PeftModel, VeraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.helpers.commits import COMMITS
 from tests.helpers.guard import guarded, rates, script
@@ -547,13 +547,18 @@ def test_a_small_share_of_anchors_is_not_none(tmp_path, ratio, shown):
     assert f"| Anchors | {shown} of an epoch" in read(trainer)[0]
 
 
-def test_pairs_that_were_left_out(tmp_path):
+@pytest.mark.parametrize("template", [False, True])
+def test_pairs_that_were_left_out(tmp_path, model_dir, template):
+    """With the template of another model, rows are rendered later, and the card did not count them."""
     pairs = make_pairs(8)
     longest = max(len(row[0]["content"]) for row in pairs["perturbed_prompt"])
     pairs = pairs.map(
         lambda row: {"completion": row["completion"] * (40 if row["completion"].startswith("City 3") else 1)}
     )
-    text, _ = card(make_trainer(tmp_path, make_model(), pairs=pairs, max_length=longest + 120, overlong="drop"))
+    options = {"max_length": longest + 120, "overlong": "drop"} | (
+        {"chat_template_path": str(model_dir)} if template else {}
+    )
+    text, _ = card(make_trainer(tmp_path, make_model(), pairs=pairs, **options))
     assert "| Pairs | 8 (8 distinct clean prompts) |" in text
     assert "| Left out | 1 of these pairs" in text
 
@@ -626,6 +631,74 @@ def test_optimizer_of_the_callers(tmp_path, given):
     text, _ = card(trainer)
     assert "an optimizer that was given to the trainer" in text
     assert "learning rate" not in text.split("| Optimisation |")[1].splitlines()[0]
+
+
+def test_an_optimizer_of_some_weights(tmp_path, caplog):
+    """The card counted all weights among the trained ones, and nothing was said."""
+    for lora in (False, True):
+        model = make_model()
+        if lora:
+            model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "k_proj"]))
+        trainable = [weight for weight in model.parameters() if weight.requires_grad]
+        held = trainable[:2]
+        total, trained = (sum(weight.numel() for weight in of) for of in (trainable, held))
+        args, others = make_config(tmp_path / str(lora), max_steps=1), {"processing_class": make_tokenizer()}
+        trainer = ConsistencyTrainer(
+            model, args, train_dataset=make_pairs(), optimizers=(torch.optim.SGD(held, lr=0.1), None), **others
+        )
+        caplog.clear()
+        trainer.train()
+        assert f"`optimizers`: the optimizer holds 2 of {len(trainable)} trainable tensors" in caplog.text
+        said = (
+            f"{total - trained:,} of its {total:,} weights in no optimizer" if lora else f"| {trained:,} of {total:,}"
+        )
+        assert said in card(trainer)[0]
+
+
+def test_a_callers_callback_that_stopped(tmp_path):
+    """The card took a caller's `stopped` for that of the guard."""
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(), lora=False)
+    trainer.add_callback(type("Own", (TrainerCallback,), {"stopped": True})())
+    trainer.train()
+    assert "| Stopped |" not in card(trainer)[0]
+
+
+def test_a_schedule_that_a_subclass_makes(tmp_path):
+    """The card named the options'."""
+
+    class Own(ConsistencyTrainer):
+        def create_scheduler(self, num_training_steps, optimizer=None):
+            self.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, 0.1, 100)
+            return self.lr_scheduler
+
+    others = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+    trainer = Own(make_model(), make_config(tmp_path, max_steps=1), **others)
+    trainer.train()
+    said = "learning rate 0.01 (by a schedule that `Own.create_scheduler` made in place of the options'), seed"
+    assert said in trainer._card_facts()["Optimisation"]
+
+
+def test_second_training_with_the_callers_optimizer(tmp_path, caplog):
+    """The card said that it began with a new one; a schedule that had ended left no learning rate, without a word."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 2))
+    args, others = make_config(tmp_path, max_steps=2), {"processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(model, args, train_dataset=make_pairs(), optimizers=(optimizer, schedule), **others)
+    trainer.train()
+    assert "`optimizers`" not in caplog.text
+    trainer.train()
+    assert (
+        "`optimizers`: the schedule goes on after the 2 steps that it has done, with a learning rate of 0."
+        in caplog.text
+    )
+    assert "these steps began with the optimizer that was used for them |" in card(trainer)[0]
+    trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: 1.0)
+    caplog.clear()
+    trainer.train()
+    assert "`optimizers`" not in caplog.text
+    assert "these steps began with a new optimizer |" in card(trainer)[0]
 
 
 def served(text):

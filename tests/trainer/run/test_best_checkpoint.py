@@ -3,8 +3,10 @@ import shutil
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import TrainerCallback
 
 from tests.helpers.guard import guarded, rates, script
+from tests.helpers.guard import make_trainer as plain_trainer
 from tests.helpers.models import make_pairs
 from trl_consistency import ConsistencyError
 from trl_consistency.files import write_text
@@ -87,6 +89,22 @@ def test_best_step_that_was_not_saved(tmp_path, monkeypatch, caplog, sycophancy,
     assert lines(caplog)[-1].endswith(f"`load_best_model_at_end`: the weights are {said}.")
     trainer.save_model()
     assert kept(tmp_path) == f"| Kept | the weights are {said} |"
+
+
+def test_training_that_ends_before_its_first_evaluation(tmp_path, monkeypatch, caplog):
+    """Nothing said that the last weights were kept in place of the best."""
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = True
+
+    trainer = make_trainer(tmp_path, monkeypatch, 9, eval_steps=2, save_steps=2)
+    trainer.add_callback(Stop())
+    trainer.train()
+    said = "the weights are those after the last step: no evaluation says which step is the best"
+    assert lines(caplog)[-1].endswith(f"`load_best_model_at_end`: {said}.")
+    trainer.save_model()
+    assert kept(tmp_path) == f"| Kept | {said} |"
 
 
 def delete(checkpoint):
@@ -173,3 +191,26 @@ def test_best_checkpoint_in_the_folder_that_is_resumed_from(tmp_path, monkeypatc
     resumed = make_trainer(tmp_path / "new", monkeypatch)
     resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
     assert has_weights_of(resumed, tmp_path / "run" / "checkpoint-2")
+
+
+@pytest.mark.parametrize("kind", ["loss", "loss of one", "guard"])
+def test_resumed_with_other_rows_to_choose_by(tmp_path, kind):
+    """The best of all steps was chosen by figures on different rows."""
+    options = {**BEST, "save_steps": 2, "eval_steps": 2, "max_steps": 4}
+
+    def make(rows, guard_rows):
+        if kind == "guard":
+            trainer, _ = guarded(tmp_path, {"num_rows": guard_rows}, eval_dataset=make_pairs(rows), **options)
+            return trainer
+        one, metric = make_pairs(rows), "eval_one_loss" if "one" in kind else "eval_loss"
+        sets = {"one": one, "two": make_pairs(guard_rows)} if "one" in kind else one
+        return plain_trainer(tmp_path, eval_dataset=sets, **options | {"metric_for_best_model": metric})
+
+    make(4, 4).train()
+    shutil.rmtree(tmp_path / "checkpoint-4")
+    rows, guard_rows = (3, 3) if kind == "loss" else (4, 3) if kind == "guard" else (3, 4)
+    name = "guard" if kind == "guard" else "eval_dataset"
+    with pytest.raises(ConsistencyError, match=f"belongs to another run.*--resume_changed {name}`"):
+        make(rows, guard_rows).train(resume_from_checkpoint=True)
+    other = {"loss": (4, 3), "loss of one": (4, 3), "guard": (3, 4)}[kind]
+    make(*other).train(resume_from_checkpoint=True)  # what does not choose may differ

@@ -281,6 +281,21 @@ def test_callback_that_freezes_all(tmp_path, lora):
     assert trainer.state.global_step == 1
 
 
+@pytest.mark.parametrize(
+    ("warmup", "steps", "highest"),
+    [(100, 3, "0.0002"), (0.5, 1, "0"), (3, 3, "0.00666667"), (2, 3, None), (0.1, 3, None), (0, 1, None)],
+)
+def test_warmup_that_training_does_not_come_out_of(tmp_path, caplog, warmup, steps, highest):
+    """The learning rate of the options was never used, and with one step nothing was learned."""
+    trainer = paired.make_trainer(tmp_path, max_steps=steps, warmup_steps=warmup, logging_steps=1)
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert ("`warmup_steps`" in caplog.text) == (max(rates) < 0.01) == (highest is not None)
+    if highest is not None:
+        assert f"its highest is {highest}, and `learning_rate` 0.01" in caplog.text
+        assert max(rates) == pytest.approx(float(highest), rel=1e-5)
+
+
 class TestSubclasses:
     class OwnLoss(ConsistencyTrainer):
         def compute_loss(self, *args, **kwargs):
@@ -295,6 +310,22 @@ class TestSubclasses:
         args = make_config(tmp_path, method="bct", max_steps=1)
         kind(make_model(), args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
         assert ("`OwnLoss.compute_loss` is the loss of training alone" in caplog.text) == is_warned
+
+    def test_a_method_that_transformers_does_not_call_is_said(self, tmp_path, caplog):
+        """The optimizer was that of the options, without a word."""
+        called = []
+
+        class Own(ConsistencyTrainer):
+            def create_optimizer_and_scheduler(self, num_training_steps):
+                called.append(num_training_steps)
+                super().create_optimizer_and_scheduler(num_training_steps)
+
+        args = make_config(tmp_path, max_steps=1)
+        trainer = Own(make_model(), args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+        said = "`Own.create_optimizer_and_scheduler` is not called by newer versions of transformers"
+        assert said in caplog.text
+        trainer.train()
+        assert not called, "the warning is needed no more"
 
 
 @pytest.mark.parametrize("use", ["train", "generate_targets"])

@@ -418,6 +418,27 @@ def test_checkpoint_of_another_trainer(two_checkpoints):
     assert last_step(two_checkpoints) == 5
 
 
+def test_checkpoints_that_an_earlier_run_left_in_the_folder_are_not_resumed_from(tmp_path, caplog):
+    """A run that was begun anew and killed ended at once, with the weights of the run before."""
+
+    class Break(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 4:
+                raise Killed
+
+    make_trainer("bct", tmp_path, save_steps=3, max_steps=6).train()
+    again = make_trainer("bct", tmp_path, save_steps=3, max_steps=6)
+    again.add_callback(Break())
+    with pytest.raises(Killed):
+        again.train()
+    for steps in (3, 6):  # the second time it is the last one of the present run
+        assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / f"checkpoint-{steps}")
+        assert ("checkpoint-6 was saved before" in caplog.text) == (steps == 3)
+        caplog.clear()
+        make_trainer("bct", tmp_path, save_steps=3, max_steps=6).train(resume_from_checkpoint=True)
+        caplog.clear()
+
+
 def test_rotation_keeps_the_new_checkpoint_though_a_half_written_one_has_a_higher_number(tmp_path):
     (tmp_path / "checkpoint-9").mkdir()
     trainer = make_trainer("act", tmp_path, save_total_limit=1, max_steps=1)

@@ -442,6 +442,21 @@ def test_order_of_rows():
     assert describe_order(make_pairs(), args, 4, 8) != describe_order(make_pairs(), args, 4, 4)
 
 
+@pytest.mark.parametrize(("step", "goes_on"), [(2, True), (3, True), (4, False)])
+def test_rows_whose_order_was_not_drawn_by_the_seed(tmp_path, step, goes_on):
+    """In the middle of a later epoch, a resumed run trained on some rows twice, and on others not at all."""
+    options = {"max_steps": 6, "accelerator_config": {"use_seedable_sampler": False}}
+    whole = make_trainer(tmp_path, **options)
+    whole.train()
+    resumed = make_trainer(tmp_path, **options)
+    if goes_on:
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+        assert torch.equal(weights(resumed.model), weights(whole.model))
+        return
+    with pytest.raises(ConsistencyError, match="`use_seedable_sampler` to false, and the order of this epoch's rows"):
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+
+
 def test_rows_grouped_by_length_go_on_in_a_later_epoch(tmp_path):
     options = {"per_device_train_batch_size": 2, "max_steps": 10, "save_steps": 4, "lr_scheduler_type": "constant"}
     lora = {"train_sampling_strategy": "group_by_length", "neftune_noise_alpha": 5.0}  # random numbers in each step

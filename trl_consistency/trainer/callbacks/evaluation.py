@@ -155,6 +155,11 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         sample["candidates"] = [[key, sorted(of_key)] for key, of_key in sample["candidates"].items()]
         return identity_digest(sample)
 
+    @property
+    def _chooses_by(self) -> str | None:
+        """What is measured, if the best step is chosen by it."""
+        return self._sample_digest() if chooses_best(self.trainer.args) else None
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -206,11 +211,14 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         if self.eval_every and not chooses_best(args):
             return
         figures = self._measure(state, control)
-        # Of several evaluation sets only the first one's: early stopping would count the same figure once for each.
-        if not self.trainer.is_in_train or self._told != state.global_step:
-            # In place: Trainer reads the metric for the best model from this dict.
-            metrics.update(figures)
-        self._told = state.global_step
+        if self.trainer.is_in_train:
+            # Of a callback's own evaluations none, and of several evaluation sets only the first one's: early stopping would count
+            # the same figure once for each.
+            if not self.trainer._evaluation_is_due or self._told == state.global_step:
+                return
+            self._told = state.global_step
+        # In place: Trainer reads the metric for the best model from this dict.
+        metrics.update(figures)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

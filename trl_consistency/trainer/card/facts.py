@@ -257,6 +257,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     epochs = f" ({state.epoch:.4g} epochs)" if args.max_steps <= 0 and state.epoch else ""
     optim = getattr(args.optim, "value", args.optim)
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    if maker := overridden(trainer, "create_scheduler"):
+        schedule = f"by a schedule that `{safe(maker)}` made in place of the options'"
     how = f"{optim}, learning rate {args.learning_rate:g} ({schedule})"
     if trainer.has_own_optimizer:
         how = "an optimizer that was given to the trainer in place of the options'"
@@ -268,7 +270,9 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     if history := describe_history(trainer):
         facts["History"] = history
     for callback in trainer.callback_handler.callbacks:
-        if stopped := getattr(callback, "stopped", None):
+        # A caller's callback may have an attribute of that name, too.
+        is_own = any(kind.__module__.startswith("trl_consistency.") for kind in type(callback).__mro__)
+        if is_own and (stopped := getattr(callback, "stopped", None)):
             facts["Stopped"] = stopped
     if missed := missed_best(trainer):
         facts["Kept"] = missed

@@ -11,20 +11,25 @@ from .words import in_words, safe
 MERGED = "since merged into the whole weights of this model"
 
 
-def describe_weights(model: Any, base_is_another: bool = False) -> dict[str, str]:
+def describe_weights(model: Any, base_is_another: bool = False, held: set[int] | None = None) -> dict[str, str]:
     """
     Returns the fact about what is trained of a model: its adapter, or the number of its own weights. `base_is_another` says that the
-    base model has other weights than those under its name.
+    base model has other weights than those under its name. `held` are the ids of the parameters in a caller's optimizer.
     """
+    sizes = [
+        (shape_of(of).numel(), of.requires_grad, of.requires_grad and (held is None or id(of) in held))
+        for of in model.parameters()
+    ]
+    trained = sum(size for size, _, is_trained in sizes if is_trained)
     if is_peft_model(model):
         config = model.peft_config[model.active_adapters[0]]
         bits = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
         quantised = f", on weights in {bits} bits" if bits else ""
         other = ", **on other weights than those of the base model above**" if base_is_another else ""
-        return {"Adapter": f"{_describe_adapter(config)}{quantised}{other}"}
-    sizes = [(shape_of(parameter).numel(), parameter.requires_grad) for parameter in model.parameters()]
-    trained = sum(size for size, is_trained in sizes if is_trained)
-    return {"Trained weights": f"{trained:,} of {sum(size for size, _ in sizes):,}, no adapter"}
+        whole = sum(size for size, is_trainable, _ in sizes if is_trainable)
+        left = f", {whole - trained:,} of its {whole:,} weights in no optimizer" if whole > trained else ""
+        return {"Adapter": f"{_describe_adapter(config)}{quantised}{left}{other}"}
+    return {"Trained weights": f"{trained:,} of {sum(size for size, *_ in sizes):,}, no adapter"}
 
 
 def trained_weights(trainer: Any) -> dict[str, str]:

@@ -43,9 +43,17 @@ def best_step(trainer: Any) -> int | None:
 
 
 def missed_best(trainer: Any) -> str:
-    """Describes the best step if training ended without loading its weights, because it was not saved; else empty."""
-    best, kept = trainer.state.best_global_step, best_step(trainer)
-    if trainer.is_in_train or not trainer.args.load_best_model_at_end or not best or best == kept:
+    """
+    Describes the best step if training ended without loading its weights, because it was not saved, or says that none is
+    known; else empty.
+    """
+    state = trainer.state
+    if trainer.is_in_train or not trainer.args.load_best_model_at_end or state.global_step == 0:
+        return ""
+    best, kept = state.best_global_step, best_step(trainer)
+    if not best:
+        return "the weights are those after the last step: no evaluation says which step is the best"
+    if best == kept:
         return ""
     instead = "those after the last step" if kept is None else f"those of step {kept:,}"
     return f"the weights are {instead}: step {best:,}, the best by `{trainer.args.metric_for_best_model}`, has no checkpoint"

@@ -1,5 +1,6 @@
 """Checks of options and data before any weights load."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
@@ -9,12 +10,15 @@ import torch
 from accelerate.utils import DynamoBackend, TorchDynamoPlugin, is_peft_model
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers import Trainer, TrainingArguments, get_scheduler
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer, TrainerState, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
 from ...config.consistency_config import METHODS, ConsistencyConfig, padding_free_option
 from ...errors import ConsistencyError, one_line
+from ...log import get_logger
 from ...models.architecture import check_architecture
 from ...models.checks import load_config
 from ...models.folder_checks import check_checkpoint
@@ -25,6 +29,8 @@ from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend, get_config_model_id
 from .interruption import check_has_states, check_unchanged, find_checkpoint
 
+
+logger = get_logger(__name__)
 
 Config = TypeVar("Config", bound=TrainingArguments)
 
@@ -134,6 +140,7 @@ def check_training_options(
     if checkpoint is not None:
         check_unchanged(checkpoint)
         check_has_states(checkpoint)
+        _check_order(checkpoint, args)
     trainer.run_record.compare(checkpoint, resume_changed)
     if trainer.optimizer is None and trainer.lr_scheduler is not None:
         raise ConsistencyError(
@@ -141,12 +148,19 @@ def check_training_options(
             "schedule to `lr_scheduler_type`."
         )
     if trainer.optimizer is not None and not is_sharded(trainer.accelerator):
-        held = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
-        if not any(id(parameter) in held for parameter in trainer.model.parameters() if parameter.requires_grad):
+        held = held_by(trainer.optimizer)
+        trainable = [id(parameter) in held for parameter in trainer.model.parameters() if parameter.requires_grad]
+        if not any(trainable):
             raise ConsistencyError(
                 "`optimizers`: the optimizer holds no parameter that is trained, so that nothing would be learned. With a "
                 "`peft_config`, or a model that the trainer loads, give `optimizer_cls_and_kwargs` in its place."
             )
+        if trainer._is_given_optimizer and not all(trainable):
+            logger.warning(
+                f"`optimizers`: the optimizer holds {sum(trainable)} of {len(trainable)} trainable tensors. The others stay as they "
+                "are."
+            )
+        _check_schedule(trainer)
     try:
         if trainer.optimizer is None and trainer.optimizer_cls_and_kwargs is None:
             trainer.get_optimizer_cls_and_kwargs(args, trainer.model)
@@ -165,6 +179,35 @@ def check_training_options(
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
     return checkpoint
+
+
+def _check_order(checkpoint: str, args: Any) -> None:
+    """Raises [`ConsistencyError`] if the rest of a checkpoint's epoch cannot be told, as its order was drawn by no seed."""
+    epoch = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME)).epoch or 0
+    is_random = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy) == "random"
+    draws_by_state = not args.rolls_out and is_random and not args.accelerator_config.use_seedable_sampler
+    if draws_by_state and not args.ignore_data_skip and epoch > 1 and epoch % 1:
+        raise ConsistencyError(
+            f"`resume_from_checkpoint`: {checkpoint} was saved after {epoch:.4g} epochs. `accelerator_config` sets "
+            "`use_seedable_sampler` to false, and the order of this epoch's rows cannot be drawn again: some would be trained on twice, "
+            "and others not at all. Resume from the end of an epoch."
+        )
+
+
+def held_by(optimizer: Any) -> set[int]:
+    """Returns the ids of the parameters that an optimizer changes."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _check_schedule(trainer: Any) -> None:
+    """Raises [`ConsistencyError`] for a given schedule that sets the learning rates of another optimizer."""
+    schedule = None if trainer._created_lr_scheduler else trainer.lr_scheduler
+    groups = getattr(getattr(schedule, "optimizer", None), "param_groups", None)
+    if groups is not None and not any(ours is its for ours in trainer.optimizer.param_groups for its in groups):
+        raise ConsistencyError(
+            "`optimizers`: the schedule is of another optimizer, so that the rates that it makes, and that are logged, would not be "
+            "those of the training. Make it of the optimizer that is given."
+        )
 
 
 def check_saves_whole(accelerator: Any) -> None:
@@ -249,6 +292,19 @@ def check_delay(args: Any, max_steps: int, epochs: float) -> None:
         raise ConsistencyError(
             f"`eval_delay` is {args.eval_delay:g}, and training ends after {end:g} {'steps' if is_steps else 'epochs'}: nothing would "
             "be evaluated. Lower it."
+        )
+
+
+def warn_of_warmup(trainer: Any) -> None:
+    """Logs a warning before the first step if training ends before the learning rate has risen to that of the options."""
+    args, state = trainer.args, trainer.state
+    warmup, schedule = args.get_warmup_steps(state.max_steps), trainer.lr_scheduler
+    is_own = trainer._created_lr_scheduler and isinstance(schedule, LambdaLR)
+    if state.global_step == 0 and is_own and warmup >= state.max_steps:
+        highest = args.learning_rate * schedule.lr_lambdas[0](state.max_steps - 1)
+        logger.warning(
+            f"`warmup_steps`: the learning rate rises for {warmup:,} steps, and training takes {state.max_steps:,}: its highest is "
+            f"{highest:g}, and `learning_rate` {args.learning_rate:g}. Lower `warmup_steps`, or train for longer."
         )
 
 

@@ -65,7 +65,7 @@ def checked_datasets(
     for name, dataset in datasets.items():
         check_pairs(dataset, name)
         check_dataset(dataset, name, args)
-    check_steps(datasets["train_dataset"], args.max_steps)
+    check_steps(datasets["train_dataset"], args)
     if anchor_dataset is not None:
         anchor_dataset = unformatted(anchor_dataset)
         check_anchor_arguments(anchor_dataset, datasets["train_dataset"], args.anchor_ratio)
@@ -82,9 +82,17 @@ def check_stream(dataset: AnyDataset, name: str) -> None:
         )
 
 
-def check_steps(dataset: AnyDataset, max_steps: int) -> None:
-    """Raises [`ConsistencyError`] for a stream without `max_steps`."""
-    if isinstance(dataset, IterableDataset) and max_steps <= 0:
+def check_steps(dataset: AnyDataset, args: Any) -> None:
+    """Raises [`ConsistencyError`] for a stream without `max_steps`. Warns of what is done once an epoch, which has no end."""
+    if not isinstance(dataset, IterableDataset):
+        return
+    for option in ("eval_strategy", "save_strategy", "logging_strategy"):
+        if getattr(args, option) == "epoch":
+            logger.warning(
+                f"`{option}` is epoch, and `train_dataset` is streamed: it begins anew as often as `max_steps` needs, and no epoch ends "
+                "before the last step. Set `steps`."
+            )
+    if args.max_steps <= 0:
         raise ConsistencyError(
             "`train_dataset` is streamed, and the steps of an epoch are not known before its end. Set `max_steps`: the "
             "stream begins anew as often as they need. Or load it without streaming."

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -130,8 +131,8 @@ def _digest(file: Path) -> str:
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
     """
-    Returns the checkpoint to resume from, if any: the one named, or for `True` the last complete one in the folder.
-    Raises [`ConsistencyError`] if it does not exist.
+    Returns the checkpoint to resume from, if any: the one named, or for `True` the last complete one in the folder, but none
+    that an earlier run left there. Raises [`ConsistencyError`] if it does not exist.
     """
     if not resume_from_checkpoint:
         return None
@@ -141,13 +142,21 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
         return resume_from_checkpoint
     checkpoints = _checkpoints(output_dir)
+    complete: dict[Path, float | None] = {}  # and when they were saved
     for checkpoint in reversed(checkpoints):
         try:
-            read_manifest(checkpoint)
+            saved = read_manifest(checkpoint).get("saved")
+            complete[checkpoint] = saved if isinstance(saved, float) else None
         except ConsistencyError as error:
             logger.warning_once(f"{error} It is skipped.")
-        else:
+    latest = max((saved for saved in complete.values() if saved is not None), default=0.0)
+    for checkpoint, saved in complete.items():
+        if saved is None or saved == latest:
             return str(checkpoint)
+        logger.warning_once(
+            f"{checkpoint} was saved before others of fewer steps: an earlier run left it there. It is skipped. Name it as "
+            "`resume_from_checkpoint` to go on from it."
+        )
     kind = "complete checkpoint" if checkpoints else "checkpoint"
     raise ConsistencyError(
         f"`resume_from_checkpoint` is true, but there is no {kind} in {output_dir}. To begin a new run, leave it out."
@@ -321,6 +330,7 @@ class Checkpoints:
             **trainer.run_record.to_dict(),
             "num_tokens": trainer._total_train_tokens,
             "step": trainer.state.global_step,
+            "saved": time.time(),
             "state": _digest_of_state(asdict(trainer.state)),
             "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(files)},
             "digests": {

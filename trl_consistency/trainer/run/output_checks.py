@@ -37,7 +37,7 @@ def check_not_model_folder(output_dir: str, *models: Any) -> None:
 
 
 def check_not_data_folder(output_dir: str) -> None:
-    """Raises [`ConsistencyError`] if a run would write its model's card over that of pairs."""
+    """Raises [`ConsistencyError`] if a run would write its model's card over that of pairs, or over a page that is no card."""
     card = Path(output_dir) / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     for command in ("pairs", "convert"):
@@ -46,6 +46,11 @@ def check_not_data_folder(output_dir: str) -> None:
                 f"`output_dir` `{output_dir}` holds what `trl-consistency {command}` wrote, whose card the model's would replace. "
                 "Choose another one."
             )
+    if text.strip() and not text.lstrip("\ufeff").startswith("---"):  # the header of every model's card
+        raise ConsistencyError(
+            f"`output_dir` `{output_dir}` has a README.md that is no model's card, and the model's would replace it. Choose another "
+            "folder, or rename that file."
+        )
 
 
 def check_report_folder(output_dir: str) -> None:

@@ -18,8 +18,13 @@ def overridden(trainer: Any, name: str) -> str | None:
     return None
 
 
-def warn_of_own_loss(trainer: Any) -> None:
-    """Logs a warning if a caller's loss is trained with and another one measured."""
+def warn_of_overrides(trainer: Any) -> None:
+    """Logs a warning if a caller's loss is trained with and another one measured, and for a method that nothing calls."""
+    if own := overridden(trainer, "create_optimizer_and_scheduler"):
+        logger.warning(
+            f"`{own}` is not called by newer versions of transformers, which then train with the optimizer of the options. Override "
+            "`create_optimizer` and `create_scheduler`."
+        )
     if (own := overridden(trainer, "compute_loss")) and not overridden(trainer, "prediction_step"):
         logger.warning(
             f"`{own}` is the loss of training alone: evaluations measure the objectives of the config, and the model card names "

@@ -84,7 +84,21 @@ class RunRecord:
             per_process = args.per_device_train_batch_size * args.steps_per_generation
             rows_of_batch = run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
         rows_of_step = args.train_batch_size * args.gradient_accumulation_steps
-        return run | describe_order(trainer.train_dataset, args, rows_of_batch, rows_of_step)
+        run |= describe_order(trainer.train_dataset, args, rows_of_batch, rows_of_step)
+        return run | self._describe_choice()
+
+    def _describe_choice(self) -> dict[str, str]:
+        """Returns the rows by whose metric the best step is chosen: figures on others cannot be compared with theirs."""
+        trainer, metric = self.trainer, self.trainer.args.metric_for_best_model
+        if metric is None:
+            return {}
+        of_callbacks = (getattr(callback, "_chooses_by", None) for callback in trainer.callback_handler.callbacks)
+        if (of_guard := next(filter(None, of_callbacks), None)) is not None:
+            return {"guard": of_guard}
+        own, metric = trainer.eval_dataset, metric.removeprefix("eval_")
+        sets = own.items() if isinstance(own, dict) else [] if own is None else [("", own)]
+        chosen = [describe_rows(dataset) for name, dataset in sets if not name or metric.startswith(f"{name}_")]
+        return {"eval_dataset": "; ".join(chosen)} if chosen else {}
 
     def _data_with_targets(self) -> dict[str, AnyDataset]:
         """Returns the data sets whose targets the reference generates."""
@@ -179,11 +193,20 @@ class RunRecord:
         if checkpoint is not None:
             self.earlier = read_manifest(checkpoint).get("earlier", [])
         elif state.global_step > 0 and state is not self._noted_state:
-            steps = best_step(self.trainer) or state.global_step
-            self.earlier = [*self.earlier, {"steps": steps, "method": run["method"]}]
-            if not self.trainer.has_own_optimizer or self.trainer.optimizer_cls_and_kwargs is not None:
+            steps, trainer = best_step(self.trainer) or state.global_step, self.trainer
+            is_new = not trainer.has_own_optimizer or trainer.optimizer_cls_and_kwargs is not None
+            if is_new:
                 # Trainer would go on with that training's optimizer, and not with the present options.
-                self.trainer.optimizer = self.trainer.lr_scheduler = None
+                trainer.optimizer = trainer.lr_scheduler = None
+            keeps = not is_new and trainer.optimizer is trainer._used_optimizer
+            self.earlier = [*self.earlier, {"steps": steps, "method": run["method"], "keeps_optimizer": keeps}]
+            done = 0 if trainer._created_lr_scheduler else getattr(trainer.lr_scheduler, "last_epoch", 0)
+            if keeps and done > 0:
+                logger.warning(
+                    f"`optimizers`: the schedule goes on after the {done:,} steps that it has done, with a learning rate of "
+                    f"{trainer._get_learning_rate():g}. Assign a new optimizer and schedule (`trainer.optimizer`, "
+                    "`trainer.lr_scheduler`) to begin anew."
+                )
         self._noted_state = state
 
     def _compare_processes(self, checkpoint: str) -> None:
@@ -281,10 +304,14 @@ def describe_history(trainer: Any) -> str | None:
 
 def describe_earlier(trainer: Any) -> str | None:
     """Describes the trainings of a trainer from whose weights the present one began; None without one."""
-    parts = [f"{part['steps']:,} steps of {_name(part)}" for part in trainer.run_record.earlier]
+    earlier = trainer.run_record.earlier
+    parts = [f"{part['steps']:,} steps of {_name(part)}" for part in earlier]
     if not parts:
         return None
-    return f"{', then '.join(parts)}, by earlier calls of `train`, from whose weights these steps began with a new optimizer"
+    optimizer = "the optimizer that was used for them" if earlier[-1].get("keeps_optimizer") else "a new optimizer"
+    return (
+        f"{', then '.join(parts)}, by earlier calls of `train`, from whose weights these steps began with {optimizer}"
+    )
 
 
 def past_methods(trainer: Any) -> list[str]:
