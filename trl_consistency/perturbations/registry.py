@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from string import Formatter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import yaml
@@ -20,6 +21,9 @@ WORDING_SPLITS = {"train": "train", "held_out": "held-out"}  # the key of the wo
 
 PERTURBATIONS: dict[str, "Perturbation"] = {}
 """All perturbations by name, those of your own included."""
+
+# What a perturbation declares so that there is something in place of each placeholder of its wordings.
+DECLARED = {"answer": '`suggests="wrong"`', "right": '`needs=("a right answer",)`'}
 
 # Requirements that a perturbation can have for a source.
 NEEDS: dict[str, Callable[[Source], bool]] = {
@@ -70,12 +74,20 @@ class Cue:
     @property
     def text(self) -> str:
         """Returns the wording with its answers filled in."""
+        answers = {"answer": self.answer, "right": self.right}
         try:
-            return self.wording.format(answer=self.answer, right=self.right)
+            text = self.wording.format(**answers)
         except (KeyError, IndexError, ValueError) as error:
             raise ConsistencyError(
                 f"The wording {self.wording!r} has a placeholder that is not filled: {error}."
             ) from None
+        for _, placeholder, *_ in Formatter().parse(self.wording):
+            if placeholder in answers and not answers[placeholder]:
+                raise ConsistencyError(
+                    f"The wording {self.wording!r} has `{{{placeholder}}}`, and there is none: declare {DECLARED[placeholder]} with its "
+                    "perturbation."
+                )
+        return text
 
 
 Apply: TypeAlias = Callable[[Draft, Cue], None]
