@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
@@ -649,6 +649,39 @@ def test_a_model_with_an_adapter_in_it_is_warned_about(tokenizer):
         evaluate(trained, tokenizer, SETS["test"], options)
         with trained.disable_adapter():
             evaluate(base, tokenizer, SETS["test"], options)
+
+
+@pytest.mark.parametrize("names", [("one", "two"), ("default", "default")])
+def test_a_model_in_whose_base_another_adapter_was_put_is_refused(tokenizer, tmp_path, names):
+    """PEFT changes the base model itself, so that both answer with the second adapter, or with parts of both."""
+    base, options = make_model(), AnswerOptions(2, progress=False)
+    for name, layers in (("whole", "all-linear"), ("queries", ["q_proj"])):
+        get_peft_model(make_model(), LoraConfig(target_modules=layers)).save_pretrained(tmp_path / name)
+    one = PeftModel.from_pretrained(base, tmp_path / "whole", adapter_name=names[0])
+    evaluate(one, tokenizer, SETS["test"], options)
+    two = PeftModel.from_pretrained(base, tmp_path / "queries", adapter_name=names[1])
+    mixed = one if names[0] == "one" else two
+    with pytest.raises(
+        ConsistencyError, match="acts in the model, too: another `PeftModel` was made of the same base model"
+    ):
+        evaluate(mixed, tokenizer, SETS["test"], options)
+    with mixed.disable_adapter():
+        evaluate(mixed, tokenizer, SETS["test"], options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"], "trainable_token_indices": [1, 2]},
+        {"target_parameters": ["mlp.up_proj.weight"], "target_modules": []},
+    ],
+)
+def test_several_adapters_of_one_model_are_its_own(tokenizer, options):
+    model = get_peft_model(make_model(), LoraConfig(**options))
+    model.add_adapter("two", LoraConfig(target_modules=["o_proj"]))
+    for names in ("default", "two", ["default", "two"]):
+        model.base_model.set_adapter(names)
+        evaluate(model, tokenizer, SETS["test"], AnswerOptions(2, progress=False))
 
 
 def test_answers_that_say_nothing_do_not_agree(tokenizer, monkeypatch):

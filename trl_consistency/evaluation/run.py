@@ -23,6 +23,7 @@ from ..data.unknown_words import say_unknown
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..generation.targets import Engine
+from ..models.adapter_checks import check_no_other_adapter
 from ..models.checks import context_of
 from .answers.choices import check_choices
 from .answers.generate import NOT_ASKED, Answer, AnswerOptions, answer_pairs
@@ -446,11 +447,13 @@ def evaluate(
 
     Raises:
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
-        [`ConsistencyError`]: If rows were rendered otherwise before, or `reference` was measured otherwise.
+        [`ConsistencyError`]: If rows were rendered otherwise before, `reference` was measured otherwise, or another adapter was
+        put into the base model.
     """
     options = options or AnswerOptions()
     check_judge(judge, judge_questions)
     if engine is None:
+        check_no_other_adapter(model)
         _warn_of_adapter(model)
     named = pairs if isinstance(pairs, Mapping) else {"": pairs}
     sets = {
