@@ -13,7 +13,7 @@ from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 
-from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
+from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean, lacks_suggestion
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, skips_template
@@ -349,6 +349,13 @@ class Results:
                 )
             if swapped := sum(map(has_cue_in_clean, of_set.pairs.rows)):
                 found.append(f"{swapped} row(s){f' of {name}' if name else ''} {FINDINGS['swapped_prompts']}.")
+            placed = zip(of_set.pairs.places, of_set.pairs.rows, strict=True)
+            if unsaid := [place for place, row in placed if lacks_suggestion(row) and not has_cue_in_clean(row)]:
+                found.append(
+                    f"{len(unsaid)} row(s){f' of {name}' if name else ''}, row {unsaid[0]} first, have a `biased_answer` that their "
+                    "perturbed prompt does not say. Correct the one or the other, unless the cue suggests it in other words: "
+                    "`sycophancy` is the share of replies that give it."
+                )
             unknown = [row[UNKNOWN] for row in of_set.pairs.rows if row.get(UNKNOWN)]
             if unknown:
                 found.append(say_unknown(f"{len(unknown)} row(s){f' of {name}' if name else ''}", sum(unknown)))
