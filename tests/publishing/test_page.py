@@ -504,6 +504,15 @@ def test_pickled_weights(adapter_dir):
         prepare_page(adapter_dir, "me/bct")
 
 
+def test_card_of_an_adapter_beside_merged_weights_is_warned_of(adapter_dir):
+    """The card's example loads an adapter, and the Hub's page, too, says that it is one."""
+    for name in ("adapter_model.safetensors", "adapter_config.json", "consistency_results.json"):
+        (adapter_dir / name).unlink()
+    make_model().save_pretrained(adapter_dir)
+    with pytest.warns(UserWarning, match="the card is that of an adapter .*, and the folder holds a whole model"):
+        read_card(adapter_dir)
+
+
 def test_whole_model_needs_no_base_model(adapter_dir):
     (adapter_dir / "adapter_config.json").unlink()
     write_results(adapter_dir, RESULTS)

@@ -83,8 +83,13 @@ def prepare_page(
         elif not config.get("revision"):
             config["revision"] = data.get("base_model_revision")
         changed[ADAPTER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True)).encode()
-    elif base_model:
-        base_model = hub_base(None, base_model)
+    else:
+        base_model = hub_base(None, base_model) if base_model else None
+        if data.get("library_name") == "peft":
+            warnings.warn(
+                f"{folder}: the card is that of an adapter (`library_name: peft`), and the folder holds a whole model, which its example "
+                "does not load. Correct the card if the adapter was merged."
+            )
     if base_model:
         link = f"[{base_model}](https://huggingface.co/{base_model})"
         if (earlier := data.get("base_model")) not in (None, base_model, [base_model]):
