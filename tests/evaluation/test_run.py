@@ -679,6 +679,24 @@ def test_suggestions_that_the_perturbed_prompt_does_not_say_are_warned_of(tokeni
     assert not any("does not say" in of for of in evaluate(None, tokenizer, rows).warnings())
 
 
+def test_what_is_changed_after_a_measurement_is_not_taken_for_it(tokenizer, monkeypatch):
+    """Options or keys, by somebody who measures again with the same objects: the two results could not be compared."""
+    says(monkeypatch, tokenizer, {"France?": "Paris.", "Rome! France?": "Rome."})
+    options = AnswerOptions(64, progress=False)
+    pairs = PairSet.of([row("France?", "Rome! ", "Paris", "Rome")]).rendered(tokenizer)
+    before = evaluate(None, tokenizer, pairs, options)
+    options.max_new_tokens = 32
+    with pytest.raises(ConsistencyError, match="measured with other options: `max_new_tokens` 64 and 32"):
+        evaluate(None, tokenizer, pairs, options).differences(before)
+    options.max_new_tokens = 64
+    pairs.rows[0]["answer"] = "Lyon"
+    with pytest.raises(ConsistencyError, match="of different rows"):
+        evaluate(None, tokenizer, pairs, options).differences(before)
+    options.temperature = -1.0
+    with pytest.raises(ConsistencyError, match="`temperature` must be"):
+        evaluate(None, tokenizer, pairs, options)
+
+
 @pytest.mark.parametrize("names", [("one", "two"), ("default", "default")])
 def test_a_model_in_whose_base_another_adapter_was_put_is_refused(tokenizer, tmp_path, names):
     """PEFT changes the base model itself, so that both answer with the second adapter, or with parts of both."""

@@ -457,7 +457,8 @@ def evaluate(
         [`ConsistencyError`]: If rows were rendered otherwise before, `reference` was measured otherwise, or another adapter was
         put into the base model.
     """
-    options = options or AnswerOptions()
+    # Results keep copies: the caller may change options and rows, and measure again with them.
+    options = replace(options or AnswerOptions())
     check_judge(judge, judge_questions)
     if engine is None:
         check_no_other_adapter(model)
@@ -467,6 +468,7 @@ def evaluate(
         name: PairSet.of(of_name).rendered(tokenizer, name or "pairs", chat_template_kwargs)
         for name, of_name in named.items()
     }
+    sets = {name: replace(of_set, rows=list(map(dict, of_set.rows))) for name, of_set in sets.items()}
     config = getattr(model, "config", None)
     for name, of_set in sets.items():
         of_set.check_lengths(name or "pairs", config and context_of(config))
