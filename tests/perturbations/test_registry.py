@@ -110,6 +110,22 @@ def test_names_and_docstrings_are_needed(own_registry):
         perturbation(GOOD)(documented)
 
 
+def test_a_name_means_one_perturbation_or_one_family(own_registry):
+    """`--perturbations jailbreak` made pairs of the family, and not of the function."""
+
+    def jailbreak(draft, cue):
+        """A wrapper."""
+
+    with pytest.raises(ConsistencyError, match="`jailbreak` is the name of a family: rename the function"):
+        perturbation(GOOD)(jailbreak)
+    with pytest.raises(
+        ConsistencyError, match="`documented`: its family cannot be called as the perturbation `typos`"
+    ):
+        perturbation(GOOD, family="typos")(documented)
+    perturbation(GOOD, family="documented")(documented)
+    assert [step.name for step in find_perturbations(["documented"])[0]] == ["documented"]
+
+
 def test_placeholder_that_is_not_filled(own_registry):
     @perturbation({"train": ["It is {anser}."], "held_out": ["x"]}, positions=("end",))
     def misspelt(draft, cue):

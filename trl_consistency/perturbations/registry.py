@@ -173,7 +173,7 @@ def perturbation(
         name = name or function.__name__  # several perturbations may share a function
         described = described or (function.__doc__ or "").strip().split("\n")[0]
         lists = {split: tuple(wordings.get(split, ())) for split in WORDING_SPLITS}
-        _check_entry(name, lists, positions, needs, described)
+        _check_entry(name, family, lists, positions, needs, described)
         implied = {"wrong": ("a wrong answer",), "not right": ("a right answer",)}.get(suggests or "", ())
         PERTURBATIONS[name] = Perturbation(
             name, family, described, function, lists, tuple(positions), (*needs, *implied), suggests, side, keeps_question
@@ -189,10 +189,21 @@ def add_wording(draft: Draft, cue: Cue) -> None:
 
 
 def _check_entry(
-    name: str, lists: Mapping[str, tuple[str, ...]], positions: Sequence[str], needs: Sequence[str], described: str
+    name: str,
+    family: str,
+    lists: Mapping[str, tuple[str, ...]],
+    positions: Sequence[str],
+    needs: Sequence[str],
+    described: str,
 ) -> None:
     if name in PERTURBATIONS:
         raise ConsistencyError(f"There is a perturbation `{name}` already: rename the function.")
+    if name != family and any(entry.family == name for entry in PERTURBATIONS.values()):
+        raise ConsistencyError(f"`{name}` is the name of a family: rename the function.")
+    if family in PERTURBATIONS and PERTURBATIONS[family].family != family:
+        raise ConsistencyError(
+            f"`{name}`: its family cannot be called as the perturbation `{family}`, which could no longer be named. Rename it."
+        )
     if not described:
         raise ConsistencyError(f"`{name}` needs a docstring: its first line is shown to users.")
     for split, wordings in lists.items():
