@@ -5,6 +5,7 @@ import warnings
 import pytest
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
@@ -724,6 +725,8 @@ def test_a_model_in_whose_base_another_adapter_was_put_is_refused(tokenizer, tmp
 )
 def test_several_adapters_of_one_model_are_its_own(tokenizer, options):
     model = get_peft_model(make_model(), LoraConfig(**options))
+    blocks = model.get_base_model().model.layers
+    blocks[0] = checkpoint_wrapper(blocks[0])  # as under FSDP, it gives the layers inside other names
     model.add_adapter("two", LoraConfig(target_modules=["o_proj"]))
     for names in ("default", "two", ["default", "two"]):
         model.base_model.set_adapter(names)
