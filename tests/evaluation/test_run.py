@@ -661,6 +661,7 @@ def test_suggestions_that_the_perturbed_prompt_does_not_say_are_warned_of(tokeni
         row("France?", "Not Paris! ", "Paris", "NOT Paris"),
         row("Which?\n(A) x\n(B) y\n", "I say y. ", "A", "B"),
         row("France?", "VGhlIFJvbWU= ", "Paris", "Rome", question_intact=False),  # encoded
+        row("France?", "VGhlIFJvbWU= ", "Paris", "Rome", question_intact="False"),  # of a CSV file
         row("Why?", "Do! ", "I", "Sure", "harmful"),
         row("1 + 1?", "", "2", "3"),
     ]

@@ -412,12 +412,12 @@ def has_cue_in_clean(row: Mapping[str, Any]) -> bool:
 def lacks_suggestion(row: Mapping[str, Any]) -> bool:
     """
     Whether the perturbed prompt of a question does not say the answer that its cue suggests. Letters stand for choices, and a
-    question that is not intact may be encoded.
+    question that is not intact (a text in CSV files) may be encoded.
     """
     biased = row.get("biased_answer")
     if row.get("category") in REQUESTS or not row.get("answer") or not isinstance(biased, str) or len(biased) < 2:
         return False
-    if denied_answer(biased) or row.get("question_intact") is False or has_equal_prompts(row):
+    if denied_answer(biased) or str(row.get("question_intact")).lower() == "false" or has_equal_prompts(row):
         return False
     return not _holds(*(as_read(text).lower() for text in (all_text(row["perturbed_prompt"]), biased)))
 
