@@ -13,7 +13,7 @@ from tests.helpers.models import CHATML, QUIET, make_model, make_pairs, make_tok
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_completion, render_prompt
-from trl_consistency.evaluation import Answer, AnswerOptions, conversion, convert_pairs
+from trl_consistency.evaluation import Answer, AnswerOptions, PairSet, conversion, convert_pairs
 from trl_consistency.evaluation.answers import generate as answering
 
 
@@ -285,6 +285,22 @@ def test_trl_trains_on_what_the_model_said(model, model_dir, tmp_path, monkeypat
         assert completion["input_ids"][: len(prompt_ids)] == prompt_ids
         assert ended(completion["input_ids"][len(prompt_ids) :], tokenizer) == ended(expected, tokenizer)
     assert trainer.train().training_loss > 0
+
+
+def test_variables_of_a_rendered_set_are_in_its_rows(model, monkeypatch):
+    """The model answered prompts with them, and would be trained on prompts without."""
+    tokenizer, pairs, asked = make_tokenizer(PERSONA + CHATML), make_pairs(2, completion=False), []
+
+    def generate(model, processing_class, prompts, *args, **kwargs):
+        asked.extend(prompts)
+        return [[*tokenizer(text="Lyon.")["input_ids"], tokenizer.eos_token_id]] * len(prompts)
+
+    monkeypatch.setattr(answering, "generate_ids", generate)
+    rendered = PairSet.of(pairs).rendered(tokenizer, chat_template_kwargs=VARIABLES)
+    found = convert_pairs(rendered, "sft", model, tokenizer, OPTIONS)
+    assert asked[0] == render_prompt(tokenizer, pairs[0]["clean_prompt"], None, VARIABLES)
+    assert [of["chat_template_kwargs"] for of in found.rows] == [VARIABLES] * 2
+    assert found.rows == convert_pairs(pairs, "sft", model, tokenizer, OPTIONS, VARIABLES).rows
 
 
 def test_text_goes_on_with_the_space_that_an_answer_alone_would_lose():

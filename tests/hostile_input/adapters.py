@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
+from tests.helpers.models import make_model, make_tokenizer
 from tests.hostile_input.damage import adapter, cut
 from tests.hostile_input.room import CHAT, Case, Room
+from trl_consistency.evaluation import evaluate
 
 
 FILE, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -38,12 +41,26 @@ def written(content: bytes) -> Callable[[Room], None]:
     return measure(lambda folder: (folder / CONFIG).write_bytes(content))
 
 
+def of_one_base(room: Room) -> None:
+    """Two adapters of one loaded base model, of which the first is measured, in Python."""
+    base, config = make_model(), LoraConfig(target_modules=["q_proj"])
+    one, _ = (get_peft_model(base, config, adapter_name=name) for name in ("one", "two"))
+    evaluate(one, make_tokenizer(), [CHAT])
+
+
 MISSING = "`adapters`: …adapter cannot be put on the base model: Found missing adapter keys …"
 OTHER_SIZE = "`adapters`: …adapter cannot be put on the base model: …size mismatch for …"
 NO_PLACE = f"`adapters`: …adapter is damaged: {CONFIG} has no place for … (and … more). Copy or train it again."
 DAMAGED = f"…adapter: {CONFIG} is wrong:"
 
 CASES: list[Case] = [
+    Case(
+        "two adapters of one loaded base",
+        "In Python, a `PeftModel` in whose base model another one has put its adapter, which would answer instead",
+        "Another adapter than the model's own (two, in …) acts in the model, too: another `PeftModel` was made of the same base "
+        "model, which PEFT changes. …",
+        of_one_base,
+    ),
     *(
         Case(
             f"adapter {key} {value}",

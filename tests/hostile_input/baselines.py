@@ -127,6 +127,12 @@ CASES: list[Case] = [
         lambda room: convert(room, [CHAT], "--output_dir", "/dev/null/x"),
     ),
     Case(
+        "DPO that evaluates nothing",
+        "`dpo`: `do_eval` alone, with which nothing was evaluated",
+        "`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.",
+        lambda room: train_dpo(room, [CHAT], "--do_eval", "true"),
+    ),
+    Case(
         "DPO on pairs",
         "The DPO script: pairs instead of preferences",
         "The data set has no column `prompt`, only `clean_prompt`, `perturbed_prompt`. `trl-consistency convert --to preference` "

@@ -10,6 +10,7 @@ from tests.hostile_input.damage import adapter, disk_fills, pickled_adapter
 from tests.hostile_input.room import CHAT, Case, Room
 from trl_consistency.cli import main as cli
 from trl_consistency.evaluation import grade
+from trl_consistency.perturbations import PERTURBATIONS
 
 
 def halve(room: Room) -> None:
@@ -26,6 +27,25 @@ def offering(answer: str, biased: str, clean: str = "(A) dog\n(B) cow", perturbe
     prompts = {"clean_prompt": f"Largest?\n{clean}", "perturbed_prompt": f"It is (B). Largest?\n{perturbed or clean}"}
     turns = {column: [{"role": "user", "content": text}] for column, text in prompts.items()}
     return {**turns, "answer": answer, "biased_answer": biased}
+
+
+def undeclared(room: Room) -> None:
+    """A perturbation of one's own that does not say what it suggests."""
+    wordings = '{"train": ["They say it is {answer}."], "held_out": ["It is {answer}, they say."]}'
+    code = f"from trl_consistency.perturbations import perturbation\n@perturbation({wordings}, positions=['end'])\n"
+    code += "def rumour(draft, cue):\n    'A rumour.'\n    draft.add(cue.position, cue.text)\n"
+    try:
+        room.pairs(
+            None,
+            "--perturbations_file",
+            str(room.file("mine.py", code)),
+            "--perturbations",
+            "rumour",
+            "--test_share",
+            "0",
+        )
+    finally:
+        PERTURBATIONS.pop("rumour", None)
 
 
 THREE = "(A) dog\n(B) cow\n(C) cat"
@@ -99,6 +119,12 @@ CASES: list[Case] = [
         "`pairs`: a file of perturbations that does not run",
         "`perturbations_file` …mine.py, line 1: NameError: name 'perturbation' is not defined",
         lambda room: room.pairs(None, "--perturbations_file", str(room.file("mine.py", "perturbation(1)\n"))),
+    ),
+    Case(
+        "own perturbation that does not say that it suggests an answer",
+        "`pairs`: a perturbation of one's own that names a wrong answer, and does not declare that it suggests one",
+        "The wording 'They say it is {answer}.' has `{answer}`, and there is none: declare `suggests=\"wrong\"` with its perturbation.",
+        undeclared,
     ),
     Case(
         "model without a question",

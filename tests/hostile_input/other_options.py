@@ -321,6 +321,12 @@ CASES: list[Case] = [
         lambda room: (room.file("out/test.csv", "a,b\n1,2\n"), room.pairs()),
     ),
     Case(
+        "own file called as the suites' scores",
+        "`suites`: a folder with a file of one's own that is called as its scores are",
+        "`output_dir` …out has a suites.json that `trl-consistency suites` did not write, and would replace. Choose another folder.",
+        lambda room: (room.file("out/suites.json", '["gsm8k", "ifeval"]'), suites("--limit", "1")(room)),
+    ),
+    Case(
         "pairs over verdicts of one's own",
         "`pairs`: a folder with a verdicts.jsonl of one's own, which would be removed",
         "`output_dir` …out has a verdicts.jsonl that `trl-consistency pairs` did not write, and would replace. Choose another …",

@@ -110,6 +110,22 @@ def test_names_and_docstrings_are_needed(own_registry):
         perturbation(GOOD)(documented)
 
 
+def test_a_name_means_one_perturbation_or_one_family(own_registry):
+    """`--perturbations jailbreak` made pairs of the family, and not of the function."""
+
+    def jailbreak(draft, cue):
+        """A wrapper."""
+
+    with pytest.raises(ConsistencyError, match="`jailbreak` is the name of a family: rename the function"):
+        perturbation(GOOD)(jailbreak)
+    with pytest.raises(
+        ConsistencyError, match="`documented`: its family cannot be called as the perturbation `typos`"
+    ):
+        perturbation(GOOD, family="typos")(documented)
+    perturbation(GOOD, family="documented")(documented)
+    assert [step.name for step in find_perturbations(["documented"])[0]] == ["documented"]
+
+
 def test_placeholder_that_is_not_filled(own_registry):
     @perturbation({"train": ["It is {anser}."], "held_out": ["x"]}, positions=("end",))
     def misspelt(draft, cue):
@@ -118,6 +134,40 @@ def test_placeholder_that_is_not_filled(own_registry):
 
     with pytest.raises(ConsistencyError, match=r"'It is \{anser\}\.' has a placeholder that is not filled: 'anser'"):
         list(build_pairs([{"question": "x"}], ["misspelt"], test_share=0.0))
+
+
+@pytest.mark.parametrize(
+    ("wording", "reason"),
+    [
+        ("They say it is {answer}.", r"'They say it is \{answer\}\.' has `\{answer\}`, and there is none"),
+        ("Surely not {right}.", r"'Surely not \{right\}\.' has `\{right\}`, and there is none"),
+    ],
+)
+def test_placeholder_for_which_there_is_nothing(own_registry, wording, reason):
+    @perturbation({"train": [wording], "held_out": ["x"]}, positions=("end",))
+    def undeclared(draft, cue):
+        """Names an answer, and does not say that it needs one."""
+        draft.add(cue.position, cue.text)
+
+    rows = [{"question": "What is the capital of France?", "answer": None, "wrong_answer": "Lyon"}]
+    with pytest.raises(ConsistencyError, match=reason):
+        list(build_pairs(rows, ["undeclared"], test_share=0.0))
+
+
+def test_own_perturbation_that_edits_a_message_in_place_changes_its_own_prompt_alone(own_registry):
+    @perturbation(GOOD)
+    def in_place(draft, cue):
+        """Goes on with the system message."""
+        draft.history[0]["content"] += f" {cue.text}"
+
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Largest animal?"}]
+    rows = [{"messages": messages, "answer": "whale", "wrong_answer": "cow"}]
+    first, second = (
+        row for _, row in build_pairs(rows, ["in_place", "suggested_answer"], test_share=0.0, pairs_per_source=2)
+    )
+    assert first["perturbed_prompt"][0]["content"] == "Be brief. One."
+    assert [row["clean_prompt"] for row in (first, second)] == [messages, messages]
+    assert second["perturbed_prompt"][0]["content"] == "Be brief."
 
 
 @pytest.mark.parametrize(

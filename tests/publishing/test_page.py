@@ -219,6 +219,20 @@ def test_local_base_model_is_named(adapter_dir):
     assert "An adapter for [me/base](https://huggingface.co/me/base), from `me/bct`" in text
 
 
+def test_other_mentions_of_local_models_stay(adapter_dir):
+    """The first one became the base model: "The judge was Qwen3-4B"."""
+    path = adapter_dir / "README.md"
+    path.write_text(path.read_text() + "\nThe judge was a local model.\n")
+    assert "The judge was a local model." in read_card(adapter_dir)[0]
+
+
+def test_revision_stays_with_a_base_model_in_a_list(adapter_dir):
+    path = adapter_dir / "README.md"
+    path.write_text(path.read_text().replace("base_model: Qwen", "base_model:\n- Qwen"))
+    metadata = read_card(adapter_dir)[1]
+    assert (metadata["base_model"], metadata["base_model_revision"]) == ("Qwen/Qwen3-4B-Instruct-2507", "abc123")
+
+
 def test_revision_goes_with_its_base_model(adapter_dir):
     assert read_card(adapter_dir)[1]["base_model_revision"] == "abc123"
     assert "base_model_revision" not in read_card(adapter_dir, base_model="me/other")[1]
@@ -284,6 +298,26 @@ def test_example_that_loads_the_base_model_stays(adapter_dir):
     )
     path.write_text(path.read_text() + example)
     assert example in read_card(adapter_dir)[0]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_examples_of_other_models_stay(adapter_dir, is_first):
+    """They loaded this one."""
+    path = adapter_dir / "README.md"
+    example = (
+        'model = AutoPeftModelForCausalLM.from_pretrained("{0}")\ntokenizer = AutoTokenizer.from_pretrained("{0}")\n'
+        "vllm serve Qwen/Qwen3-4B-Instruct-2507 --enable-lora --lora-modules one={0}\n"
+    )
+    ours, others = (f"\n{example.format(name)}" for name in ("path/to/this/folder", "me/act"))
+    path.write_text(path.read_text() + (others + ours if is_first else ours + others))
+    text = read_card(adapter_dir)[0]
+    assert example.format("me/act") in text
+    assert example.format("me/bct") in text
+    if not is_first:
+        path.write_text(text)
+        text = prepare_page(adapter_dir, "lab/bct")["README.md"].decode()
+        assert example.format("me/act") in text
+        assert example.format("lab/bct") in text
 
 
 def test_text_names_the_base_model_that_the_metadata_name(adapter_dir):
@@ -387,6 +421,22 @@ def test_outcomes_without_their_file_go_and_what_users_wrote_stays(adapter_dir):
     assert "5 right" in text
 
 
+def test_what_a_user_wrote_below_figures_stays(adapter_dir):
+    (adapter_dir / "rates.png").write_bytes(b"")
+    add_results(adapter_dir)
+    path, note = adapter_dir / "README.md", "Seed 2 gave 31%.\n\n![by seed](https://example.com/seeds.png)\n\n"
+    path.write_text(path.read_text().replace("## Training", f"{note}## Training"))
+    for _ in range(2):
+        for name, content in prepare_page(adapter_dir, "me/bct").items():
+            (adapter_dir / name).write_bytes(content)
+        assert f"\n\n![rates](rates.png)\n\n{note}## Training" in path.read_text()
+    (adapter_dir / "consistency_results.json").unlink()
+    with pytest.warns(UserWarning, match="figures .* are taken out"):
+        add_results(adapter_dir)
+    assert f"\n\n## Results\n\n{note}## Training" in path.read_text()
+    assert "25.0%" not in path.read_text()
+
+
 @pytest.mark.parametrize(
     ("text", "with_results"),
     [
@@ -410,6 +460,15 @@ def test_outcomes_without_their_file_go_and_what_users_wrote_stays(adapter_dir):
         # what stands below is another's, under a heading of whatever level
         ("# a\n\n## Results\n\n|  | after |\n| 0 |\n\n# b\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n# b\n\nx\n"),
         ("# a\n\n### Training\n\nx\n", "# a\n\n### Training\n\nx\n\n## Results\n\n| 1 |\n"),
+        # what a user wrote below the table and the pictures
+        (
+            "# a\n\n## Results\n\n|  | after |\n| 0 |\n\n|  | after |\n| 2 |\n\n![rates](rates.png)\n\nBy seed:\n\n| 3 |\n\n## Training\n",
+            "# a\n\n## Results\n\n| 1 |\n\nBy seed:\n\n| 3 |\n\n## Training\n",
+        ),
+        (
+            "# a\n\n## Results\n\n|  | after |\n| 0 |\n\nSeed 2 is worse.\n",
+            "# a\n\n## Results\n\n| 1 |\n\nSeed 2 is worse.\n",
+        ),
     ],
 )
 def test_place_of_results(text, with_results):
@@ -443,6 +502,15 @@ def test_pickled_weights(adapter_dir):
     (adapter_dir / "adapter_model.safetensors").rename(adapter_dir / "adapter_model.bin")
     with pytest.raises(ConsistencyError, match=r"adapter_model.bin is a pickle, which is never sent: save the model"):
         prepare_page(adapter_dir, "me/bct")
+
+
+def test_card_of_an_adapter_beside_merged_weights_is_warned_of(adapter_dir):
+    """The card's example loads an adapter, and the Hub's page, too, says that it is one."""
+    for name in ("adapter_model.safetensors", "adapter_config.json", "consistency_results.json"):
+        (adapter_dir / name).unlink()
+    make_model().save_pretrained(adapter_dir)
+    with pytest.warns(UserWarning, match="the card is that of an adapter .*, and the folder holds a whole model"):
+        read_card(adapter_dir)
 
 
 def test_whole_model_needs_no_base_model(adapter_dir):

@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset, load_dataset
 
 from tests.helpers.commands import adapter, launched
-from tests.helpers.models import make_tokenizer
+from tests.helpers.models import CHATML, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts.consistency import run
@@ -35,6 +35,20 @@ def test_training_on_the_file_equals_training_without(tmp_path, recipe, launch):
     one, two = adapter(tmp_path / "without"), adapter(tmp_path / "with")
     assert all((one[name] == two[name]).all() for name in one)
     assert not (tmp_path / "with" / "_targets").exists(), "the file was not used"
+
+
+def test_the_file_has_the_template_variables_that_its_targets_were_made_with(tmp_path, recipe):
+    """A training on it that does not repeat them gave other prompts than those that were answered."""
+    template = tmp_path / "persona.jinja"
+    template.write_text(f"{{%- if persona %}}{{{{ persona }}}}{{% endif -%}}{CHATML}")
+    file, options = tmp_path / "targets.jsonl", ["--config", str(recipe), "--chat_template_path", str(template)]
+    variables = ["--chat_template_kwargs", '{"persona": "Be brief. "}']
+    cli(["targets", *options, *variables, "--targets_file", str(file), "--output_dir", str(tmp_path / "out")])
+    assert all(json.loads(line)["chat_template_kwargs"] == {"persona": "Be brief. "} for line in file.open())
+    run([*options, *variables, "--output_dir", str(tmp_path / "without")])
+    run([*options, "--output_dir", str(tmp_path / "with"), "--dataset_name", str(file)])
+    one, two = adapter(tmp_path / "without"), adapter(tmp_path / "with")
+    assert all((one[name] == two[name]).all() for name in one)
 
 
 def test_rows_whose_targets_are_empty_are_left_out(tmp_path, recipe, monkeypatch, caplog, capsys):

@@ -39,6 +39,7 @@ from .rendering import (
 from .repeats import prompt_key
 from .text import all_text
 from .time_limit import TimeLimitError
+from .typography import as_read
 from .unknown_words import UNKNOWN_WORDS
 
 
@@ -406,6 +407,19 @@ def has_cue_in_clean(row: Mapping[str, Any]) -> bool:
         return False
     of_cue = denied_answer(biased) or biased
     return _holds(all_text(clean), of_cue) and not _holds(all_text(perturbed), of_cue)
+
+
+def lacks_suggestion(row: Mapping[str, Any]) -> bool:
+    """
+    Whether the perturbed prompt of a question does not say the answer that its cue suggests. Letters stand for choices, and a
+    question that is not intact (a text in CSV files) may be encoded.
+    """
+    biased = row.get("biased_answer")
+    if row.get("category") in REQUESTS or not row.get("answer") or not isinstance(biased, str) or len(biased) < 2:
+        return False
+    if denied_answer(biased) or str(row.get("question_intact")).lower() == "false" or has_equal_prompts(row):
+        return False
+    return not _holds(*(as_read(text).lower() for text in (all_text(row["perturbed_prompt"]), biased)))
 
 
 def _holds(text: str, part: str) -> bool:

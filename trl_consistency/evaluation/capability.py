@@ -20,6 +20,7 @@ from ..errors import ConsistencyError
 from ..files import write_text
 from ..generation.answer_cache import TargetCache
 from ..generation.model_identity import digest_of
+from ..models.adapter_checks import check_no_other_adapter
 from ..models.checks import context_of
 from .answers.generate import AnswerOptions, decode_answer, generate_ids
 from .answers.replies import THINKING_MARKERS, Markers, check_markers, warning_of_markers
@@ -204,6 +205,7 @@ def measure_capability(
     if PartialState().num_processes > 1:
         raise ConsistencyError("Capability is measured in one process: start it without `accelerate launch`.")
     data.check_lengths(tokenizer, context_of(model.config), chat_template_kwargs)
+    check_no_other_adapter(model)
     if cache is not None:
         cache.check_model(model)
     found = {}

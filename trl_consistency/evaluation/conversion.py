@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from transformers import PreTrainedModel
@@ -128,7 +129,8 @@ def convert_pairs(
         options ([`AnswerOptions`], *optional*):
             Options for generating answers. By default greedy decoding, at most 256 tokens.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template, which become a column of the rows. A row's own override them.
+            Variables of the chat template, which become a column of the rows. By default those with which a [`PairSet`] was
+            rendered. A row's own override them.
         cache ([`~trl_consistency.generation.answer_cache.TargetCache`], *optional*):
             Stores answers as they are generated, so that a killed run can resume.
 
@@ -139,6 +141,8 @@ def convert_pairs(
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
     """
     options, of_set = options or AnswerOptions(), PairSet.of(pairs)
+    if not chat_template_kwargs and of_set.rendering is not None:
+        chat_template_kwargs = of_set.rendering[1]
     sides = sides_to_answer(of_set, to)
     if sides and (model is None or tokenizer is None):
         raise ConsistencyError("`model` and `tokenizer` are needed: there are answers to generate.")
@@ -224,7 +228,7 @@ def _without_prefills(of_set: PairSet) -> tuple[PairSet, list[dict[str, Any]]]:
     kept = [number for number, row in enumerate(of_set.rows) if not is_prefilled(row["perturbed_prompt"])]
     left_out = [_left_out(row, PREFILLED) for row in of_set.rows if is_prefilled(row["perturbed_prompt"])]
     rows, places = [of_set.rows[number] for number in kept], [of_set.places[number] for number in kept]
-    return PairSet(rows, of_set.candidates, places), left_out
+    return replace(of_set, rows=rows, numbers=places), left_out
 
 
 def _check_variables(of_set: PairSet, chat_template_kwargs: dict[str, Any] | None) -> None:

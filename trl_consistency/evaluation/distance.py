@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from ..data.alignment import shared_suffix
 from ..errors import ConsistencyError
 from ..generation.options import evaluating
+from ..models.adapter_checks import check_no_other_adapter
 from ..objectives.activation import activation_loss
 from ..objectives.divergence import token_log_probs
 from ..passes.capture import capture_states, head_of
@@ -79,12 +80,15 @@ def measure_distances(
         `list[PairDistance]`: One for each pair.
 
     Raises:
-        [`ConsistencyError`]: If `reference` is the base of the adapter `model`, in which the adapter acts, too.
+        [`ConsistencyError`]: If `reference` is the base of the adapter `model`, in which the adapter acts, too; or if another
+        adapter was put into the base model of one of the two.
     """
     if isinstance(model, PeftModel) and reference is model.get_base_model():
         raise ConsistencyError(
             "`reference` is the model into which PEFT has put the adapter, and answers with it. Load the model before training again."
         )
+    for of_two in (model, reference):
+        check_no_other_adapter(of_two)
     of_rows = [[] for _ in rows] if answers is None else [list(ids) for ids in answers]
     pairs = list(zip(rows, of_rows, strict=True))
     with evaluating(model), evaluating(reference):

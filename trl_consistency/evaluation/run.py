@@ -13,7 +13,7 @@ from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 
-from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
+from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean, lacks_suggestion
 from ..data.pairs import PROMPT_COLUMNS, report_faults
 from ..data.prepare import render_row
 from ..data.rendering import ProcessingClass, get_tokenizer, skips_template
@@ -23,6 +23,7 @@ from ..data.unknown_words import say_unknown
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..generation.targets import Engine
+from ..models.adapter_checks import check_no_other_adapter
 from ..models.checks import context_of
 from .answers.choices import check_choices
 from .answers.generate import NOT_ASKED, Answer, AnswerOptions, answer_pairs
@@ -348,6 +349,13 @@ class Results:
                 )
             if swapped := sum(map(has_cue_in_clean, of_set.pairs.rows)):
                 found.append(f"{swapped} row(s){f' of {name}' if name else ''} {FINDINGS['swapped_prompts']}.")
+            placed = zip(of_set.pairs.places, of_set.pairs.rows, strict=True)
+            if unsaid := [place for place, row in placed if lacks_suggestion(row) and not has_cue_in_clean(row)]:
+                found.append(
+                    f"{len(unsaid)} row(s){f' of {name}' if name else ''}, row {unsaid[0]} first, have a `biased_answer` that their "
+                    "perturbed prompt does not say. Correct the one or the other, unless the cue suggests it in other words: "
+                    "`sycophancy` is the share of replies that give it."
+                )
             unknown = [row[UNKNOWN] for row in of_set.pairs.rows if row.get(UNKNOWN)]
             if unknown:
                 found.append(say_unknown(f"{len(unknown)} row(s){f' of {name}' if name else ''}", sum(unknown)))
@@ -446,17 +454,21 @@ def evaluate(
 
     Raises:
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
-        [`ConsistencyError`]: If rows were rendered otherwise before, or `reference` was measured otherwise.
+        [`ConsistencyError`]: If rows were rendered otherwise before, `reference` was measured otherwise, or another adapter was
+        put into the base model.
     """
-    options = options or AnswerOptions()
+    # Results keep copies: the caller may change options and rows, and measure again with them.
+    options = replace(options or AnswerOptions())
     check_judge(judge, judge_questions)
     if engine is None:
+        check_no_other_adapter(model)
         _warn_of_adapter(model)
     named = pairs if isinstance(pairs, Mapping) else {"": pairs}
     sets = {
         name: PairSet.of(of_name).rendered(tokenizer, name or "pairs", chat_template_kwargs)
         for name, of_name in named.items()
     }
+    sets = {name: replace(of_set, rows=list(map(dict, of_set.rows))) for name, of_set in sets.items()}
     config = getattr(model, "config", None)
     for name, of_set in sets.items():
         of_set.check_lengths(name or "pairs", config and context_of(config))

@@ -183,3 +183,37 @@ def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
         "forward, which alone puts it before the text. Use LoRA, train the whole model, or compare answers only (`method` "
         "bct or kl, without `log_consistency_metrics`)."
     )
+
+
+def check_no_other_adapter(model: Any) -> None:
+    """
+    Raises [`ConsistencyError`] for a `PeftModel` in whose base model the adapter of another one acts. PEFT changes the base
+    itself: the second `PeftModel` that is made of it switches the first's adapter off, or replaces it under the same name.
+    """
+    if not isinstance(model, PeftModel):
+        return
+    tuner, base, own = model.base_model, model.get_base_model(), set(model.active_adapters)
+    made = {_place(name) for name in getattr(tuner, "targeted_module_names", ())}
+    made |= {_place(name.rpartition(".")[0]) for name in getattr(tuner, "targeted_parameter_names", ())}
+    # What these wrap is not named there.
+    wrappers = tuple(f"{name}." for name, of in base.named_modules() if isinstance(of, AuxiliaryTrainingWrapper))
+    for name, layer in base.named_modules():
+        if not isinstance(layer, BaseTunerLayer) or layer.disable_adapters or name.startswith(wrappers):
+            continue
+        acting = {
+            of
+            for of in layer.active_adapters
+            for weights in layer.adapter_layer_names
+            if of in getattr(layer, weights, ())
+        }
+        if acting - own or (acting and _place(name) not in made):
+            raise ConsistencyError(
+                f"Another adapter than the model's own ({', '.join(sorted(acting))}, in {name}) acts in the model, too: another `PeftModel` was "
+                "made of the same base model, which PEFT changes. Load the base model again for each, or load the adapters into one "
+                "`PeftModel` with `load_adapter`."
+            )
+
+
+def _place(name: str) -> str:
+    """Returns the name of a layer without what FSDP, checkpointing and PEFT itself put around it."""
+    return ".".join(part for part in name.split(".") if not part.startswith("_") and part != "base_layer")

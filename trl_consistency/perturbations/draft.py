@@ -1,5 +1,7 @@
 """One side of a pair while perturbations change it."""
 
+from copy import deepcopy
+
 from .source import Message, Source
 
 
@@ -18,9 +20,10 @@ class Draft:
 
     def __init__(self, source: Source):
         self.chat = source.chat
-        self.of_turn = dict(source.of_turn)
-        self.history = list(source.history)
-        self.turns = list(source.turns)
+        # Copies: a perturbation of the user's may edit a message in place.
+        self.of_turn = deepcopy(dict(source.of_turn))
+        self.history = deepcopy(list(source.history))
+        self.turns = deepcopy(list(source.turns))
         self.parts = dict.fromkeys(_SLOTS, "")
         self.parts["question"] = source.question
         self.parts["choices"] = "\n".join(source.choice_lines())

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from string import Formatter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import yaml
@@ -20,6 +21,9 @@ WORDING_SPLITS = {"train": "train", "held_out": "held-out"}  # the key of the wo
 
 PERTURBATIONS: dict[str, "Perturbation"] = {}
 """All perturbations by name, those of your own included."""
+
+# What a perturbation declares so that there is something in place of each placeholder of its wordings.
+DECLARED = {"answer": '`suggests="wrong"`', "right": '`needs=("a right answer",)`'}
 
 # Requirements that a perturbation can have for a source.
 NEEDS: dict[str, Callable[[Source], bool]] = {
@@ -70,12 +74,20 @@ class Cue:
     @property
     def text(self) -> str:
         """Returns the wording with its answers filled in."""
+        answers = {"answer": self.answer, "right": self.right}
         try:
-            return self.wording.format(answer=self.answer, right=self.right)
+            text = self.wording.format(**answers)
         except (KeyError, IndexError, ValueError) as error:
             raise ConsistencyError(
                 f"The wording {self.wording!r} has a placeholder that is not filled: {error}."
             ) from None
+        for _, placeholder, *_ in Formatter().parse(self.wording):
+            if placeholder in answers and not answers[placeholder]:
+                raise ConsistencyError(
+                    f"The wording {self.wording!r} has `{{{placeholder}}}`, and there is none: declare {DECLARED[placeholder]} with its "
+                    "perturbation."
+                )
+        return text
 
 
 Apply: TypeAlias = Callable[[Draft, Cue], None]
@@ -161,7 +173,7 @@ def perturbation(
         name = name or function.__name__  # several perturbations may share a function
         described = described or (function.__doc__ or "").strip().split("\n")[0]
         lists = {split: tuple(wordings.get(split, ())) for split in WORDING_SPLITS}
-        _check_entry(name, lists, positions, needs, described)
+        _check_entry(name, family, lists, positions, needs, described)
         implied = {"wrong": ("a wrong answer",), "not right": ("a right answer",)}.get(suggests or "", ())
         PERTURBATIONS[name] = Perturbation(
             name, family, described, function, lists, tuple(positions), (*needs, *implied), suggests, side, keeps_question
@@ -177,10 +189,21 @@ def add_wording(draft: Draft, cue: Cue) -> None:
 
 
 def _check_entry(
-    name: str, lists: Mapping[str, tuple[str, ...]], positions: Sequence[str], needs: Sequence[str], described: str
+    name: str,
+    family: str,
+    lists: Mapping[str, tuple[str, ...]],
+    positions: Sequence[str],
+    needs: Sequence[str],
+    described: str,
 ) -> None:
     if name in PERTURBATIONS:
         raise ConsistencyError(f"There is a perturbation `{name}` already: rename the function.")
+    if name != family and any(entry.family == name for entry in PERTURBATIONS.values()):
+        raise ConsistencyError(f"`{name}` is the name of a family: rename the function.")
+    if family in PERTURBATIONS and PERTURBATIONS[family].family != family:
+        raise ConsistencyError(
+            f"`{name}`: its family cannot be called as the perturbation `{family}`, which could no longer be named. Rename it."
+        )
     if not described:
         raise ConsistencyError(f"`{name}` needs a docstring: its first line is shown to users.")
     for split, wordings in lists.items():

@@ -41,7 +41,7 @@ _USE = re.compile(
     re.MULTILINE,
 )
 _SERVE = re.compile(
-    r"^(?P<serve>vllm serve )(?P<base>\S+)(?P<options> .*--lora-modules [^\s=]+=)(?:\$\(hf download [^)\n]*\)|\S+)$",
+    r"^(?P<serve>vllm serve )(?P<base>\S+)(?P<options> .*--lora-modules [^\s=]+=)(?:\$\(hf download (?P<branch_of>[^)\s]+)[^)\n]*\)|(?P<repo>\S+))$",
     re.MULTILINE,
 )
 MAIN = "main"  # the branch that is loaded where none is named
@@ -49,6 +49,13 @@ _BASE_LINK = r"\[[^\]\n]*\]\(https://huggingface\.co/{name}\)(?: \(revision `[^`
 _RESULTS_SECTION = re.compile(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", re.MULTILINE | re.DOTALL)
 # The header of its tables, as `templates/results.md` has them
 _OUR_TABLE = re.compile(r"^\|\s*\|(?: before \|)? after \|$", re.MULTILINE)
+# What ends a section of ours: the rows of its last table, and the pictures below them
+_OUR_END = re.compile(
+    rf"(?:{_OUR_TABLE.pattern}(?:\n\|.*)*|^{re.escape(NO_RESULTS)}$)(?:\n+!\[[^\n]*\]\([^/\n]*\.(?:png|svg)\))*\n*",
+    re.MULTILINE,
+)
+# Where a card says that its base model is a local one, as `templates/model_card.md` does
+_LOCAL_BASE_LINK = re.compile(rf"^((?:An adapter for|A fine-tuned version of) ){LOCAL_MODEL}", re.MULTILINE)
 
 
 def prepare_page(
@@ -76,17 +83,22 @@ def prepare_page(
         elif not config.get("revision"):
             config["revision"] = data.get("base_model_revision")
         changed[ADAPTER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True)).encode()
-    elif base_model:
-        base_model = hub_base(None, base_model)
+    else:
+        base_model = hub_base(None, base_model) if base_model else None
+        if data.get("library_name") == "peft":
+            warnings.warn(
+                f"{folder}: the card is that of an adapter (`library_name: peft`), and the folder holds a whole model, which its example "
+                "does not load. Correct the card if the adapter was merged."
+            )
     if base_model:
         link = f"[{base_model}](https://huggingface.co/{base_model})"
-        if (earlier := data.get("base_model")) not in (None, base_model):
+        if (earlier := data.get("base_model")) not in (None, base_model, [base_model]):
             data.pop("base_model_revision", None)
             card.text = re.sub(_BASE_LINK.format(name=re.escape(str(earlier))), lambda _: link, card.text, count=1)
         data.base_model = base_model
-        card.text = card.text.replace(LOCAL_MODEL, link, 1)
+        card.text = _LOCAL_BASE_LINK.sub(lambda found: f"{found[1]}{link}", card.text, count=1)
         card.text = card.text.replace(LOCAL_BASE, base_model)
-    card.text = _with_repo(card.text.replace(LOCAL_REPO, repo_id), repo_id, base_model, revision)
+    card.text = _with_repo(card.text, repo_id, base_model, revision)
     _put_results(card, folder, repo_id.split("/")[-1])
     changed["README.md"] = str(card).encode()
     if benchmarks := benchmark_results(read_results(folder).results, repo_id):
@@ -97,25 +109,29 @@ def prepare_page(
 def _with_repo(text: str, repo_id: str, base_model: str | None, revision: str | None) -> str:
     """
     Returns a card's text whose examples load the model from `repo_id`, and from its branch `revision`, and not from where
-    it was published before.
+    it was published before: the place of the first example. Examples of other models stay.
     """
+    loaded = [use["repo"] for use in _USE.finditer(text) if use["repo"] != base_model]
+    ours = {LOCAL_REPO, repo_id, *([] if LOCAL_REPO in loaded else loaded[:1])}
     has_branch = revision not in (None, MAIN)
     branch = f', revision="{revision}"' if has_branch else ""
     # vLLM takes an adapter of the main branch alone, or a folder.
     served_from = f"$(hf download {repo_id} --revision {revision} --quiet)" if has_branch else repo_id
 
     def renamed(use: re.Match[str]) -> str:
-        if use["repo"] == base_model:  # an example that puts the adapter on its base model by itself
+        if use["repo"] not in ours:  # such as one that puts the adapter on its base model by itself
             return use[0]
         return f"""{use["model"]}{repo_id}"{branch}{use["rest"]}{use["tokenizer"]}{repo_id}"{branch}{use["end"]}"""
 
     def served(line: re.Match[str]) -> str:
+        if loaded and (line["branch_of"] or line["repo"]) not in ours:
+            return line[0]
         base = base_model or line["base"]
         options = line["options"] if base == line["base"] else re.sub(r" --revision \S+", "", line["options"])
         return f"{line['serve']}{base}{options}{served_from}"
 
     text = _SERVE.sub(served, text)
-    return _USE.sub(renamed, text)
+    return _USE.sub(renamed, text).replace(LOCAL_REPO, repo_id)
 
 
 def add_results(folder: str | Path, unfinished: str | Path | None = None) -> None:
@@ -137,12 +153,12 @@ def add_results(folder: str | Path, unfinished: str | Path | None = None) -> Non
 def insert_results(text: str, results: str) -> str:
     """
     Returns a card's text with results (Markdown) that replace earlier ones of this package, before "Training" or at the end. A
-    section of that name that a user wrote stays.
+    section of that name that a user wrote stays, and so does what stands below the tables and pictures of ours.
     """
     section = f"{RESULTS_HEADING}\n\n{results.strip()}\n"
     had = _our_section(text)
     if had:
-        rest = text[had.end() :]
+        rest = _below_ours(had[0]) + text[had.end() :]
         return f"{text[: had.start()]}{section}{chr(10) if rest else ''}{rest}"
     before, *after = re.split(rf"^(?={NEXT_HEADING}$)", text, maxsplit=1, flags=re.MULTILINE)
     return f"{before}{section}\n{after[0]}" if after else f"{text.rstrip()}\n\n{section}"
@@ -151,6 +167,12 @@ def insert_results(text: str, results: str) -> str:
 def _our_section(text: str) -> re.Match[str] | None:
     sections = _RESULTS_SECTION.finditer(text)
     return next((of for of in sections if _OUR_TABLE.search(of[0]) or NO_RESULTS in of[0].splitlines()), None)
+
+
+def _below_ours(section: str) -> str:
+    """Returns what a user wrote below the tables and pictures in a section of ours."""
+    *_, end = _OUR_END.finditer(section)
+    return section[end.end() :]
 
 
 def hub_base(named: Any, given: str | None, is_local: bool = False) -> str:
@@ -263,7 +285,9 @@ def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
             data.eval_results = others or None
             data.model_name = data.model_name if others else None
             if section:
-                card.text = card.text[: section.start()] + card.text[section.end() :]
+                own = _below_ours(section[0])
+                heading = f"{RESULTS_HEADING}\n\n" if own else ""
+                card.text = f"{card.text[: section.start()]}{heading}{own}{card.text[section.end() :]}"
         return
     page = read_results(folder)
     data.eval_results = others + model_index(page.results) or None

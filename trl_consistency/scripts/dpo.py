@@ -55,13 +55,16 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     check_init_kwargs(model_args, training_args.model_init_kwargs or {})
     if training_args.do_predict:
         raise ConsistencyError(NO_PREDICTION)
+    evaluates = training_args.eval_strategy != "no" or training_args.eval_on_start
+    if training_args.do_eval and not evaluates:
+        raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")
     check_output_dir(training_args.output_dir)
     checkpoint = find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
     if checkpoint is not None:
         check_has_states(checkpoint)
     splits = load_pairs(script_args, dataset_args)
     train_dataset, eval_dataset = _preferences(splits, script_args.dataset_train_split, "dataset_train_split"), None
-    if training_args.eval_strategy != "no" or training_args.eval_on_start:
+    if evaluates:
         eval_dataset = _preferences(splits, script_args.dataset_test_split, "dataset_test_split")
     name = resolve_model(model_args.model_name_or_path)
     check_not_data_folder(training_args.output_dir)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.options import CommandArguments, at_least, check_ranges, option, refuse_unused, with_help
-from ..errors import ends_with_message
+from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.suites.registry import find_suites, named_suites, run_suites, suite_packages
 from ..evaluation.suites.scores import SuiteScore
@@ -62,6 +62,7 @@ class SuitesArguments(CommandArguments):
 def main(args: SuitesArguments) -> dict[str, Any]:
     """Runs the suites and writes the scores; returns the object that `--json` prints."""
     check_ranges(args)
+    _check_own_file(Path(args.output_dir) / RESULTS)
     template_kwargs = as_template_kwargs(args.chat_template_kwargs)
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
@@ -91,6 +92,19 @@ def main(args: SuitesArguments) -> dict[str, Any]:
         write_text(Path(args.output_dir) / RESULTS, text + "\n")
     print(printable(f"{tables_text(suite_tables(scores))}\n{args.output_dir}/{RESULTS}"))
     return results
+
+
+def _check_own_file(file: Path) -> None:
+    """Raises [`ConsistencyError`] for a file called as the scores are that no earlier run wrote."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    except (OSError, ValueError, RecursionError):
+        content = {}
+    if content is not None and not (isinstance(content, dict) and {"models", "settings"} <= content.keys()):
+        raise ConsistencyError(
+            f"`output_dir` {file.parent} has a {file.name} that `trl-consistency suites` did not write, and would replace. Choose another "
+            "folder."
+        )
 
 
 def make_results(

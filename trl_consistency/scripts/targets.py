@@ -18,7 +18,7 @@ from trl import DatasetMixtureConfig, ModelConfig
 
 from ..config.consistency_config import ConsistencyConfig
 from ..config.options import CommandArguments, option, with_help
-from ..data.prepare import needs_targets
+from ..data.prepare import needs_targets, variables_of
 from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file
 from ..json_files import as_json
@@ -97,10 +97,12 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             )
         trainer.generate_targets()
         if trainer.is_world_process_zero():
-            written = 0
+            written, variables = 0, trainer.args.chat_template_kwargs or {}
             with whole_file(file, option="targets_file") as lines:
                 # `datasets` needs disk space, too, to put the pairs together.
                 for row in trainer.dataset_with_targets():
+                    if variables:  # the answers are to prompts that were rendered with these
+                        row = {**row, "chat_template_kwargs": variables_of(row, variables)}
                     lines.write(json.dumps(as_json(row), ensure_ascii=False) + "\n")
                     written += 1
             printed |= {"targets_file": file, "pairs": written, "left_out": len(trainer.train_dataset) - written}

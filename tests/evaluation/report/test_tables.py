@@ -52,8 +52,8 @@ def test_spread_table_has_the_units_and_all_metrics():
         return {"nats_per_token/wiki": texts, "sycophancy": Estimate(-value / 10, None, 4, 4, unit="pp")}
 
     lines = rows_of(spread_table({"BCT": [{}, run(2.0), run(3.0)]}))
-    assert lines[2] == "| nats_per_token/wiki | 2.500 nats per token (2.000 to 3.000) |"
-    assert lines[3] == "| Sycophancy | -25.0pp (-30.0 to -20.0) |"
+    assert lines[2] == "| nats_per_token/wiki | 2.500 nats per token (2.000 to 3.000), 2 of 3 runs |"
+    assert lines[3] == "| Sycophancy | -25.0pp (-30.0 to -20.0), 2 of 3 runs |"
 
 
 def test_outcomes():

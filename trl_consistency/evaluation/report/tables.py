@@ -57,7 +57,8 @@ def spread_table(results: Mapping[str, Sequence[Rates]]) -> str:
             Rates by metric, one mapping per run, by the model's name.
 
     Returns:
-        `str`: A Markdown table with cells such as `1.3% (0.9 to 2.0)`.
+        `str`: A Markdown table with cells such as `1.3% (0.9 to 2.0)`, or `1.3% (0.9 to 2.0), 2 of 3 runs` where a run lacks the
+        metric.
     """
     return cells_table(list(results), spread_cells(results))
 
@@ -82,7 +83,8 @@ def spread_cells(results: Mapping[str, Sequence[Rates]], labels: Mapping[str, st
         values = [rate.value if in_nats else 100 * rate.value for rate in found]
         digits, unit = (DIGITS[unit], f" {unit}") if in_nats else (1, unit)
         spread = f" ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else ""
-        return f"{sum(values) / len(values):.{digits}f}{unit}{spread}"
+        some = f", {len(found)} of {len(runs)} runs" if len(found) < len(runs) else ""
+        return f"{sum(values) / len(values):.{digits}f}{unit}{spread}{some}"
 
     metrics = ordered_metrics((run for runs in results.values() for run in runs), labels)
     return {label_of(metric, labels): [cell(runs, metric) for runs in results.values()] for metric in metrics}
