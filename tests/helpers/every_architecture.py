@@ -67,6 +67,10 @@ OF_KIND: dict[str, dict[str, Any]] = {
 }
 
 
+# Standard deviations of weights where 0.1 magnifies rounding
+SMALLER = {"qwen3_5_text": 0.05, "qwen3_next": 0.05}
+
+
 def make_config(kind: str) -> Any:
     cls = CONFIG_MAPPING[kind]
     fields = set(inspect.signature(cls.__init__).parameters)
@@ -110,7 +114,7 @@ def make_tiny(kind: str) -> Any:
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     for name, parameter in model.named_parameters():
         if "norm" not in name and parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.1)
+            torch.nn.init.normal_(parameter, std=SMALLER.get(kind, 0.1))
     # Of routers that return several tensors, and of what kernels of Mamba read past the adapter, PEFT takes none.
     without = (
         r".*(router|gate|out_proj|conv1d)$"

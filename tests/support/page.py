@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.losses.test_every_architecture import NO_BLOCKS, NO_CHECKPOINTING, NOT_SMALL, OTHER_LOGITS, OTHER_STATES
 from tests.support.table import KINDS, NAMES, REFUSED, YES, rows_of_objectives, rows_of_roads, rows_of_runs
 
 
@@ -11,7 +12,7 @@ INTRODUCTION = """\
 # What is tested on which architectures
 
 Find your model's architecture in the tables. In the first two, **yes** means tested, and a number means refused, with the reason
-[below](#what-is-refused). Other architectures are not in the tests. If such a model cannot do something, you get an error, too.
+[below](#what-is-refused). Of [all others](#all-others), the tests look at less. If a model cannot do something, you get an error.
 The names of Qwen3.5 lead to its recipes. (`Qwen/Qwen3.5-4B` is the row with the vision tower.)
 
 Each test takes a tiny random model of the architecture, and a batch of rows with different lengths. It compares with the definition of the
@@ -44,6 +45,23 @@ MLPCT and BCT together, and OPCT. In 4 bits it is BCT, ACT and OPCT, each alone.
 - **Two processes**: they end with the weights of one process, to 1e-5 ([Many GPUs](distributed.md)).
 - **Checkpointing**: the weights are those without it, to 1e-5 of their size.
 - **Weights in 4 bits**: they stay as they are, and the adapter is trained ([QLoRA](qlora.md)).
+"""
+
+OTHERS = """\
+## All others
+
+`make test-long` makes a tiny model of every causal language model that the installed transformers has, from Llama 4 and DeepSeek-V3 to Mamba.
+It compares `kl`, `act`, OPCT with and without gradient checkpointing, and the greedy answers of a padded batch with what the model says to one
+text at a time. (BCT alone is the loss of `SFTTrainer`.) All agree to the bounds of the first table, except these, by `model_type`:
+
+- No answers can be trained on (`kl`, OPCT): {logits}. They compute logits in a way that is not known.
+- No states can be compared (`act`): {states}. They have several states after a block, or skip blocks.
+- Nothing can be compared: {blocks}. They hold their blocks in no single list.
+- transformers has no gradient checkpointing for them: {no_checkpointing}.
+- `rwkv` takes no attention mask, so its prompts are answered one at a time.
+- Not tried, because the sizes of the others do not make them small: {not_small}.
+
+Encoders and parts of encoder-decoders are no models to answer with, and are left out.
 """
 
 REST = """\
@@ -79,10 +97,15 @@ def table_of_runs() -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def others() -> str:
+    names = {"logits": OTHER_LOGITS, "states": OTHER_STATES, "blocks": NO_BLOCKS, "no_checkpointing": NO_CHECKPOINTING, "not_small": NOT_SMALL}  # fmt: skip
+    return OTHERS.format(**{key: ", ".join(f"`{kind}`" for kind in kinds) for key, kinds in names.items()})
+
+
 def make_page() -> str:
     reasons = "".join(f"{number}. {reason}\n" for number, reason in enumerate(REFUSED.values(), start=1))
     return "\n".join(
-        [INTRODUCTION, "## Objectives\n", table(rows_of_objectives()), ROADS, table(rows_of_roads()), "## What is refused\n", reasons, RUNS, table_of_runs(), REST]
+        [INTRODUCTION, "## Objectives\n", table(rows_of_objectives()), ROADS, table(rows_of_roads()), "## What is refused\n", reasons, RUNS, table_of_runs(), others(), REST]
     )  # fmt: skip
 
 

@@ -454,6 +454,15 @@ def test_rotation_that_was_cut_off_after_the_last_step_is_finished(whole, tmp_pa
     assert sorted(step_of(path) for path in tmp_path.glob("checkpoint-*")) == [STEPS - 1, STEPS]
 
 
+@pytest.mark.parametrize("name", ["optimizer.pt", "README.md"])
+def test_rotation_keeps_a_checkpoint_from_which_a_file_was_taken(two_checkpoints, name):
+    """As somebody does who needs its weights and not its optimizer."""
+    checkpoint = two_checkpoints / "checkpoint-3"
+    (checkpoint / name).unlink()
+    make_trainer("bct", two_checkpoints, save_total_limit=100).train(resume_from_checkpoint=True)
+    assert (checkpoint / "model.safetensors").is_file()
+
+
 def test_without_rotation_nothing_is_deleted(tmp_path):
     (tmp_path / "checkpoint-9").mkdir()
     make_trainer("act", tmp_path, save_total_limit=None, max_steps=1).train()

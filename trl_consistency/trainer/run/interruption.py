@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -303,7 +303,7 @@ class Checkpoints:
         if trainer.args.should_save:
             shutil.rmtree(directory, ignore_errors=True)  # of an interrupted run
             if trainer.args.save_total_limit:
-                _delete_damaged(run_dir)  # the rotation would count them
+                _put_damaged_first(run_dir)
         trainer.accelerator.wait_for_everyone()
         self._saved.add(trainer.state.global_step)
         try:
@@ -344,16 +344,18 @@ class Checkpoints:
         """Rotates checkpoints after resuming: a run killed after its last step has not done so."""
         args, state = self.trainer.args, self.trainer.state
         if resumed_from is not None and args.should_save and args.save_total_limit:
-            _delete_damaged(Path(args.output_dir))
+            _put_damaged_first(Path(args.output_dir))
             rotate_checkpoints(args.output_dir, args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
 
 
-def _delete_damaged(run_dir: Path) -> None:
+def _put_damaged_first(run_dir: Path) -> None:
+    """Has the rotation, which deletes the oldest checkpoints, take the incomplete ones before all others."""
     for checkpoint in _checkpoints(run_dir):
         try:
             read_manifest(checkpoint)
         except ConsistencyError:
-            shutil.rmtree(checkpoint, ignore_errors=True)
+            with suppress(OSError):
+                os.utime(checkpoint, (0, 0))
 
 
 def _why_not_written(error: Exception) -> str | None:
