@@ -175,7 +175,7 @@ def test_a_learned_prompt_reads_one_prompt_at_a_time():
     assert sizes == [1] * 6
     with model.disable_adapter():
         answer_pairs(model, tokenizer, rows, options)
-    assert sizes[6:] == [6]
+    assert sizes[6:] == [1, 1, 6]  # first, it is tried whether the model itself reads padding
     assert all(answer.said in "ABC" for side in answers for answer in side)
 
 

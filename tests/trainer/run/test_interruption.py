@@ -433,10 +433,21 @@ def test_checkpoints_that_an_earlier_run_left_in_the_folder_are_not_resumed_from
         again.train()
     for steps in (3, 6):  # the second time it is the last one of the present run
         assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / f"checkpoint-{steps}")
-        assert ("checkpoint-6 was saved before" in caplog.text) == (steps == 3)
+        assert ("checkpoint-6 was there before" in caplog.text) == (steps == 3)
         caplog.clear()
         make_trainer("bct", tmp_path, save_steps=3, max_steps=6).train(resume_from_checkpoint=True)
         caplog.clear()
+
+
+def test_checkpoints_after_the_one_that_is_named_are_not_resumed_from(whole, tmp_path):
+    """Who goes back to an earlier checkpoint means the run from there."""
+    shutil.copytree(whole("bct")[0], tmp_path, dirs_exist_ok=True)
+    last = tmp_path / f"checkpoint-{STEPS}"
+    assert find_checkpoint(True, str(tmp_path)) == str(last)
+    make_trainer("bct", tmp_path).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{STEPS - 2}"))
+    assert "left" in json.loads((last / "trainer_state.json").read_text())["stateful_callbacks"]["manifest"]
+    shutil.copytree(whole("bct")[0] / last.name, last, dirs_exist_ok=True)
+    assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / f"checkpoint-{STEPS - 1}")
 
 
 def test_rotation_keeps_the_new_checkpoint_though_a_half_written_one_has_a_higher_number(tmp_path):

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -57,7 +56,8 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
         files = list(manifest.get("files", {}).items())
         is_valid = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
         is_valid &= isinstance(manifest.get("earlier", []), list)
-        is_valid &= isinstance(manifest.get("run"), dict | None) and isinstance(manifest.get("digests", {}), dict)
+        is_valid &= isinstance(manifest.get("run"), dict | None)
+        is_valid &= all(isinstance(manifest.get(key, {}), dict) for key in ("digests", "left"))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         is_valid = False
     if not is_valid:
@@ -141,20 +141,18 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         if not os.path.isdir(resume_from_checkpoint):
             raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
         return resume_from_checkpoint
-    checkpoints = _checkpoints(output_dir)
-    complete: dict[Path, float | None] = {}  # and when they were saved
+    checkpoints, complete = _checkpoints(output_dir), {}
     for checkpoint in reversed(checkpoints):
         try:
-            saved = read_manifest(checkpoint).get("saved")
-            complete[checkpoint] = saved if isinstance(saved, float) else None
+            complete[checkpoint] = read_manifest(checkpoint)
         except ConsistencyError as error:
             logger.warning_once(f"{error} It is skipped.")
-    latest = max((saved for saved in complete.values() if saved is not None), default=0.0)
-    for checkpoint, saved in complete.items():
-        if saved is None or saved == latest:
+    left = {found for manifest in complete.values() for found in dict(manifest.get("left", {})).items()}
+    for checkpoint in complete:
+        if _state_of(checkpoint) not in left:
             return str(checkpoint)
         logger.warning_once(
-            f"{checkpoint} was saved before others of fewer steps: an earlier run left it there. It is skipped. Name it as "
+            f"{checkpoint} was there before the run that saved others of fewer steps. It is skipped. Name it as "
             "`resume_from_checkpoint` to go on from it."
         )
     kind = "complete checkpoint" if checkpoints else "checkpoint"
@@ -168,6 +166,23 @@ def _checkpoints(directory: str | Path) -> list[Path]:
     numbers = {path: path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in Path(directory).glob("*")}
     found = [path for path, number in numbers.items() if number.isdigit() and path.name != number and path.is_dir()]
     return sorted(found, key=lambda path: int(numbers[path]))
+
+
+def _state_of(checkpoint: Path) -> tuple[str, str]:
+    """Returns the name of a complete checkpoint, and the digest of the file that is written last."""
+    return checkpoint.name, _digest(checkpoint / TRAINER_STATE_NAME)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1])
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    try:
+        read_manifest(checkpoint)
+    except ConsistencyError:
+        return False
+    return True
 
 
 class StopOnSignal(TrainerCallback):
@@ -278,19 +293,23 @@ class Checkpoints:
         self._resumed_from = 0  # step
         self._saved: set[int] = set()  # steps
         self._folders: set[str] = set()
+        self._left: dict[str, str] = {}  # checkpoints in the folder that are not of this run, by name
 
     def begin(self, checkpoint: str | None) -> None:
         """Notes the checkpoint that the run resumes from, if any."""
         self._resumed_from, self._saved, self._folders = 0, set(), {os.path.realpath(self.trainer.args.output_dir)}
         # TRL counts on from what this object has trained on before.
-        self.trainer._total_train_tokens = read_manifest(checkpoint).get("num_tokens", 0) if checkpoint else 0
+        manifest = read_manifest(checkpoint) if checkpoint else {}
+        self.trainer._total_train_tokens = manifest.get("num_tokens", 0)
         if checkpoint is not None and (state := Path(checkpoint) / TRAINER_STATE_NAME).is_file():
             self._resumed_from = TrainerState.load_from_json(str(state)).global_step
             self._folders.add(os.path.dirname(os.path.realpath(checkpoint)))
+        there = [path for path in _checkpoints(self.trainer.args.output_dir) if _step_of(path) > self._resumed_from]
+        self._left = {**manifest.get("left", {}), **dict(_state_of(path) for path in there if _is_complete(path))}
 
     def is_of_this_run(self, checkpoint: Path) -> bool:
         """Whether this run, or the one that it resumes, saved a checkpoint: no other run, in its folder or elsewhere."""
-        step = int(checkpoint.name.rsplit("-", 1)[1])
+        step = _step_of(checkpoint)
         is_known = step <= self._resumed_from or step in self._saved
         return is_known and os.path.realpath(checkpoint.parent) in self._folders
 
@@ -330,7 +349,7 @@ class Checkpoints:
             **trainer.run_record.to_dict(),
             "num_tokens": trainer._total_train_tokens,
             "step": trainer.state.global_step,
-            "saved": time.time(),
+            **({"left": self._left} if self._left else {}),
             "state": _digest_of_state(asdict(trainer.state)),
             "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(files)},
             "digests": {
@@ -351,9 +370,7 @@ class Checkpoints:
 def _put_damaged_first(run_dir: Path) -> None:
     """Has the rotation, which deletes the oldest checkpoints, take the incomplete ones before all others."""
     for checkpoint in _checkpoints(run_dir):
-        try:
-            read_manifest(checkpoint)
-        except ConsistencyError:
+        if not _is_complete(checkpoint):
             with suppress(OSError):
                 os.utime(checkpoint, (0, 0))
 
