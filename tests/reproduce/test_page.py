@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from tests.reproduce.cells import FORMAT, ROOT, read_cell, replies_file, write_cell, write_replies
+from tests.reproduce.cells import AGAIN_DIR, FORMAT, ROOT, read_cell, replies_file, write_cell, write_replies
 from tests.reproduce.figures import Cells, ratio, share
 from tests.reproduce.page import (
     CELLS_DIR,
@@ -17,6 +17,8 @@ from tests.reproduce.page import (
     filled,
     given_suggestions,
     made_page,
+    of_test,
+    pooled_transfer,
     rows_of_categories,
     write_pages,
 )
@@ -329,6 +331,19 @@ def test_letters_and_capability_came_out_the_same():
     for title, row in rows_of(PAGE.read_text(), "again").items():
         for column in ("choices of letters", "questions of capability"):
             assert row[column].startswith("0 of ") or row[column] == "not measured", (title, column)
+
+
+def test_shares_came_out_nearly_the_same():
+    """As the page says of the models of which all seeds were made again."""
+    old, new = Cells(Plan()), Cells(Plan(), AGAIN_DIR)
+    whole = [
+        of.name for of in Plan().main if len(old.runs(of.name)) == len(new.runs(of.name)) == max(len(of.seeds), 1)
+    ]
+    assert {"base", "bct", "act"} <= {*whole}
+    for figure in (*of_test("test"), *of_test("test_categories"), pooled_transfer()):
+        for name in whole:
+            before, after = (cells.value(name, figure).value for cells in (old, new))
+            assert abs(after - before) < 0.01 + 1e-9, (name, figure.label)
 
 
 def test_the_same_questions_are_failed_by_all_trained_models():
