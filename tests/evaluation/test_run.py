@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from tests.helpers.models import make_model, make_tokenizer
@@ -732,6 +732,15 @@ def test_several_adapters_of_one_model_are_its_own(tokenizer, options):
     for names in ("default", "two", ["default", "two"]):
         model.base_model.set_adapter(names)
         evaluate(model, tokenizer, SETS["test"], AnswerOptions(2, progress=False))
+
+
+def test_trained_tokens_of_a_tied_head_are_the_models_own(tokenizer):
+    """PEFT puts the embeddings' layer into the head, too, without naming it."""
+    model = make_model()
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model = get_peft_model(model, TrainableTokensConfig(token_indices=[1, 2], target_modules=["embed_tokens"]))
+    evaluate(model, tokenizer, SETS["test"], AnswerOptions(2, progress=False))
 
 
 def test_answers_that_say_nothing_do_not_agree(tokenizer, monkeypatch):

@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,6 +92,22 @@ def test_padding_is_tried_once_for_each_model(rwkv, model, monkeypatch):
     model.to(torch.float32)
     monkeypatch.setattr(type(rwkv), "forward", lambda *args, **kwargs: pytest.fail("tried again"))
     assert counts_padding(rwkv)
+
+
+def test_rounding_is_not_taken_for_read_padding():
+    """A head in float32 on a model in half precision, as PEFT leaves it for QLoRA, hid that the model rounds."""
+    model = make_model().to(torch.bfloat16)
+    model.lm_head.float()
+    rounding = {8: 1.0, 13: 1.01}  # by length
+    model.model.norm.register_forward_hook(lambda module, args, states: states.float() * rounding[states.shape[1]])
+    assert not counts_padding(model)
+
+
+def test_padding_of_a_model_that_cannot_be_tried():
+    """A config without `vocab_size`, such as one of remote code, raised before the model was asked."""
+    model = torch.nn.Linear(1, 1)
+    model.device, model.config = "cpu", SimpleNamespace(get_text_config=lambda: object())
+    assert not counts_padding(model)
 
 
 def test_sampling_depends_on_the_seed_alone(model):

@@ -121,22 +121,22 @@ def has_learned_prompt(model: Any) -> bool:
 @torch.no_grad()
 def _reads_padding(model: Any) -> bool:
     """Tries whether a few tokens have other logits after padding, the first of which a recurrent layer would begin with."""
-    ids = torch.arange(1, 9, device=model.device)[None] % model.config.get_text_config().vocab_size
     found = []
-    for padding in (0, 5):
-        padded = F.pad(ids, (padding, 0))
-        mask = F.pad(torch.ones_like(ids), (padding, 0))
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        try:
+    try:
+        ids = torch.arange(1, 9, device=model.device)[None] % model.config.get_text_config().vocab_size
+        for padding in (0, 5):
+            padded = F.pad(ids, (padding, 0))
+            mask = F.pad(torch.ones_like(ids), (padding, 0))
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)
             with evaluating(model):
                 output = model(input_ids=padded, attention_mask=mask, position_ids=positions, use_cache=False)
-        except Exception:  # an unknown architecture may raise anything, and will do so again where it is used
-            return False
-        found.append(output.logits[0, -1].float())
+            found.append(output.logits[0, -1].float())
+    except Exception:  # an unknown architecture may raise anything, and will do so again where it is used
+        return False
     alone, after = found
-    # In half precision, rounding differs where padding changes the order of sums.
-    tolerance = 1e-3 if output.logits.dtype == torch.float32 else 5e-2
-    return bool((after - alone).norm() > tolerance * alone.norm())
+    # Rounding differs where padding changes the order of sums. Logits may be in float32 where the layers are not.
+    is_exact = all(weight.dtype == torch.float32 for weight in model.parameters()) and not torch.is_autocast_enabled()
+    return bool((after - alone).norm() > (1e-3 if is_exact else 5e-2) * alone.norm())
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

@@ -200,6 +200,8 @@ def check_no_other_adapter(model: Any) -> None:
     for name, layer in base.named_modules():
         if not isinstance(layer, BaseTunerLayer) or layer.disable_adapters or name.startswith(wrappers):
             continue
+        if getattr(layer, "tied_adapter", None):  # of a head that shares the embeddings, whose layer is checked
+            continue
         acting = {
             of
             for of in layer.active_adapters

@@ -351,8 +351,9 @@ class PairTrainer(PushMixin, _Trainer):
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
                 check_own_adapters(self.model)
-        # One that was assigned, or made by a caller, since the trainer was made or has trained
-        self.has_own_optimizer |= self.optimizer is not None and self.optimizer is not self._used_optimizer
+        # It was assigned, or taken away, since the trainer was made or has trained.
+        if self.optimizer is not self._used_optimizer:
+            self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             given = held_by(self.optimizer) if self._is_given_optimizer else None

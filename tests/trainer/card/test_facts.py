@@ -701,6 +701,20 @@ def test_second_training_with_the_callers_optimizer(tmp_path, caplog):
     assert "these steps began with a new optimizer |" in card(trainer)[0]
 
 
+def test_second_training_without_the_callers_optimizer(tmp_path):
+    """It ended with an AttributeError."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    args, others = make_config(tmp_path, max_steps=1), {"processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(model, args, train_dataset=make_pairs(), optimizers=(optimizer, None), **others)
+    trainer.train()
+    trainer.optimizer = trainer.lr_scheduler = None
+    trainer.train()
+    text = card(trainer)[0]
+    assert "an optimizer that was given" not in text
+    assert "these steps began with a new optimizer |" in text
+
+
 def served(text):
     return re.findall(r"^vllm serve .*$", text, re.MULTILINE)
 
