@@ -673,8 +673,8 @@ def test_suggestions_that_the_perturbed_prompt_does_not_say_are_warned_of(tokeni
         | {rows[4]["clean_prompt"][0]["content"]: "A"},
     )
     said = (
-        "1 row(s), row 2 first, have a `biased_answer` that their perturbed prompt does not say. Correct the one or the other, unless "
-        "the cue suggests it in other words: `sycophancy` is the share of replies that give it."
+        "1 row(s), row 2 first, have a `biased_answer` that their perturbed prompt does not say. `sycophancy` is the share of "
+        "replies that give it. Correct the answer or the prompt, unless the cue suggests it in other words."
     )
     assert said in evaluate(None, tokenizer, rows).warnings()
     del rows[2]

@@ -182,7 +182,7 @@ class Server:
 
     def __init__(self, model_dir, logprobs_mode="processed_logprobs"):
         self.held = HeldModel(model_dir)
-        self.logprobs_mode, self.root = logprobs_mode, str(model_dir)
+        self.logprobs_mode, self.root, self.other_names = logprobs_mode, str(model_dir), []
         self.adapters, self.folders, self.loads_adapters = {}, [], True
         self.defaults = {}  # of the model's generation_config.json: for what a request does not say
         self.requests, self.wire = [], queue.Queue()
@@ -227,7 +227,7 @@ class Server:
             case "/health" | "/init_weight_transfer_engine" | "/start_weight_update" | "/finish_weight_update":
                 return {}
             case "/v1/models":
-                return {"data": [{"id": "held", "root": self.root}]}
+                return {"data": [{"id": name, "root": self.root} for name in ("held", *self.other_names)]}
             case "/server_info":
                 configs = {
                     "weight_transfer_config": {"backend": "nccl"},

@@ -57,8 +57,8 @@ CASES: list[Case] = [
     Case(
         "two adapters of one loaded base",
         "In Python, a `PeftModel` in whose base model another one has put its adapter, which would answer instead",
-        "Another adapter than the model's own (two, in …) acts in the model, too: another `PeftModel` was made of the same base "
-        "model, which PEFT changes. …",
+        "A second `PeftModel` was made of the same base model, and its adapter (two, in …) acts in this one: PEFT changes the base "
+        "model itself. …",
         of_one_base,
     ),
     *(

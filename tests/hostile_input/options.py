@@ -114,8 +114,8 @@ CASES: list[Case] = [
     Case(
         "schedule of another",
         "A schedule of another optimizer than the one that is given with it",
-        "`optimizers`: the schedule is of another optimizer, so that the rates that it makes, and that are logged, would not be those "
-        "of the training. Make it of the optimizer that is given.",
+        "`optimizers`: the schedule is of another optimizer, so it would not change the learning rate of this training. Make it of the "
+        "optimizer that is given.",
         schedule_of_another,
     ),
     Case(

@@ -123,7 +123,7 @@ CASES: list[Case] = [
     Case(
         "own perturbation that does not say that it suggests an answer",
         "`pairs`: a perturbation of one's own that names a wrong answer, and does not declare that it suggests one",
-        "The wording 'They say it is {answer}.' has `{answer}`, and there is none: declare `suggests=\"wrong\"` with its perturbation.",
+        "The wording 'They say it is {answer}.' has `{answer}`, and there is nothing to put there. Declare `suggests=\"wrong\"` with its perturbation.",
         undeclared,
     ),
     Case(

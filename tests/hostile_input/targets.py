@@ -51,7 +51,7 @@ CASES: list[Case] = [
     Case(
         "another model's server",
         "A server as `engine` that has another model",
-        "The vLLM server at http://127.0.0.1:8000 serves Qwen/Qwen3-4B-Base, and the model is Qwen/Qwen3-4B: its answers would be another "
+        "The vLLM server at http://127.0.0.1:8000 serves Qwen/Qwen3-4B-Base, and the model is Qwen/Qwen3-4B. Its answers would be another "
         "model's. Start it with that model. If it has the same one under another name, start it with `--served-model-name Qwen/Qwen3-4B`.",
         lambda room: served(room, "Qwen/Qwen3-4B-Base", "Qwen/Qwen3-4B"),
     ),

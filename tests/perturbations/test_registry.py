@@ -118,9 +118,7 @@ def test_a_name_means_one_perturbation_or_one_family(own_registry):
 
     with pytest.raises(ConsistencyError, match="`jailbreak` is the name of a family: rename the function"):
         perturbation(GOOD)(jailbreak)
-    with pytest.raises(
-        ConsistencyError, match="`documented`: its family cannot be called as the perturbation `typos`"
-    ):
+    with pytest.raises(ConsistencyError, match="`documented`: its family `typos` has the name of a perturbation"):
         perturbation(GOOD, family="typos")(documented)
     perturbation(GOOD, family="documented")(documented)
     assert [step.name for step in find_perturbations(["documented"])[0]] == ["documented"]

@@ -1,6 +1,7 @@
 """`--engine` of all commands: stand-ins for vLLM in this process and for a server; `test_with_vllm.py` has vLLM itself."""
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -138,29 +139,33 @@ def test_a_server_answers_as_transformers(served, options, tmp_path):  # noqa: F
         ("/cache/models--Qwen--Qwen3-4B/snapshots/0a1b", "Qwen/Qwen3-4B", True),
         ("Qwen/Qwen3-4B", "/cache/models--Qwen--Qwen3-4B/snapshots/0a1b", True),
         (None, "Qwen/Qwen3-4B", True),
-        ("/models/base", "held", True),  # by the name that the server gives it
+        ("/models/base", "held", True),  # by a name that the server gives it
+        ("/models/base", "also", True),
+        ("/model", "Qwen/Qwen3-4B", None),
         ("Qwen/Qwen3-4B-Base", "Qwen/Qwen3-4B", False),
         ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B-Base", False),
     ],
 )
-def test_the_model_of_a_server(served, root, name, is_same):  # noqa: F811
-    """What another model answered was taken for the answers of the one that was named."""
-    served.root = root
+def test_the_model_of_a_server(served, caplog, root, name, is_same):  # noqa: F811
+    """What another model answered was taken for the answers of the one that was named. Of a folder, only its user knows."""
+    served.root, served.other_names = root, ["also"]
     client = ServerClient(served.url, 5.0)
-    if is_same:
-        client.check_serves(name)
+    said = f"serves {root}, and the model is {name}."
+    if is_same is False:
+        with pytest.raises(ConsistencyError, match=re.escape(said)):
+            client.check_serves(name)
         return
-    with pytest.raises(ConsistencyError, match=f"serves {root}, and the model is {name}: "):
-        client.check_serves(name)
+    client.check_serves(name)
+    assert (said in caplog.text) == (is_same is None)
 
 
 def test_answers_of_a_server_with_another_model_are_refused(served, options, recipe, tmp_path):  # noqa: F811
-    served.root = "/models/another"
+    served.root = "models/another"
     for work in (
         lambda: run([*options, "--output_dir", str(tmp_path / "server"), "--engine", served.url]),
         lambda: targets(recipe, tmp_path, "targets", "--engine", served.url),
     ):
-        with pytest.raises((ConsistencyError, SystemExit), match="serves /models/another, and the model is "):
+        with pytest.raises((ConsistencyError, SystemExit), match="serves models/another, and the model is "):
             work()
     assert not [path for path, _ in served.requests if path == "/v1/completions"]
     assert not list(tmp_path.rglob("batch-*.json"))

@@ -353,8 +353,8 @@ class Results:
             if unsaid := [place for place, row in placed if lacks_suggestion(row) and not has_cue_in_clean(row)]:
                 found.append(
                     f"{len(unsaid)} row(s){f' of {name}' if name else ''}, row {unsaid[0]} first, have a `biased_answer` that their "
-                    "perturbed prompt does not say. Correct the one or the other, unless the cue suggests it in other words: "
-                    "`sycophancy` is the share of replies that give it."
+                    "perturbed prompt does not say. `sycophancy` is the share of replies that give it. Correct the answer or the prompt, unless "
+                    "the cue suggests it in other words."
                 )
             unknown = [row[UNKNOWN] for row in of_set.pairs.rows if row.get(UNKNOWN)]
             if unknown:

@@ -197,25 +197,27 @@ class ServerClient(BoundedClient):
         try:
             self.model: str = listed["data"][0]["id"]
             self._loaded_from: str | None = listed["data"][0].get("root")
+            self._names = [str(of["id"]) for of in listed["data"] if of.get("root") == self._loaded_from]
         except (AttributeError, KeyError, IndexError, TypeError):
             raise ConsistencyError(f"The vLLM server at {self.base_url} names no model that it serves.") from None
 
     def check_serves(self, model: str) -> None:
         """
-        Raises [`ConsistencyError`] if the server loaded another model than `model`, as far as names tell: the same one may lie
-        elsewhere there.
+        Raises [`ConsistencyError`] if the server loaded another model of the Hub than `model`. Logs a warning if it loaded a folder
+        that is called otherwise, which may hold the same one.
         """
         loaded = self._loaded_from
-        if (
-            loaded is None
-            or not model
-            or _last(model) in _parts(f"{loaded}/{self.model}")
-            or _last(loaded) in _parts(model)
-        ):
+        if loaded is None or not model or _last(loaded) in _parts(model):
+            return
+        if _last(model) in _parts("/".join([loaded, *self._names])):
+            return
+        said = f"The vLLM server at {self.base_url} serves {loaded}, and the model is {model}."
+        if loaded.startswith(("/", ".")):
+            logger.warning(f"{said} Only you can tell whether that folder holds the same model.")
             return
         raise ConsistencyError(
-            f"The vLLM server at {self.base_url} serves {loaded}, and the model is {model}: its answers would be another model's. Start "
-            f"it with that model. If it has the same one under another name, start it with `--served-model-name {model}`."
+            f"{said} Its answers would be another model's. Start it with that model. If it has the same one under another name, start it with "
+            f"`--served-model-name {model}`."
         )
 
     def complete(self, model: str, prompts: list[list[int]], sampling: dict[str, Any]) -> list[list[int]]:

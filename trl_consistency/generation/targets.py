@@ -101,6 +101,7 @@ def _batch_seed(seed: int, number: int) -> int:
 @torch.no_grad()
 def _generate(model: PreTrainedModel, prompts: list[list[int]], config: GenerationConfig) -> list[list[int]]:
     if len(prompts) > 1 and counts_padding(model) and not has_learned_prompt(model):
+        # Not by length: RWKV in transformers mixes up the rows of a batch of single tokens.
         return [_generate(model, [ids], config)[0] for ids in prompts]
     if has_learned_prompt(model) and len({*map(len, prompts)}) > 1:
         of_length = {length: [ids for ids in prompts if len(ids) == length] for length in {*map(len, prompts)}}

@@ -210,9 +210,9 @@ def check_no_other_adapter(model: Any) -> None:
         }
         if acting - own or (acting and _place(name) not in made):
             raise ConsistencyError(
-                f"Another adapter than the model's own ({', '.join(sorted(acting))}, in {name}) acts in the model, too: another `PeftModel` was "
-                "made of the same base model, which PEFT changes. Load the base model again for each, or load the adapters into one "
-                "`PeftModel` with `load_adapter`."
+                f"A second `PeftModel` was made of the same base model, and its adapter ({', '.join(sorted(acting))}, in {name}) acts in this one: "
+                "PEFT changes the base model itself. Load the base model again for each, or load the adapters into one `PeftModel` with "
+                "`load_adapter`."
             )
 
 

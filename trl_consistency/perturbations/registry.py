@@ -84,8 +84,8 @@ class Cue:
         for _, placeholder, *_ in Formatter().parse(self.wording):
             if placeholder in answers and not answers[placeholder]:
                 raise ConsistencyError(
-                    f"The wording {self.wording!r} has `{{{placeholder}}}`, and there is none: declare {DECLARED[placeholder]} with its "
-                    "perturbation."
+                    f"The wording {self.wording!r} has `{{{placeholder}}}`, and there is nothing to put there. Declare {DECLARED[placeholder]} "
+                    "with its perturbation."
                 )
         return text
 
@@ -202,7 +202,7 @@ def _check_entry(
         raise ConsistencyError(f"`{name}` is the name of a family: rename the function.")
     if family in PERTURBATIONS and PERTURBATIONS[family].family != family:
         raise ConsistencyError(
-            f"`{name}`: its family cannot be called as the perturbation `{family}`, which could no longer be named. Rename it."
+            f"`{name}`: its family `{family}` has the name of a perturbation of another family. Rename the family."
         )
     if not described:
         raise ConsistencyError(f"`{name}` needs a docstring: its first line is shown to users.")

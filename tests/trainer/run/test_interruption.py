@@ -433,7 +433,7 @@ def test_checkpoints_that_an_earlier_run_left_in_the_folder_are_not_resumed_from
         again.train()
     for steps in (3, 6):  # the second time it is the last one of the present run
         assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / f"checkpoint-{steps}")
-        assert ("checkpoint-6 was there before" in caplog.text) == (steps == 3)
+        assert ("checkpoint-6 is from an earlier run" in caplog.text) == (steps == 3)
         caplog.clear()
         make_trainer("bct", tmp_path, save_steps=3, max_steps=6).train(resume_from_checkpoint=True)
         caplog.clear()

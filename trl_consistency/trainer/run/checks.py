@@ -205,8 +205,8 @@ def _check_schedule(trainer: Any) -> None:
     groups = getattr(getattr(schedule, "optimizer", None), "param_groups", None)
     if groups is not None and not any(ours is its for ours in trainer.optimizer.param_groups for its in groups):
         raise ConsistencyError(
-            "`optimizers`: the schedule is of another optimizer, so that the rates that it makes, and that are logged, would not be "
-            "those of the training. Make it of the optimizer that is given."
+            "`optimizers`: the schedule is of another optimizer, so it would not change the learning rate of this training. Make it of the "
+            "optimizer that is given."
         )
 
 

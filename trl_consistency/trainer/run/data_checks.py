@@ -89,8 +89,8 @@ def check_steps(dataset: AnyDataset, args: Any) -> None:
     for option in ("eval_strategy", "save_strategy", "logging_strategy"):
         if getattr(args, option) == "epoch":
             logger.warning(
-                f"`{option}` is epoch, and `train_dataset` is streamed: it begins anew as often as `max_steps` needs, and no epoch ends "
-                "before the last step. Set `steps`."
+                f"`{option}` is epoch, and `train_dataset` is streamed. A stream counts as one epoch, so this happens once, after the last "
+                "step. Set `steps`."
             )
     if args.max_steps <= 0:
         raise ConsistencyError(

@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,8 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         if _state_of(checkpoint) not in left:
             return str(checkpoint)
         logger.warning_once(
-            f"{checkpoint} was there before the run that saved others of fewer steps. It is skipped. Name it as "
-            "`resume_from_checkpoint` to go on from it."
+            f"{checkpoint} is from an earlier run. A later run began anew in this folder and has saved fewer steps so far. That one is "
+            f"resumed. To go on from the earlier one, name {checkpoint} as `resume_from_checkpoint`."
         )
     kind = "complete checkpoint" if checkpoints else "checkpoint"
     raise ConsistencyError(
@@ -322,7 +322,7 @@ class Checkpoints:
         if trainer.args.should_save:
             shutil.rmtree(directory, ignore_errors=True)  # of an interrupted run
             if trainer.args.save_total_limit:
-                _put_damaged_first(run_dir)
+                _delete_damaged(run_dir, trainer.args.save_total_limit - 1)  # and one is written
         trainer.accelerator.wait_for_everyone()
         self._saved.add(trainer.state.global_step)
         try:
@@ -363,16 +363,16 @@ class Checkpoints:
         """Rotates checkpoints after resuming: a run killed after its last step has not done so."""
         args, state = self.trainer.args, self.trainer.state
         if resumed_from is not None and args.should_save and args.save_total_limit:
-            _put_damaged_first(Path(args.output_dir))
+            _delete_damaged(Path(args.output_dir), args.save_total_limit)
             rotate_checkpoints(args.output_dir, args.save_total_limit, state.best_model_checkpoint, use_mtime=True)
 
 
-def _put_damaged_first(run_dir: Path) -> None:
-    """Has the rotation, which deletes the oldest checkpoints, take the incomplete ones before all others."""
-    for checkpoint in _checkpoints(run_dir):
-        if not _is_complete(checkpoint):
-            with suppress(OSError):
-                os.utime(checkpoint, (0, 0))
+def _delete_damaged(run_dir: Path, limit: int) -> None:
+    """Deletes incomplete checkpoints until no more than `limit` are left: the rotation would delete complete ones instead."""
+    checkpoints = _checkpoints(run_dir)
+    damaged = [checkpoint for checkpoint in checkpoints if not _is_complete(checkpoint)]
+    for checkpoint in damaged[: max(len(checkpoints) - limit, 0)]:
+        shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def _why_not_written(error: Exception) -> str | None:

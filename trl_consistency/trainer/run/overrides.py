@@ -22,8 +22,8 @@ def warn_of_overrides(trainer: Any) -> None:
     """Logs a warning if a caller's loss is trained with and another one measured, and for a method that nothing calls."""
     if own := overridden(trainer, "create_optimizer_and_scheduler"):
         logger.warning(
-            f"`{own}` is not called by newer versions of transformers, which then train with the optimizer of the options. Override "
-            "`create_optimizer` and `create_scheduler`."
+            f"transformers no longer calls `{own}`, so the optimizer of the options is used. Override `create_optimizer` and "
+            "`create_scheduler`."
         )
     if (own := overridden(trainer, "compute_loss")) and not overridden(trainer, "prediction_step"):
         logger.warning(
