@@ -137,8 +137,8 @@ def test_placeholder_that_is_not_filled(own_registry):
 @pytest.mark.parametrize(
     ("wording", "reason"),
     [
-        ("They say it is {answer}.", r"'They say it is \{answer\}\.' has `\{answer\}`, and there is none"),
-        ("Surely not {right}.", r"'Surely not \{right\}\.' has `\{right\}`, and there is none"),
+        ("They say it is {answer}.", r"'They say it is \{answer\}\.' has `\{answer\}`, and there is nothing to put there"),
+        ("Surely not {right}.", r"'Surely not \{right\}\.' has `\{right\}`, and there is nothing to put there"),
     ],
 )
 def test_placeholder_for_which_there_is_nothing(own_registry, wording, reason):
