@@ -137,7 +137,10 @@ def test_placeholder_that_is_not_filled(own_registry):
 @pytest.mark.parametrize(
     ("wording", "reason"),
     [
-        ("They say it is {answer}.", r"'They say it is \{answer\}\.' has `\{answer\}`, and there is nothing to put there"),
+        (
+            "They say it is {answer}.",
+            r"'They say it is \{answer\}\.' has `\{answer\}`, and there is nothing to put there",
+        ),
         ("Surely not {right}.", r"'Surely not \{right\}\.' has `\{right\}`, and there is nothing to put there"),
     ],
 )
