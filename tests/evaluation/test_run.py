@@ -711,7 +711,7 @@ def test_a_model_in_whose_base_another_adapter_was_put_is_refused(tokenizer, tmp
     mixed = one if names[0] == "one" else two
     with pytest.raises(
         ConsistencyError,
-        match="A second `PeftModel` was made of the same base model, and its adapter .* acts in this one",
+        match=r"A second `PeftModel` was made of the same base model, and its adapter .* acts in this one",
     ):
         evaluate(mixed, tokenizer, SETS["test"], options)
     with mixed.disable_adapter():
