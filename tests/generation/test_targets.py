@@ -103,6 +103,13 @@ def test_rounding_is_not_taken_for_read_padding():
     assert not counts_padding(model)
 
 
+def test_rounding_of_autocast_is_not_taken_for_read_padding():
+    model, rounding = make_model(), {8: 1.0, 13: 1.02}
+    model.model.norm.register_forward_hook(lambda module, args, states: states * rounding[states.shape[1]])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not counts_padding(model)
+
+
 def test_padding_of_a_model_that_cannot_be_tried():
     """A config without `vocab_size`, such as one of remote code, raised before the model was asked."""
     model = torch.nn.Linear(1, 1)

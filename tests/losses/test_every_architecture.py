@@ -46,6 +46,7 @@ REFUSED = {
 }  # fmt: skip
 REFUSED["opct"] = REFUSED["kl"]
 NO_CHECKPOINTING = ("ctrl", "gpt_neox_japanese", "jetmoe", "openai-gpt")  # in transformers
+NOT_GENERATED = ("xlstm",)  # its `generate` fails in transformers at this size
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -152,8 +153,6 @@ def test_answers(kind_and_model):
     generator = torch.Generator().manual_seed(7)
     prompts = [torch.randint(3, 120, (length,), generator=generator).tolist() for length in (3, 11, 1, 7, 11)]
     config = GenerationConfig(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=[2])
-    if kind == "xlstm":  # in transformers, it takes no other number of rows than that of its first pass
-        pytest.skip("transformers generates with xLSTM for one row alone")
     expected = []
     for prompt in prompts:
         ids = list(prompt)
@@ -161,4 +160,8 @@ def test_answers(kind_and_model):
             ids.append(int(model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
         expected.append(cut_after_end(ids[len(prompt) :], 2))
     answers = partial(generate_targets, model, prompts, config, seed=0, progress=False)
-    assert answers(batch_size=5) == answers(batch_size=1) == expected
+    if kind in NOT_GENERATED:
+        with pytest.raises(RuntimeError, match="expanded size"):
+            answers(batch_size=5)
+    else:
+        assert answers(batch_size=5) == answers(batch_size=1) == expected

@@ -17,7 +17,7 @@ from peft import PeftModel, get_peft_model_state_dict
 from ..data.digests import file_digest
 from ..weight_files import folder_of
 from .answer_cache import LIBRARIES, AnswerCache, fingerprint
-from .options import has_learned_prompt
+from .options import uses_learned_prompt
 
 
 # A model's files by content. Its config is taken from memory, because options of a run may have changed it.
@@ -92,7 +92,7 @@ def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None
     if isinstance(model, PeftModel):
         # Answers that were cached without this may be wrong: the base could have parts of an adapter measured before.
         identity["base"] = "as loaded"
-    if has_learned_prompt(model):
+    if uses_learned_prompt(model):
         identity["padding"] = "none"  # with which earlier answers were wrong
     return AnswerCache(Path(folder) / identity_digest(identity), identity)
 

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
+from accelerate import PartialState
 from peft import PeftModel
 from transformers import GenerationConfig
 
@@ -105,18 +106,19 @@ def counts_padding(model: Any) -> bool:
     Whether padding on the left changes what a model says: PEFT drops the position ids of one with a learned prompt, and some
     architectures, such as RWKV, take no mask. The latter is tried once for each model.
     """
-    if has_learned_prompt(model):
+    if uses_learned_prompt(model):
         return True
     if model not in _READS_PADDING:
         _READS_PADDING[model] = _reads_padding(model)
         if _READS_PADDING[model]:
+            PartialState()  # for the log
             logger.warning(
                 "The model reads padding as it reads text, so it answers one prompt at a time, which is slow."
             )
     return _READS_PADDING[model]
 
 
-def has_learned_prompt(model: Any) -> bool:
+def uses_learned_prompt(model: Any) -> bool:
     """Whether a learned prompt of PEFT stands before the text."""
     is_learned = isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
     return is_learned and not model._adapters_disabled
@@ -139,8 +141,10 @@ def _reads_padding(model: Any) -> bool:
         return False
     alone, after = found
     # Rounding differs where padding changes the order of sums. Logits may be in float32 where the layers are not.
-    is_exact = all(weight.dtype == torch.float32 for weight in model.parameters()) and not torch.is_autocast_enabled()
-    return bool((after - alone).norm() > (1e-2 if is_exact else 5e-2) * alone.norm())
+    rounds = torch.is_autocast_enabled(alone.device.type) or any(
+        of.dtype != torch.float32 for of in model.parameters()
+    )
+    return bool((after - alone).norm() > (5e-2 if rounds else 1e-2) * alone.norm())
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

@@ -388,6 +388,15 @@ def test_file_that_is_cut_short_or_missing(two_checkpoints, caplog, name, is_the
         find_checkpoint(True, str(two_checkpoints))
 
 
+def test_nothing_is_said_of_incomplete_checkpoints_before_the_one_that_is_taken(two_checkpoints, caplog):
+    """Nor is an edited list of those that were there before more than an error of theirs."""
+    (two_checkpoints / "checkpoint-3" / "optimizer.pt").unlink()
+    PartialState()  # for the log
+    edit_manifest(two_checkpoints / "checkpoint-4", left={"checkpoint-4": []})
+    assert find_checkpoint(True, str(two_checkpoints)) == str(two_checkpoints / "checkpoint-4")
+    assert not caplog.text
+
+
 def test_file_that_is_damaged(two_checkpoints):
     file = two_checkpoints / "checkpoint-4" / "optimizer.pt"
     file.write_bytes(b"\x80" * file.stat().st_size)

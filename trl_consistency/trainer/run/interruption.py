@@ -141,14 +141,14 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         if not os.path.isdir(resume_from_checkpoint):
             raise ConsistencyError(f"`resume_from_checkpoint`: there is no folder {resume_from_checkpoint}.")
         return resume_from_checkpoint
-    checkpoints, complete = _checkpoints(output_dir), {}
+    checkpoints = _checkpoints(output_dir)
+    left = [of for path in checkpoints if _is_complete(path) for of in read_manifest(path).get("left", {}).items()]
     for checkpoint in reversed(checkpoints):
         try:
-            complete[checkpoint] = read_manifest(checkpoint)
+            read_manifest(checkpoint)
         except ConsistencyError as error:
             logger.warning_once(f"{error} It is skipped.")
-    left = {found for manifest in complete.values() for found in dict(manifest.get("left", {})).items()}
-    for checkpoint in complete:
+            continue
         if _state_of(checkpoint) not in left:
             return str(checkpoint)
         logger.warning_once(
