@@ -9,7 +9,7 @@ from transformers import GenerationConfig, RwkvConfig, RwkvForCausalLM
 from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_model
 from trl_consistency.data.target_table import TargetTable
-from trl_consistency.generation.options import counts_padding
+from trl_consistency.generation.options import reads_padding
 from trl_consistency.generation.targets import cut_after_end, generate_targets
 
 
@@ -88,10 +88,10 @@ def test_a_model_that_reads_padding_answers_each_prompt_as_alone(rwkv):
 
 
 def test_padding_is_tried_once_for_each_model(rwkv, model, monkeypatch):
-    assert [counts_padding(of) for of in (rwkv, model, model.to(torch.bfloat16))] == [True, False, False]
+    assert [reads_padding(of) for of in (rwkv, model, model.to(torch.bfloat16))] == [True, False, False]
     model.to(torch.float32)
     monkeypatch.setattr(type(rwkv), "forward", lambda *args, **kwargs: pytest.fail("tried again"))
-    assert counts_padding(rwkv)
+    assert reads_padding(rwkv)
 
 
 def test_rounding_is_not_taken_for_read_padding():
@@ -100,21 +100,21 @@ def test_rounding_is_not_taken_for_read_padding():
     model.lm_head.float()
     rounding = {8: 1.0, 13: 1.01}  # by length
     model.model.norm.register_forward_hook(lambda module, args, states: states.float() * rounding[states.shape[1]])
-    assert not counts_padding(model)
+    assert not reads_padding(model)
 
 
 def test_rounding_of_autocast_is_not_taken_for_read_padding():
     model, rounding = make_model(), {8: 1.0, 13: 1.02}
     model.model.norm.register_forward_hook(lambda module, args, states: states * rounding[states.shape[1]])
     with torch.autocast("cpu", torch.bfloat16):
-        assert not counts_padding(model)
+        assert not reads_padding(model)
 
 
 def test_padding_of_a_model_that_cannot_be_tried():
     """A config without `vocab_size`, such as one of remote code, raised before the model was asked."""
     model = torch.nn.Linear(1, 1)
     model.device, model.config = "cpu", SimpleNamespace(get_text_config=lambda: object())
-    assert not counts_padding(model)
+    assert not reads_padding(model)
 
 
 def test_sampling_depends_on_the_seed_alone(model):

@@ -34,10 +34,10 @@ def compiled(room: Room) -> None:
     room.monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
 
 
-def of_two(room: Room, make: Callable[..., Any], **sharing: bool) -> None:
+def of_two(room: Room, make: Callable[..., Any], *, batch: int = 2, **sharing: bool) -> None:
     """As in one of two processes, with options of how they share batches out."""
     room.monkeypatch.setattr(TrainingArguments, "world_size", 2)
-    make(options={"accelerator_config": sharing})
+    make(options={"per_device_train_batch_size": batch, "accelerator_config": sharing})
 
 
 CASES: list[Case] = [
@@ -67,6 +67,13 @@ CASES: list[Case] = [
         "`accelerator_config` sets `dispatch_batches`, by which one of the 2 processes would put together batches of different widths. "
         "Leave it out: each reads its own.",
         lambda room: of_two(room, room.trainer, dispatch_batches=True),
+    ),
+    Case(
+        "batches that two processes cannot share",
+        "Batches to be split between processes, of a size that does not allow it",
+        "`accelerator_config` sets `split_batches`, by which 2 processes share each batch, and `per_device_train_batch_size` (3) is not a "
+        "multiple of 2. Change it, or leave out `split_batches`: each process then reads batches of its own.",
+        lambda room: of_two(room, room.trainer, batch=3, split_batches=True),
     ),
     Case(
         "output folder",

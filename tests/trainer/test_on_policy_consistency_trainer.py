@@ -214,16 +214,34 @@ def test_anchor_dataset_keeps_the_loss_of_an_untrained_model_at_zero(tmp_path):
 
 
 def order(trainer, epoch):
-    trainer.state.epoch = epoch
+    trainer._epoch = epoch
     return list(trainer._get_train_sampler())
 
 
 def test_every_epoch_has_an_order_of_its_own(tmp_path):
     trainer = make_trainer(tmp_path, make_pairs(8), num_generations=4, gradient_accumulation_steps=2)
-    first, again, second = order(trainer, 0), order(trainer, 0.9), order(trainer, 1.0)
+    first, again, second = order(trainer, 0), order(trainer, 0), order(trainer, 1)
     assert first == again != second
     assert first[:16] == first[16:32], "each batch of rollouts is read once for each of its micro-batches"
     assert all(len(set(first[start : start + 4])) == 1 for start in range(0, len(first), 4))
+
+
+def test_an_epoch_that_a_callback_ends_is_followed_by_another_order(tmp_path, monkeypatch):
+    """The second epoch began with the prompts of the first again, and those that come late were never trained on."""
+
+    class EndsEpochs(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_epoch_stop = True
+
+    trainer = make_trainer(tmp_path, make_pairs(8), num_train_epochs=3, callbacks=[EndsEpochs()])
+    prompts = []
+    generate = trainer._generate_single_turn
+    monkeypatch.setattr(
+        trainer, "_generate_single_turn", lambda ids, *args: prompts.append(map(tuple, ids)) or generate(ids, *args)
+    )
+    trainer.train()
+    assert trainer.state.global_step == 3
+    assert len(set(map(frozenset, prompts))) == 3
 
 
 @pytest.mark.parametrize(

@@ -101,15 +101,15 @@ def without_router_loss(model: Any) -> dict[str, bool]:
     return {"output_router_logits": False} if is_asked else {}
 
 
-def counts_padding(model: Any) -> bool:
+def reads_padding(model: Any) -> bool:
     """
-    Whether padding on the left changes what a model says: PEFT drops the position ids of one with a learned prompt, and some
-    architectures, such as RWKV, take no mask. The latter is tried once for each model.
+    Whether padding on the left changes what a model says. Some architectures, such as RWKV, take no mask; this is tried once
+    for each model. And PEFT drops the position ids of a model with a learned prompt.
     """
     if uses_learned_prompt(model):
         return True
     if model not in _READS_PADDING:
-        _READS_PADDING[model] = _reads_padding(model)
+        _READS_PADDING[model] = _changes_with_padding(model)
         if _READS_PADDING[model]:
             PartialState()  # for the log
             logger.warning(
@@ -125,7 +125,7 @@ def uses_learned_prompt(model: Any) -> bool:
 
 
 @torch.no_grad()
-def _reads_padding(model: Any) -> bool:
+def _changes_with_padding(model: Any) -> bool:
     """Tries whether a few tokens have other logits after padding, the first of which a recurrent layer would begin with."""
     found = []
     try:

@@ -13,7 +13,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from ..errors import ConsistencyError
 from ..finite import NaNWatch, explained_sampling
 from .answer_cache import TargetCache, generation_options
-from .options import counts_padding, own_options, uses_learned_prompt, without_router_loss
+from .options import reads_padding, own_options, uses_learned_prompt, without_router_loss
 
 
 class Engine(Protocol):
@@ -100,7 +100,7 @@ def _batch_seed(seed: int, number: int) -> int:
 
 @torch.no_grad()
 def _generate(model: PreTrainedModel, prompts: list[list[int]], config: GenerationConfig) -> list[list[int]]:
-    if len(prompts) > 1 and counts_padding(model) and not uses_learned_prompt(model):
+    if len(prompts) > 1 and reads_padding(model) and not uses_learned_prompt(model):
         # Not by length: RWKV in transformers mixes up the rows of a batch of single tokens.
         return [_generate(model, [ids], config)[0] for ids in prompts]
     if uses_learned_prompt(model) and len({*map(len, prompts)}) > 1:

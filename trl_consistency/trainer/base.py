@@ -118,6 +118,7 @@ class PairTrainer(PushMixin, _Trainer):
     _metrics: dict[str, Any]
     _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
 
+    _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _evaluation_is_due = False  # whether the present evaluation is one that the options ask for
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
     _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
@@ -415,6 +416,7 @@ class PairTrainer(PushMixin, _Trainer):
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
+        self._epoch = kwargs["epoch"]
         check_delay(self.args, self.state.max_steps, self.state.num_train_epochs)
         warn_of_choice(self.args, self.state)
         warn_of_warmup(self)

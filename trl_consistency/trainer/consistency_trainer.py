@@ -363,7 +363,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             dataset["length"],
             args.train_batch_size * args.gradient_accumulation_steps,
             args.seed if args.data_seed is None else args.data_seed,
-            epoch=lambda: int(self.state.epoch or 0),
+            epoch=lambda: self._epoch,
         )
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:

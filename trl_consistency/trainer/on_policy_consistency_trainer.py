@@ -20,7 +20,7 @@ from ..data.prepare import prepare_pairs
 from ..data.rendering import ProcessingClass, check_same_tokens
 from ..errors import ConsistencyError
 from ..finite import explained_sampling
-from ..generation.options import counts_padding, evaluating, own_options
+from ..generation.options import reads_padding, evaluating, own_options
 from ..losses.row_losses import RowLosses, means_of
 from ..models.checks import check_reference_files
 from ..models.dropout import disable_functional_dropout
@@ -283,7 +283,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> RolloutSampler:
         dataset = self.train_dataset if dataset is None else dataset
-        return RolloutSampler(dataset, self.args, epoch=lambda: int(self.state.epoch or 0))
+        return RolloutSampler(dataset, self.args, epoch=lambda: self._epoch)
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> RepeatSampler:
         return RepeatSampler(eval_dataset, mini_repeat_count=1, shuffle=False)  # the rows are already repeated
@@ -365,7 +365,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _generate_here(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
         """Samples rollouts with `model.generate`, as many at a time as `rollout_batch_size` says."""
         size = self.args.rollout_batch_size or max(len(prompt_ids), 1)
-        if not is_sharded(self.accelerator) and counts_padding(self.model):
+        if not is_sharded(self.accelerator) and reads_padding(self.model):
             size = 1
         completions: list[list[int]] = []
         self.generation_config.max_new_tokens = self._longest

@@ -343,7 +343,7 @@ def test_weights_that_change_after_the_trainer_was_made(tmp_path, model_dir, use
         getattr(trainer, use)()
 
 
-@pytest.mark.parametrize("sharing", [{"even_batches": False}, {"dispatch_batches": True}])
+@pytest.mark.parametrize("sharing", [{"even_batches": False}, {"dispatch_batches": True}, {"split_batches": True}])
 def test_one_process_shares_no_batches(tmp_path, sharing):
     """What is refused where there are several."""
     trainer = paired.make_trainer(tmp_path, make_pairs(5), method="kl", max_steps=3, accelerator_config=sharing)

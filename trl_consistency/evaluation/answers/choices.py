@@ -14,7 +14,7 @@ from ...data.rendering import ProcessingClass, get_tokenizer, message_text
 from ...data.thinking import thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
-from ...generation.options import counts_padding
+from ...generation.options import reads_padding
 from ..row_kinds import kind_of, read_aliases
 from .replies import is_letter
 
@@ -144,7 +144,7 @@ class LetterScorer:
     @torch.no_grad()
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         """Returns the token of the likeliest letter after each prompt."""
-        if len(prompts) > 1 and counts_padding(self.model):
+        if len(prompts) > 1 and reads_padding(self.model):
             return [self([ids], seed)[0] for ids in prompts]
         full = [[*ids, *self._prefix] for ids in prompts]
         width = max(map(len, full))

@@ -13,7 +13,7 @@ from ...data.rendering import ProcessingClass, get_tokenizer
 from ...data.thinking import thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
-from ...generation.options import counts_padding, evaluating
+from ...generation.options import reads_padding, evaluating
 from ...models.checks import context_of
 from .generate import AnswerOptions
 
@@ -155,7 +155,7 @@ def _score(
             f"`free_answers` logprob: a prompt and an answer have {longest} tokens, more than the model's context of {context}."
         )
     order = sorted(range(len(rows)), key=lambda index: (-len(rows[index][0]), index))
-    size = 1 if counts_padding(model) else options.batch_size
+    size = 1 if reads_padding(model) else options.batch_size
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     state = PartialState()
     found: list[tuple[int, float]] = []

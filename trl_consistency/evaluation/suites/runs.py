@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ...data.rendering import ProcessingClass, get_tokenizer
 from ...errors import ConsistencyError, one_line
-from ...generation.options import counts_padding, own_options
+from ...generation.options import reads_padding, own_options
 from .scores import SuiteScore, is_mean, suite_interval
 
 
@@ -102,7 +102,7 @@ def _run_lm_eval(
     from lm_eval.models.huggingface import HFLM
 
     tokenizer = deepcopy(get_tokenizer(processing_class))  # lm_eval sets a padding token on it
-    batch_size = 1 if counts_padding(model) else options.batch_size
+    batch_size = 1 if reads_padding(model) else options.batch_size
     lm = HFLM(
         pretrained=model,
         tokenizer=tokenizer,

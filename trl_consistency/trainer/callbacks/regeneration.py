@@ -51,7 +51,7 @@ class RegenerateTargets(TrainerCallback, ExportableState):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        epoch = round(state.epoch or 0)
+        epoch = self.trainer._epoch + 1
         every = self.trainer.args.regenerate_targets_every or 1
         if epoch % every == 0 and state.global_step < state.max_steps:
             self._replace(epoch, None)

@@ -111,7 +111,7 @@ def check_bitsandbytes(option: str) -> None:
 
 
 def check_shared_batches(args: TrainingArguments) -> None:
-    """Raises [`ConsistencyError`] if several processes would not each read as many batches as the others, and its own."""
+    """Raises [`ConsistencyError`] if several processes would not each read as many batches as the others, of the same sizes."""
     sharing, of_several = args.accelerator_config, f"of the {args.world_size} processes"
     if args.world_size > 1 and not sharing.even_batches:
         raise ConsistencyError(
@@ -123,6 +123,13 @@ def check_shared_batches(args: TrainingArguments) -> None:
             f"`accelerator_config` sets `dispatch_batches`, by which one {of_several} would put together batches of different widths. "
             "Leave it out: each reads its own."
         )
+    for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
+        if sharing.split_batches and getattr(args, name) % args.world_size:
+            raise ConsistencyError(
+                f"`accelerator_config` sets `split_batches`, by which {args.world_size} processes share each batch, and "
+                f"`{name}` ({getattr(args, name)}) is not a multiple of {args.world_size}. Change it, or leave out "
+                "`split_batches`: each process then reads batches of its own."
+            )
 
 
 def check_training_options(
