@@ -13,7 +13,14 @@ from tests.helpers.publishing import CARD, OUTCOMES, RESULTS, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.generation.model_identity import digest_of, files_identity
 from trl_consistency.publishing import Figure, Outcomes, Result, add_results, read_results, write_results
-from trl_consistency.publishing.page import LOCAL_BASE, LOCAL_REPO, insert_results, prepare_page
+from trl_consistency.publishing.page import (
+    LOCAL_BASE,
+    LOCAL_REPO,
+    RESULTS_END,
+    RESULTS_START,
+    insert_results,
+    prepare_page,
+)
 
 
 def read_card(folder, **options):
@@ -36,7 +43,7 @@ def test_results_become_metadata_and_a_table(adapter_dir):
     }
     section = text.split("## Results\n")[1].split("## Training")[0]
     assert section == (
-        "\n- **Right answers fell.**\n\n"
+        f"\n{RESULTS_START}\n\n- **Right answers fell.**\n\n"
         "Measured here.\n\n"
         "|  | before | after |\n"
         "| --- | --- | --- |\n"
@@ -46,7 +53,7 @@ def test_results_become_metadata_and_a_table(adapter_dir):
         "| Sycophancy, held-out questions | 100.0% [70.0, 100.0] (8/8) | 25.0% [10.0, 50.0] (2/8), 1 unread; 28.6% of 7 read |\n"
         "| harmonic_mean | - | 0.8571 |\n"
         "| attack_success, test | - | n/a |\n\n"
-        "![results](results.png)\n\n"
+        f"![results](results.png)\n\n{RESULTS_END}\n\n"
     )
     assert ModelCard(text).data.eval_results  # the Hub's own reader takes it
 
@@ -106,7 +113,7 @@ def test_no_results_take_the_place_of_some(adapter_dir):
     add_results(adapter_dir)
     text, metadata = read_card(adapter_dir)
     assert "model-index" not in metadata
-    assert "## Results\n\nNothing was measured.\n\n## Training" in text
+    assert f"{RESULTS_START}\n\nNothing was measured.\n\n{RESULTS_END}\n\n## Training" in text
 
 
 def test_headings_of_a_description_end_no_section(adapter_dir):
@@ -421,58 +428,62 @@ def test_outcomes_without_their_file_go_and_what_users_wrote_stays(adapter_dir):
     assert "5 right" in text
 
 
-def test_what_a_user_wrote_below_figures_stays(adapter_dir):
+def test_what_a_user_wrote_around_figures_stays(adapter_dir):
     (adapter_dir / "rates.png").write_bytes(b"")
     add_results(adapter_dir)
-    path, note = adapter_dir / "README.md", "Seed 2 gave 31%.\n\n![by seed](https://example.com/seeds.png)\n\n"
-    path.write_text(path.read_text().replace("## Training", f"{note}## Training"))
+    path, above = adapter_dir / "README.md", "Seed 2 gave 31%.\n\n"
+    below = "![by seed](https://example.com/seeds.png)\n\n| | after |\n|---|---|\n| x | 1 |\n\n"
+    text = (
+        path.read_text()
+        .replace("## Training", f"{below}## Training")
+        .replace("## Results\n\n", f"## Results\n\n{above}")
+    )
+    path.write_text(text)
     for _ in range(2):
         for name, content in prepare_page(adapter_dir, "me/bct").items():
             (adapter_dir / name).write_bytes(content)
-        assert f"\n\n![rates](rates.png)\n\n{note}## Training" in path.read_text()
+        assert f"\n\n![rates](rates.png)\n\n{RESULTS_END}\n\n{below}## Training" in path.read_text()
+        assert f"## Results\n\n{above}{RESULTS_START}\n" in path.read_text()
     (adapter_dir / "consistency_results.json").unlink()
     with pytest.warns(UserWarning, match="figures .* are taken out"):
         add_results(adapter_dir)
-    assert f"\n\n## Results\n\n{note}## Training" in path.read_text()
+    assert f"\n\n## Results\n\n{above}{below}## Training" in path.read_text()
     assert "25.0%" not in path.read_text()
+
+
+def test_results_without_their_end_are_refused(adapter_dir):
+    """Those that are there would stay beside the new ones."""
+    add_results(adapter_dir)
+    path = adapter_dir / "README.md"
+    path.write_text(path.read_text().replace(RESULTS_END, ""))
+    with pytest.raises(ConsistencyError, match="has no line .* after the results"):
+        add_results(adapter_dir)
 
 
 @pytest.mark.parametrize(
     ("text", "with_results"),
     [
-        ("# a\n\n## Training\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n## Training\n\nx\n"),
-        (
-            "# a\n\n## Results\n\n|  | after |\n| 0 |\n\n## Training\n\nx\n",
-            "# a\n\n## Results\n\n| 1 |\n\n## Training\n\nx\n",
-        ),
-        ("# a\n", "# a\n\n## Results\n\n| 1 |\n"),
-        ("# a\n\n## Results\n\n|  | after |\n| 0 |\n", "# a\n\n## Results\n\n| 1 |\n"),
-        ("# a\n\n## Results\n\nNothing was measured.\n", "# a\n\n## Results\n\n| 1 |\n"),
+        ("# a\n\n## Training\n\nx\n", "# a\n\n## Results\n\n[1]\n\n## Training\n\nx\n"),
+        ("# a\n\n## Results\n\n[0]\n\n## Training\n\nx\n", "# a\n\n## Results\n\n[1]\n\n## Training\n\nx\n"),
+        ("# a\n", "# a\n\n## Results\n\n[1]\n"),
+        ("# a\n\n### Training\n\nx\n", "# a\n\n### Training\n\nx\n\n## Results\n\n[1]\n"),
+        ("# a\n\n## Results\n\n[0]\n", "# a\n\n## Results\n\n[1]\n"),
+        ("# a\n\n## Mine\n\n[0]\nx\n", "# a\n\n## Mine\n\n[1]\n\nx\n"),  # moved, and without the empty line
         # a section that a user wrote
         (
             "# a\n\n## Results\n\n| F1 |\n\n## Training\n",
-            "# a\n\n## Results\n\n| F1 |\n\n## Results\n\n| 1 |\n\n## Training\n",
+            "# a\n\n## Results\n\n| F1 |\n\n## Results\n\n[1]\n\n## Training\n",
         ),
-        (
-            "# a\n\n## Results\n\n| F1 |\n\n## Results\n\n|  | before | after |\n\n## Training\n",
-            "# a\n\n## Results\n\n| F1 |\n\n## Results\n\n| 1 |\n\n## Training\n",
-        ),
-        # what stands below is another's, under a heading of whatever level
-        ("# a\n\n## Results\n\n|  | after |\n| 0 |\n\n# b\n\nx\n", "# a\n\n## Results\n\n| 1 |\n\n# b\n\nx\n"),
-        ("# a\n\n### Training\n\nx\n", "# a\n\n### Training\n\nx\n\n## Results\n\n| 1 |\n"),
-        # what a user wrote below the table and the pictures
-        (
-            "# a\n\n## Results\n\n|  | after |\n| 0 |\n\n|  | after |\n| 2 |\n\n![rates](rates.png)\n\nBy seed:\n\n| 3 |\n\n## Training\n",
-            "# a\n\n## Results\n\n| 1 |\n\nBy seed:\n\n| 3 |\n\n## Training\n",
-        ),
-        (
-            "# a\n\n## Results\n\n|  | after |\n| 0 |\n\nSeed 2 is worse.\n",
-            "# a\n\n## Results\n\n| 1 |\n\nSeed 2 is worse.\n",
-        ),
+        ("# a\n\n## Results\n\n| F1 |\n\n[0]\n", "# a\n\n## Results\n\n| F1 |\n\n[1]\n"),
+        # what stands below is another's, under a heading of whatever level or none
+        ("# a\n\n## Results\n\n[0]\n\n# b\n\nx\n", "# a\n\n## Results\n\n[1]\n\n# b\n\nx\n"),
+        ("# a\n\n## Results\n\n[0]\n\nBy seed:\n", "# a\n\n## Results\n\n[1]\n\nBy seed:\n"),
     ],
 )
 def test_place_of_results(text, with_results):
-    assert insert_results(text, "| 1 |\n") == with_results
+    """`[0]` stands for results that are there, and `[1]` for those that are put in."""
+    there, put_in = (f"{RESULTS_START}\n\n| {number} |\n\n{RESULTS_END}" for number in (0, 1))
+    assert insert_results(text.replace("[0]", there), "| 1 |\n") == with_results.replace("[1]", put_in)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.helpers.evaluate_command import answers_in, pair, save_adapter, user,
 from trl_consistency.escaping import printable
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.publishing import read_results
+from trl_consistency.publishing.page import RESULTS_END, RESULTS_START
 from trl_consistency.scripts import evaluation_files
 from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, _description, read_history
@@ -43,7 +44,7 @@ def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys)
     folder = tmp_path / "mine"
     save_adapter(model_dir, folder, 0)
     (folder / "README.md").write_text(
-        "---\nlibrary_name: peft\n---\n\n# Mine\n\n## Results\n\nOld ones.\n\n|  | after |\n| --- | --- |\n| x | 1 |\n\n## Training\n\nBCT.\n"
+        f"---\nlibrary_name: peft\n---\n\n# Mine\n\n## Results\n\n{RESULTS_START}\n\nOld ones.\n\n{RESULTS_END}\n\n## Training\n\nBCT.\n"
     )
     options[options.index("--adapters") + 1] = str(folder)
     run([*options, "--save_to_adapters"])

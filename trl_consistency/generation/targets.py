@@ -13,7 +13,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from ..errors import ConsistencyError
 from ..finite import NaNWatch, explained_sampling
 from .answer_cache import TargetCache, generation_options
-from .options import reads_padding, own_options, uses_learned_prompt, without_router_loss
+from .options import own_options, reads_padding, uses_learned_prompt, without_router_loss
 
 
 class Engine(Protocol):

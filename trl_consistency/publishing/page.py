@@ -19,7 +19,6 @@ from ..weight_files import shapes_in
 from .results import (
     DATASET_TYPE,
     EVAL_RESULTS,
-    NO_RESULTS,
     RESULTS_FILE,
     benchmark_results,
     model_index,
@@ -33,6 +32,9 @@ ADAPTER_CONFIG = "adapter_config.json"
 LOCAL_MODEL, LOCAL_REPO, LOCAL_BASE = "a local model", "path/to/this/folder", "path/to/the/base/model"
 LARGEST_CARD = 5_000_000  # bytes
 RESULTS_HEADING, NEXT_HEADING = "## Results", "## Training"
+# What stands between these lines is replaced. Neither is shown.
+RESULTS_START = "<!-- trl-consistency replaces what stands between this line ... -->"
+RESULTS_END = "<!-- ... and this line, when the model is measured again. -->"
 # The lines of a card that load its own model, and those that name its base model, as `templates/model_card.md` has them
 _BRANCH = r'(?:, revision="[^"\n]*")?'
 _USE = re.compile(
@@ -46,14 +48,8 @@ _SERVE = re.compile(
 )
 MAIN = "main"  # the branch that is loaded where none is named
 _BASE_LINK = r"\[[^\]\n]*\]\(https://huggingface\.co/{name}\)(?: \(revision `[^`\n]*`\))?"
-_RESULTS_SECTION = re.compile(rf"^{RESULTS_HEADING}\n.*?(?=^##? |\Z)", re.MULTILINE | re.DOTALL)
-# The header of its tables, as `templates/results.md` has them
-_OUR_TABLE = re.compile(r"^\|\s*\|(?: before \|)? after \|$", re.MULTILINE)
-# What ends a section of ours: the rows of its last table, and the pictures below them
-_OUR_END = re.compile(
-    rf"(?:{_OUR_TABLE.pattern}(?:\n\|.*)*|^{re.escape(NO_RESULTS)}$)(?:\n+!\[[^\n]*\]\([^/\n]*\.(?:png|svg)\))*\n*",
-    re.MULTILINE,
-)
+_RESULTS = re.compile(rf"^{re.escape(RESULTS_START)}$.*?^{re.escape(RESULTS_END)}\n*", re.MULTILINE | re.DOTALL)
+_RESULTS_ALONE = re.compile(rf"^{RESULTS_HEADING}\n+{_RESULTS.pattern}(?=##? |\Z)", re.MULTILINE | re.DOTALL)
 # Where a card says that its base model is a local one, as `templates/model_card.md` does
 _LOCAL_BASE_LINK = re.compile(rf"^((?:An adapter for|A fine-tuned version of) ){LOCAL_MODEL}", re.MULTILINE)
 
@@ -152,27 +148,20 @@ def add_results(folder: str | Path, unfinished: str | Path | None = None) -> Non
 
 def insert_results(text: str, results: str) -> str:
     """
-    Returns a card's text with results (Markdown) that replace earlier ones of this package, before "Training" or at the end. A
-    section of that name that a user wrote stays, and so does what stands below the tables and pictures of ours.
+    Returns a card's text with results (Markdown) in place of earlier ones of this package, or in a section of their own before
+    "Training" or at the end. What users wrote stays.
     """
-    section = f"{RESULTS_HEADING}\n\n{results.strip()}\n"
-    had = _our_section(text)
-    if had:
-        rest = _below_ours(had[0]) + text[had.end() :]
-        return f"{text[: had.start()]}{section}{chr(10) if rest else ''}{rest}"
+    results = f"{RESULTS_START}\n\n{results.strip()}\n\n{RESULTS_END}\n\n"
+    if _RESULTS.search(text):
+        return _RESULTS.sub(lambda _: results, text).rstrip() + "\n"
     before, *after = re.split(rf"^(?={NEXT_HEADING}$)", text, maxsplit=1, flags=re.MULTILINE)
-    return f"{before}{section}\n{after[0]}" if after else f"{text.rstrip()}\n\n{section}"
+    section = f"{RESULTS_HEADING}\n\n{results}"
+    return f"{before}{section}{after[0]}" if after else f"{before.rstrip()}\n\n{section.rstrip()}\n"
 
 
-def _our_section(text: str) -> re.Match[str] | None:
-    sections = _RESULTS_SECTION.finditer(text)
-    return next((of for of in sections if _OUR_TABLE.search(of[0]) or NO_RESULTS in of[0].splitlines()), None)
-
-
-def _below_ours(section: str) -> str:
-    """Returns what a user wrote below the tables and pictures in a section of ours."""
-    *_, end = _OUR_END.finditer(section)
-    return section[end.end() :]
+def _without_results(text: str) -> str:
+    """Returns a card's text without the results of this package, and without their heading if nothing else stands below it."""
+    return _RESULTS.sub("", _RESULTS_ALONE.sub("", text))
 
 
 def hub_base(named: Any, given: str | None, is_local: bool = False) -> str:
@@ -278,16 +267,17 @@ def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
     data: Any = card.data
     entries = data.eval_results or []
     others = [entry for entry in entries if entry.dataset_type != DATASET_TYPE]
+    if RESULTS_START in card.text and not _RESULTS.search(card.text):
+        raise ConsistencyError(
+            f"{folder / 'README.md'} has no line `{RESULTS_END}` after the results, so that they cannot be replaced. Add it below them, or "
+            "remove them."
+        )
     if not (folder / RESULTS_FILE).exists():
-        section = _our_section(card.text)
-        if len(others) < len(entries) or section:
+        if len(others) < len(entries) or _RESULTS.search(card.text):
             warnings.warn(f"{folder} has no {RESULTS_FILE}: the figures of an earlier one are taken out of the card.")
             data.eval_results = others or None
             data.model_name = data.model_name if others else None
-            if section:
-                own = _below_ours(section[0])
-                heading = f"{RESULTS_HEADING}\n\n" if own else ""
-                card.text = f"{card.text[: section.start()]}{heading}{own}{card.text[section.end() :]}"
+            card.text = _without_results(card.text)
         return
     page = read_results(folder)
     data.eval_results = others + model_index(page.results) or None

@@ -20,7 +20,7 @@ from ..data.prepare import prepare_pairs
 from ..data.rendering import ProcessingClass, check_same_tokens
 from ..errors import ConsistencyError
 from ..finite import explained_sampling
-from ..generation.options import reads_padding, evaluating, own_options
+from ..generation.options import evaluating, own_options, reads_padding
 from ..losses.row_losses import RowLosses, means_of
 from ..models.checks import check_reference_files
 from ..models.dropout import disable_functional_dropout

@@ -17,6 +17,7 @@ from trl_consistency.config.consistency_config import METHODS
 from trl_consistency.models.embedded_models import EMBEDDED, MODELS
 from trl_consistency.models.loading import warn_of_revisions
 from trl_consistency.publishing import Result, add_results, write_results
+from trl_consistency.publishing.page import RESULTS_END, RESULTS_START
 from trl_consistency.trainer.card.facts import describe_data
 from trl_consistency.trainer.card.papers import ORIGINS, name_methods
 
@@ -484,7 +485,7 @@ def test_results_are_put_in_and_replaced(tmp_path):
         write_results(trainer.args.output_dir, [Result(metric="accuracy", value=value)])
         add_results(trainer.args.output_dir)
     text, metadata = read(trainer)
-    section = "## Results\n\n|  | after |\n| --- | --- |\n| accuracy | 2 |\n\n"
+    section = f"## Results\n\n{RESULTS_START}\n\n|  | after |\n| --- | --- |\n| accuracy | 2 |\n\n{RESULTS_END}\n\n"
     assert f"{section}## Training\n" in text
     assert text.split("---\n", 2)[2].replace(section, "").strip() == before.split("---\n", 2)[2].strip()
     (score,) = metadata["model-index"][0]["results"][0]["metrics"]

@@ -13,7 +13,7 @@ from ...data.rendering import ProcessingClass, get_tokenizer
 from ...data.thinking import thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
-from ...generation.options import reads_padding, evaluating
+from ...generation.options import evaluating, reads_padding
 from ...models.checks import context_of
 from .generate import AnswerOptions
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ...data.rendering import ProcessingClass, get_tokenizer
 from ...errors import ConsistencyError, one_line
-from ...generation.options import reads_padding, own_options
+from ...generation.options import own_options, reads_padding
 from .scores import SuiteScore, is_mean, suite_interval
 
 

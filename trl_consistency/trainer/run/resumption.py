@@ -193,20 +193,8 @@ class RunRecord:
         if checkpoint is not None:
             self.earlier = read_manifest(checkpoint).get("earlier", [])
         elif state.global_step > 0 and state is not self._noted_state:
-            steps, trainer = best_step(self.trainer) or state.global_step, self.trainer
-            is_new = not trainer.has_own_optimizer or trainer.optimizer_cls_and_kwargs is not None
-            if is_new:
-                # Trainer would go on with that training's optimizer, and not with the present options.
-                trainer.optimizer = trainer.lr_scheduler = None
-            keeps = not is_new and trainer.optimizer is trainer._used_optimizer
+            steps, keeps = best_step(self.trainer) or state.global_step, _keeps_optimizer(self.trainer)
             self.earlier = [*self.earlier, {"steps": steps, "method": run["method"], "keeps_optimizer": keeps}]
-            done = 0 if trainer._created_lr_scheduler else getattr(trainer.lr_scheduler, "last_epoch", 0)
-            if keeps and done > 0:
-                logger.warning(
-                    f"`optimizers`: the schedule goes on after the {done:,} steps that it has done, with a learning rate of "
-                    f"{trainer._get_learning_rate():g}. Assign a new optimizer and schedule (`trainer.optimizer`, "
-                    "`trainer.lr_scheduler`) to begin anew."
-                )
         self._noted_state = state
 
     def _compare_processes(self, checkpoint: str) -> None:
@@ -268,6 +256,26 @@ class RunRecord:
         others = {name: of for name, of in state.stateful_callbacks.items() if name not in own}
         with temporarily(state, stateful_callbacks=others):
             load()
+
+
+def _keeps_optimizer(trainer: Any) -> bool:
+    """
+    Returns whether a further training goes on with the optimizer of the one before: with one that a caller made. Another is
+    removed, because Trainer would go on with it, and not with the present options.
+    """
+    if not trainer.has_own_optimizer or trainer.optimizer_cls_and_kwargs is not None:
+        trainer.optimizer = trainer.lr_scheduler = None
+        return False
+    if trainer.optimizer is not trainer._used_optimizer:
+        return False
+    done = 0 if trainer._created_lr_scheduler else getattr(trainer.lr_scheduler, "last_epoch", 0)
+    if done > 0:
+        logger.warning(
+            f"`optimizers`: the schedule goes on after the {done:,} steps that it has done, with a learning rate of "
+            f"{trainer._get_learning_rate():g}. Assign a new optimizer and schedule (`trainer.optimizer`, "
+            "`trainer.lr_scheduler`) to begin anew."
+        )
+    return True
 
 
 def _load(checkpoint: str | None, load: Callable[[str | None], None], trainer: Any) -> None:
