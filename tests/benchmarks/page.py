@@ -46,18 +46,17 @@ INTRODUCTION = """# Benchmarks
 
 <!-- Written by `python -m tests.benchmarks.run`; to change this page, change `tests/benchmarks/page.py`. -->
 
-`make benchmark` measures all of this page again. Rivals run in the same minutes: each has a process of its own, and they take turns. Times are
-of one thread. They are medians. In brackets is the range of *all turns*, or their *quartiles*, between which half of them lie: each table's head
-says which. *CPU* is the processor's time, *wall* what a clock shows.
-*Times as long* is the median of the ratio in each turn, so that whatever else the machine does harms both alike. A run at another hour may
-lie outside that range. *Peak* is memory over what the
-process held before it made its model. Of a command, it is all of its memory. Of work on rows, it leaves out the pages of files that are mapped, which the
-system takes back when it wants to.
+`make benchmark` measures everything on this page again. Rivals run in the same minutes: each has its own process, and they take turns. Times are
+medians, for one thread. In brackets is the range of *all turns*, or the *quartiles*, between which half of the turns lie: each table's head
+says which. *CPU* is the processor's time, and *wall* is what a clock shows.
+*Times as long* is the median of the ratio in each turn, so other work on the machine slows both sides equally. A run at another hour may
+lie outside that range. *Peak* is the memory beyond what the process held before it made its model. For a command, it is all of its memory. For work
+on rows, it leaves out memory-mapped pages of files, which the system can take back at any time.
 
-The *floor* is what a step cannot do without: the operations that its shapes need, over the rate at which this machine multiplies matrices of these
-shapes, measured in the same minutes. What is computed twice counts once. So the *share of the floor* is 1 where nothing is wasted.
-What nothing reads isn't counted either: at most prompt positions, the last block's queries, attention, output projection and MLP. Of these, our
-steps run the attention alone.
+The *floor* is the least time that a step needs: the operations that its shapes need, divided by the rate at which this machine multiplies matrices
+of these shapes, measured in the same minutes. What is computed twice counts once. So the *share of the floor* is 1 if nothing is wasted.
+Results that nothing reads do not count either: at most prompt positions, the last block's queries, attention, output projection and MLP. Of these,
+our steps run only the attention.
 """
 
 

@@ -25,7 +25,7 @@ settings come from, which data it needs and whether it has been run. Flags overr
 !!! note "What has been run"
     The recipes for [the organism](quickstart.md) (`recipes/quickstart`) and for [SmolLM2 without the Hub](real_model.md)
     (`recipes/smollm2-135m-instruct/*.yaml`) have been run, unless their headers say otherwise. Those in the table below have not. Tests
-    take two steps by each of them, with a tiny random model of the same architecture. Most use the model's own chat template.
+    take two steps with each of them, on a tiny random model of the same architecture. Most use the model's own chat template.
 
 ## Which there are
 
@@ -42,10 +42,10 @@ REST = """\
 ## Make it yours
 
 - **Copy the file**, and change it. The recipes in the table are made by `python -m tests.recipes` from `tests/recipes/table.py`, and a
-  test compares the two. So a change to the file itself would be lost.
+  test compares the two. So a change to the original file would be lost.
 - **Your pairs**: [threats](threats.md) says how to make them for each threat, and [lint](lint.md) looks at them before you train.
 - **Memory**: the header says how much a step takes, where `trl-consistency estimate` has computed it. Nothing was measured. `--recipe FILE`
-  computes it for your changes. If it does not fit, halve `per_device_train_batch_size` and double `gradient_accumulation_steps`. The step stays the same.
+  computes it for your changes. If the step does not fit, halve `per_device_train_batch_size` and double `gradient_accumulation_steps`. The step stays the same.
 - **Several GPUs**: name another file of `recipes/accelerate_configs` ([many GPUs](distributed.md)), and divide
   `gradient_accumulation_steps` by their number.
 
@@ -93,7 +93,7 @@ def models() -> str:
         f"There is no `{weights}` for `{folder}`: {reason}.\n" for (folder, weights), reason in LEFT_OUT.items()
     ]
     header = ["model", "on the Hub", *(f"`{method}`" for method in METHODS)]
-    notes = f"\nEach is there for {threats}, unless a cell says otherwise. `lora` and `qlora` train an adapter, the second on weights in 4 bits. `full` trains all weights.\n"
+    notes = f"\nEach recipe exists for {threats}, unless a cell says otherwise. `lora` and `qlora` train an adapter, the second on weights in 4 bits. `full` trains all weights.\n"
     return _table(header, rows) + notes + "".join(left_out) + "\n"
 
 

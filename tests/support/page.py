@@ -12,38 +12,38 @@ INTRODUCTION = """\
 # What is tested on which architectures
 
 Find your model's architecture in the tables. In the first two, **yes** means tested, and a number means refused, with the reason
-[below](#what-is-refused). Of [all others](#all-others), the tests look at less. If a model cannot do something, you get an error.
+[below](#what-is-refused). [All others](#all-others) are tested less. If a model cannot do something, you get an error.
 The names of Qwen3.5 lead to its recipes. (`Qwen/Qwen3.5-4B` is the row with the vision tower.)
 
-Each test takes a tiny random model of the architecture, and a batch of rows with different lengths. It compares with the definition of the
-method, computed row by row without padding:
+Each test takes a tiny random model of the architecture, and a batch of rows with different lengths. It compares the result with the definition
+of the method, computed row by row without padding:
 
 - In the first table, the losses agree to 1e-6 (or 1e-5 of their size), and the gradients to 1e-5.
-- In the second table, the compared states agree, and so do the gradients of a function of them. Of sampling, the greedy answers agree.
+- In the second table, the compared states agree, and so do the gradients of a function of them. For sampling, the greedy answers agree.
 
-This page is made from the parameters of the tests (`python -m tests.support.page`), and a test compares the two.
+`python -m tests.support.page` makes this page from the parameters of the tests, and a test compares the two.
 """
 
 ROADS = """\
 ## Ways to compute them
 
 - **Prompts once**: the rollouts of OPCT share their prompt ([OPCT](opct.md#a-prompt-once)), when they are sampled and when they are compared. They
-  do so by a cache of keys, values and states. To compare them under gradient checkpointing, they are packed in one row if that is possible. Where
-  neither is possible, each rollout reads its own copy. The result is the same, and slower.
-- **Padding-free**: `padding_free: true` or `packing: true` of BCT, KL, ACT and MLPCT
+  share a cache of keys, values and states. Under gradient checkpointing, they are compared in one packed row if that is possible. If
+  neither is possible, each rollout reads its own copy. The result is the same, but slower.
+- **Padding-free**: `padding_free: true` or `packing: true`, for BCT, KL, ACT and MLPCT
   ([Batches without padding](long_and_large.md#batches-without-padding)).
-- **Checkpointing**: `gradient_checkpointing: true`, of all objectives.
+- **Checkpointing**: `gradient_checkpointing: true`, for all objectives.
 """
 
 RUNS = """\
 ## Whole runs
 
-Trainers run with these architectures (and in many more tests with Qwen3). BCT with ACT is trained, and OPCT. In two processes it is KL, ACT,
-MLPCT and BCT together, and OPCT. In 4 bits it is BCT, ACT and OPCT, each alone. A cell names the command that runs the test:
+Whole trainings run with these architectures (and with Qwen3 in many more tests): BCT with ACT, and OPCT. Two processes train KL, ACT, MLPCT and
+BCT together, and OPCT. In 4 bits, BCT, ACT and OPCT are trained, each alone. A cell names the command that runs the test:
 
 - **Resumed**: a run that goes on from a checkpoint ends with the weights of an uninterrupted one ([Interruption](interruption.md)).
 - **Two processes**: they end with the weights of one process, to 1e-5 ([Many GPUs](distributed.md)).
-- **Checkpointing**: the weights are those without it, to 1e-5 of their size.
+- **Checkpointing**: the weights are the same as without it, to 1e-5 of their size.
 - **Weights in 4 bits**: they stay as they are, and the adapter is trained ([QLoRA](qlora.md)).
 """
 
@@ -52,7 +52,7 @@ OTHERS = """\
 
 `make test-long` makes a tiny model of every causal language model that the installed transformers has, from Llama 4 and DeepSeek-V3 to Mamba.
 It compares `kl`, `act`, OPCT with and without gradient checkpointing, and the greedy answers of a padded batch with what the model says to one
-text at a time. (BCT alone is the loss of `SFTTrainer`.) All agree to the bounds of the first table, except these, by `model_type`:
+text at a time. (BCT alone has the loss of `SFTTrainer`.) All agree within the bounds of the first table, except these, by `model_type`:
 
 - No answers can be trained on (`kl`, OPCT): {logits}. They compute logits in a way that is not known.
 - No states can be compared (`act`): {states}. They have several states after a block, or skip blocks.
@@ -61,11 +61,11 @@ text at a time. (BCT alone is the loss of `SFTTrainer`.) All agree to the bounds
 - `rwkv` takes no attention mask, so its prompts are answered one at a time.
 - Not tried, because the sizes of the others do not make them small: {not_small}.
 
-Encoders and parts of encoder-decoders are no models to answer with, and are left out.
+Encoders and parts of encoder-decoders cannot answer, and are left out.
 """
 
 REST = """\
-Batches are padded on the left and on the right in tests of all architectures on this page. No figure on it comes from a GPU.
+For all architectures on this page, tests pad batches on the left and on the right. Nothing on this page was measured on a GPU.
 
 Not in the tables:
 
