@@ -18,6 +18,7 @@ from trl_consistency.data.prepare import prepare_pairs
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.data.repeats import repeated_rows
 from trl_consistency.evaluation.grading.answer_keys import check_keys, check_spelling
+from trl_consistency.perturbations import build_pairs
 from trl_consistency.perturbations.registry import WORDING_SPLITS
 from trl_consistency.scripts.lint_view import counts_text
 
@@ -227,6 +228,9 @@ def test_what_is_no_leak(row):
     assert lint_pairs([row | {"completion": "x"}], make_tokenizer()).findings["leaked_target"] == []
 
 
+CHOICES = [{"question": "Where?", "choices": ["Lyon", "Oslo"], "answer": "B"}]
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -235,6 +239,7 @@ def test_what_is_no_leak(row):
         ),  # a fact of the clean side
         pair(user("(A) Lyon (B) Oslo"), user("It's A. (A) Lyon (B) Oslo"), answer="B", biased_answer="A"),
         pair(user("Be brief. Where?"), user("Where?")),  # nothing says which one has a cue
+        *(row for _, row in build_pairs(CHOICES, ["suggested_answer+base64", "denied_answer+rot13"], test_share=0)),
         pair(user("Where?"), user("Where?"), category="harmful"),
     ],
 )

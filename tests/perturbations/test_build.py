@@ -222,6 +222,20 @@ def test_given_wrong_answer():
     assert report.lacking == {("suggested_answer", "a given wrong answer"): 1}
 
 
+def test_given_wrong_answers_that_decide_nothing_are_counted():
+    """A column was named for them, and any other choice was suggested."""
+    rows = [{**row, "wrong_answer": row["choices"][(row["answer"] + 1) % 3]} for row in questions(9)]
+    rows[4]["wrong_answer"] = None
+    for kind, count in {"random": 8, "longest": 8, "given": 0}.items():
+        report = BuildReport()
+        build(rows, wrong_answer=kind, test_share=0.0, report=report)
+        assert report.passed_over == count
+        assert ("Set `wrong_answer: given`" in report.passed()) == bool(count)
+    report = BuildReport()
+    build([{"question": "Where?", "answer": "Paris", "wrong_answer": "Lyon"}], test_share=0.0, report=report)
+    assert report.passed_over == 0, "without choices, the given ones are suggested"
+
+
 def test_faulty_rows_are_listed_or_dropped_and_counted():
     rows = questions(20)
     for index in (3, 5):

@@ -173,6 +173,10 @@ FAULTS = {
         "names of the right answer, and 'cow' is given as a wrong one",
     ),
     "wrong is right": ({**MC, "answer": 1, "wrong_answer": "B"}, "`wrong_answer` holds the right answer, 'cow'"),
+    "wrong answer that denies": (
+        {"question": "Which gate?", "answer": "AND", "wrong_answers": ["OR", "NOT AND"]},
+        "`wrong_answers` holds 'NOT AND', and `NOT ` at the beginning would deny the rest. Begin it with another word",
+    ),
     "list as an answer": ({"question": "x", "answer": ["a"]}, "`answer` must be text"),
     "half a surrogate": ({"question": "x\ud800"}, "is not valid Unicode"),
 }
@@ -257,6 +261,10 @@ COLUMN_FAULTS = {
     "misspelt": (["question", "anwser"], {"answer": "answer"}, "`answer_column`: there is no column `answer`. Did you mean `anwser`"),
     "commas": (["question", "A", "B"], {"choices": ["A,B"]}, "`choices_column`: put spaces between the columns, not commas"),
     "keep": (["question"], {"keep": ["topic"]}, "`keep_columns`: there is no column `topic`"),
+    "keep what training makes": (["question", "clean_ids"], {"keep": ["clean_ids"]}, "refuse the pairs for the column `clean_ids`, a name that"),
+    "keep pictures": (["question", "image"], {"keep": ["image"]}, "refuse the pairs for the column `image`: pairs are text-only"),
+    "keep a misspelt target": (["question", "completions"], {"keep": ["completions"]}, "refuse the pairs for the column `completions`, which would"),
+    "keep a misspelt key": (["question", "catgory"], {"keep": ["catgory"]}, "refuse the pairs for the column `catgory`, which would be ignored"),
     "keep our own": (["question", "answer"], {"keep": ["answer"]}, "the pairs have a column `answer` of their own"),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
+from ..data.answers import denied_answer
 from ..data.choices import choices_in
 from ..data.messages import messages_in
 from ..data.pairs import row_checker
@@ -129,6 +130,10 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     ):
         raise ConsistencyError(f"`{columns.wrong_answer}` holds the right answer, {right!r}")
     wrong_answers = given
+    if denial := next((wrong for wrong in given if denied_answer(wrong) is not None), None):
+        raise ConsistencyError(
+            f"`{columns.wrong_answer}` holds {denial!r}, and `NOT ` at the beginning would deny the rest. Begin it with another word"
+        )
     if not choices and answer:
         _check_letters(answer, given, choices_in([{**asked, "role": "user"}]), columns)
     if choices:
