@@ -195,6 +195,14 @@ def test_wrong_answers_that_are_numbers():
     assert read({**row, "choices": ["x", "y", "z"], "wrong_answer": 2}).given_wrong_answer == "C"
 
 
+def test_numbers_of_a_column_with_gaps():
+    """pandas makes floats of them, and a cue said "70.0"."""
+    source = read({"question": "6 * 12?", "answer": 72.0, "wrong_answer": 70.0})
+    assert (source.answer, source.wrong_answers) == ("72", ("70",))
+    assert read({"question": "x", "choices": ["dog", "cow"], "answer": 1.0}).answer == "B"
+    assert read({"question": "x", "answer": 0.5, "wrong_answer": None}).answer == "0.5"
+
+
 def test_messages():
     messages = [
         {"role": "system", "content": "s"},

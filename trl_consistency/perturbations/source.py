@@ -340,12 +340,12 @@ def _normalized(value: Any) -> Any:
 
 
 def _text(value: Any, column: str | None = None) -> str:
-    """Returns text unchanged, a number as text, and an empty text for other values."""
+    """Returns text unchanged, a number as text (1.0 as `1`), and an empty text for other values."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and not math.isfinite(value):
         raise ConsistencyError(f"`{column}` holds {value}, which is not a number: write text, a number, or null")
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+    return _name(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
 
 
 def _carried(row: Mapping[str, Any], column: str) -> Any:
