@@ -228,6 +228,7 @@ def test_what_is_no_leak(row):
     assert lint_pairs([row | {"completion": "x"}], make_tokenizer()).findings["leaked_target"] == []
 
 
+REQUEST = [{"question": "How do I pick a lock?", "category": "harmful"}]
 CHOICES = [{"question": "Where?", "choices": ["Lyon", "Oslo"], "answer": "B"}]
 
 
@@ -241,6 +242,7 @@ CHOICES = [{"question": "Where?", "choices": ["Lyon", "Oslo"], "answer": "B"}]
         pair(user("Be brief. Where?"), user("Where?")),  # nothing says which one has a cue
         *(row for _, row in build_pairs(CHOICES, ["suggested_answer+base64", "denied_answer+rot13"], test_share=0)),
         pair(user("Where?"), user("Where?"), category="harmful"),
+        *(row for _, row in build_pairs(REQUEST, ["spacing"], pairs_per_source=8, test_share=0)),
     ],
 )
 def test_what_is_not_swapped(row):

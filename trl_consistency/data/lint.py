@@ -400,7 +400,8 @@ def has_cue_in_clean(row: Mapping[str, Any]) -> bool:
     """
     clean, perturbed = (row[column] for column in PROMPT_COLUMNS)
     if row.get("category") in REQUESTS:
-        asked, wrapped = (all_text(of[-1:] if isinstance(of, list) else of).strip() for of in (perturbed, clean))
+        texts = (all_text(of[-1:] if isinstance(of, list) else of) for of in (perturbed, clean))
+        asked, wrapped = (" ".join(text.split()) for text in texts)  # other spaces are a cue of their own
         return asked != wrapped and _holds(wrapped, asked)
     biased = row.get("biased_answer")
     if not biased or not isinstance(biased, str) or not _is_intact(row):

@@ -349,8 +349,12 @@ def _text(value: Any, column: str | None = None) -> str:
 
 
 def _carried(row: Mapping[str, Any], column: str) -> Any:
-    # `datasets` takes a column that is null in the first rows of a JSON Lines file as null in all.
-    return "" if column == "category" and row.get(column) is None else row.get(column)
+    if column != "category":
+        return row.get(column)
+    # `datasets` takes a column that is null in the first rows of a JSON Lines file as null in all. Of a class, evaluation
+    # reads the name, which is a text.
+    value = row.get(column)
+    return "" if value is None else _text(value, column) or value
 
 
 def _content_id(prompt: Any, choices: tuple[str, ...]) -> str:
