@@ -332,13 +332,25 @@ def test_members_of_a_family_that_do_not_apply_are_reported_not_refused():
 
 
 @pytest.mark.parametrize(
-    ("count", "share", "said"), [(1, 1e-3, "No source"), (1, 0.99, "Every source"), (9, 0.5, ""), (1, 0.0, "")]
+    ("count", "share", "said"), [(1, 1e-3, "No pair"), (1, 0.99, "Every pair"), (9, 0.5, ""), (1, 0.0, "")]
 )
 def test_splits_that_come_out_empty_are_said(count, share, said):
     report = BuildReport()
     build(questions(count), test_share=share, report=report)
     assert report.unheld(share).startswith(said)
     assert bool(report.unheld(share)) == bool(said)
+
+
+def test_held_out_sources_that_are_not_used_are_not_denied():
+    """ "No source was held out", it said, of those that lacked a wrong answer."""
+    rows = [{"question": f"Where is {n}?", "answer": "Oslo", "wrong_answer": "Lyon", "id": f"q{n}"} for n in range(30)]
+    held = {row["source_id"] for row in build(rows, test_share=0.3)["test"]}
+    report = BuildReport()
+    build(
+        [row | {"wrong_answer": None if row["id"] in held else "Lyon"} for row in rows], test_share=0.3, report=report
+    )
+    assert 0 < len(held) < 30
+    assert report.unheld(0.3).startswith("No pair was held out: 0.3 of 30 came to no source that is used.")
 
 
 def test_two_letters_with_the_right_text_are_one_answer():

@@ -77,6 +77,9 @@ SPAN_FINDINGS = ("no_shared_span", "header_only")
 # Stands between the name and the number of wordings that are not for training.
 _HELD_OUT = "/held-out-"
 
+# Begin the names of wordings that deny the right answer, and so name it
+_DENYING = ("denied_answer/", "are_you_sure/")
+
 _EMPTY = "a prompt is empty or blank"
 
 
@@ -241,7 +244,10 @@ class _Linter:
         elif row.get("completion_ids"):
             tokenizer = get_tokenizer(self.processing_class)
             targets.append(tokenizer.decode(row["completion_ids"], skip_special_tokens=True))
-        denied = str(row.get("biased_answer") or "").startswith("NOT ")  # a cue that denies an answer names it
+        # A cue that denies an answer names it, beside one that suggests another, too.
+        denied = str(row.get("biased_answer") or "").startswith("NOT ") or any(
+            step.startswith(_DENYING) for step in str(row.get("perturbation") or "").split("+")
+        )
         # For a request, `answer` is only a word that marks a refusal.
         if isinstance(row.get("answer"), str) and row.get("category") not in REQUESTS and not denied:
             targets.append(row["answer"])

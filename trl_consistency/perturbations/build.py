@@ -143,12 +143,12 @@ class BuildReport:
         )
 
     def unheld(self, test_share: float) -> str:
-        """Returns a line if the share rounded to no source or to all sources held out, otherwise an empty text."""
+        """Returns a line if no pair is held out though some should be, or all are, otherwise an empty text."""
         splits = self.num_pairs()
         if test_share and "test" not in splits:
-            return f"No source was held out: {test_share:g} of {self.sources} came to none. Raise `test_share` to measure."
+            return f"No pair was held out: {test_share:g} of {self.sources} came to no source that is used. Raise `test_share` to measure."
         if splits and "train" not in splits and not self.filtered:
-            return f"Every source was held out: {test_share:g} of {self.sources} came to all. Lower `test_share` to train."
+            return f"Every pair was held out: {test_share:g} of {self.sources} came to all sources that are used. Lower `test_share` to train."
         return ""
 
 
