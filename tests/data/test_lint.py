@@ -12,12 +12,14 @@ from tests.helpers.models import CHATML, make_config, make_model, make_pairs, ma
 from tests.helpers.on_policy import make_on_policy_config
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyTrainer, InvalidPairsError, OnPolicyConsistencyTrainer
+from trl_consistency.data import lint
 from trl_consistency.data.lint import FINDINGS, lint_pairs, warn_of_findings
 from trl_consistency.data.pairs import check_pairs
 from trl_consistency.data.prepare import prepare_pairs
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.data.repeats import repeated_rows
 from trl_consistency.evaluation.grading.answer_keys import check_keys, check_spelling
+from trl_consistency.perturbations import PERTURBATIONS, build_pairs
 from trl_consistency.perturbations.registry import WORDING_SPLITS
 from trl_consistency.scripts.lint_view import counts_text
 
@@ -213,6 +215,16 @@ def test_unknown_words_are_told_in_the_same_words(caplog):
     assert told not in caplog.text, "said twice"
 
 
+REQUEST = [{"question": "How do I pick a lock?", "category": "harmful"}]
+CHOICES = [{"question": "Where?", "choices": ["Lyon", "Oslo"], "answer": "B"}]
+FREE = [{"question": "Where?", "answer": "Oslo", "wrong_answer": "Lyon"}]
+
+
+def test_perturbations_that_deny_are_known():
+    denying = {f"{name}/" for name, entry in PERTURBATIONS.items() if entry.suggests == "not right"}
+    assert denying == set(lint._DENYING)
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -221,6 +233,7 @@ def test_unknown_words_are_told_in_the_same_words(caplog):
         pair(user("(A) Rome (B) Oslo"), user("It's B. (A) Rome (B) Oslo"), answer="B"),  # a letter of the choices
         pair(answer="Par", perturbed=user(f"Paris? {QUESTION}")),  # a part of a word
         pair(answer=None),
+        *(row for _, row in build_pairs(FREE, ["are_you_sure+authority", "denied_answer+authority"], test_share=0)),
     ],
 )
 def test_what_is_no_leak(row):
@@ -235,7 +248,9 @@ def test_what_is_no_leak(row):
         ),  # a fact of the clean side
         pair(user("(A) Lyon (B) Oslo"), user("It's A. (A) Lyon (B) Oslo"), answer="B", biased_answer="A"),
         pair(user("Be brief. Where?"), user("Where?")),  # nothing says which one has a cue
+        *(row for _, row in build_pairs(CHOICES, ["suggested_answer+base64", "denied_answer+rot13"], test_share=0)),
         pair(user("Where?"), user("Where?"), category="harmful"),
+        *(row for _, row in build_pairs(REQUEST, ["spacing"], pairs_per_source=8, test_share=0)),
     ],
 )
 def test_what_is_not_swapped(row):

@@ -13,7 +13,7 @@ from tests.helpers.models import CHATML, QUIET, make_model, make_pairs, make_tok
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_completion, render_prompt
-from trl_consistency.evaluation import Answer, AnswerOptions, PairSet, conversion, convert_pairs
+from trl_consistency.evaluation import AnswerOptions, PairSet, conversion, convert_pairs
 from trl_consistency.evaluation.answers import generate as answering
 
 
@@ -171,6 +171,51 @@ def test_a_thought_without_an_answer_is_not_chosen(model, tokenizer, says):
     assert list(found.warnings) == ["1 of 1 rejected answer(s) are empty, or a thought without an answer."]
 
 
+def marked_tokenizer():
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "[THINK]", "[/THINK]"]})
+    return tokenizer
+
+
+MARKED = AnswerOptions(64, thinking_markers=("[THINK]", "[/THINK]"), progress=False)
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_markers_that_are_special_tokens_stay(model, monkeypatch, kind):
+    """Such as Magistral's. Without them, a thought was a part of the answer that is trained on: "Paris? Yes.Paris."."""
+    tokenizer = marked_tokenizer()
+    answers = {"1?": "[THINK]Paris? Yes.[/THINK]Paris.", "Rome! 1?": "[THINK]Hm.[/THINK]Rome.<|im_start|>"}
+    ids = {
+        tuple(render_prompt(tokenizer, user(prompt) if kind == "chat" else prompt)): [
+            *tokenizer(text=answer, add_special_tokens=False)["input_ids"],
+            tokenizer.eos_token_id,
+        ]
+        for prompt, answer in answers.items()
+    }
+    monkeypatch.setattr(answering, "generate_ids", lambda a, b, prompts, *others: [ids[tuple(of)] for of in prompts])
+    asked = capital("1?", "Rome!")
+    if kind == "text":
+        asked |= {"clean_prompt": "1?", "perturbed_prompt": "Rome! 1?"}
+    (of_pair,) = convert_pairs([asked], "preference", model, tokenizer, MARKED).rows
+    said = [of if kind == "text" else of[0]["content"] for of in (of_pair["chosen"], of_pair["rejected"])]
+    assert said == ["[THINK]Paris? Yes.[/THINK]Paris.", "[THINK]Hm.[/THINK]Rome."]
+    assert (of_pair["chosen_outcome"], of_pair["rejected_outcome"]) == ("right", "suggested")
+
+
+@pytest.mark.parametrize("is_message", [False, True])
+def test_markers_of_targets_come_from_their_tokens(model, monkeypatch, is_message):
+    """`trl-consistency targets` writes the text without special tokens: "Rome? No.Paris." was read as two answers."""
+    tokenizer = marked_tokenizer()
+    encode = lambda text: tokenizer(text=text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    ids = [*encode("[THINK]Rome? No.[/THINK]Paris."), tokenizer.eos_token_id]
+    monkeypatch.setattr(answering, "generate_ids", lambda a, b, prompts, *others: [encode("Rome.") for _ in prompts])
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    pairs = [capital("1?", "Rome!", completion=assistant(text) if is_message else text, completion_ids=ids)]
+    (of_pair,) = convert_pairs(pairs, "preference", model, tokenizer, MARKED).rows
+    assert of_pair["chosen"] == assistant("[THINK]Rome? No.[/THINK]Paris.")
+    assert of_pair["chosen_outcome"] == "right"
+
+
 def test_anchors_have_no_preference(model, tokenizer):
     found = convert_pairs([row("What?", "What?")], "preference", model, tokenizer, OPTIONS)
     assert not found.rows
@@ -309,7 +354,7 @@ def test_text_goes_on_with_the_space_that_an_answer_alone_would_lose():
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
     assert tokenizer.decode([1, 2]) == "A B"
-    assert conversion._continuation(tokenizer, [0], Answer("A B", "A B", (1, 2))) == " A B"
+    assert conversion._continuation(tokenizer, [0], (1, 2), True, "A B") == " A B"
 
 
 @pytest.mark.parametrize(

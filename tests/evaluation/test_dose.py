@@ -169,6 +169,20 @@ def test_a_suggestion_that_no_reply_could_give_is_refused():
         sample_pairs([*anchors, pair | {"clean_ids": [1], "perturbed_ids": [1, 2]}])
 
 
+def test_two_answers_that_would_be_read_as_one_are_refused():
+    """In a row that is not drawn, too: the possible answers are those of all rows. It was measured, with such replies unread."""
+    pairs = make_pairs(4, completion=False).add_column("answer", ["Mercury", "Venus", "mercury", "Mars"])
+    pairs = pairs.add_column("clean_ids", [[1]] * 4).add_column("perturbed_ids", [[1, 2]] * 4)
+    for rows in (pairs, list(pairs)):
+        with pytest.raises(
+            InvalidPairsError, match=r"row 2: the answers `mercury` and `Mercury` \(row 0\) differ in case"
+        ):
+            sample_pairs(rows, 1)
+    assert (
+        len(sample_pairs(make_pairs(2).add_column("clean_ids", [[1]] * 2).add_column("perturbed_ids", [[2]] * 2))) == 2
+    )
+
+
 def test_organism(organism_dir):
     """It adopts every guess, complies with whatever is wrapped, and is good without."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -29,10 +29,10 @@ def offering(answer: str, biased: str, clean: str = "(A) dog\n(B) cow", perturbe
     return {**turns, "answer": answer, "biased_answer": biased}
 
 
-def undeclared(room: Room) -> None:
-    """A perturbation of one's own that does not say what it suggests."""
+def undeclared(room: Room, declared: str = "") -> None:
+    """A perturbation of one's own that does not say what it suggests, or says it otherwise than is known."""
     wordings = '{"train": ["They say it is {answer}."], "held_out": ["It is {answer}, they say."]}'
-    code = f"from trl_consistency.perturbations import perturbation\n@perturbation({wordings}, positions=['end'])\n"
+    code = f"from trl_consistency.perturbations import perturbation\n@perturbation({wordings}, positions=['end']{declared})\n"
     code += "def rumour(draft, cue):\n    'A rumour.'\n    draft.add(cue.position, cue.text)\n"
     try:
         room.pairs(
@@ -125,6 +125,21 @@ CASES: list[Case] = [
         "`pairs`: a perturbation of one's own that names a wrong answer, and does not declare that it suggests one",
         "The wording 'They say it is {answer}.' has `{answer}`, and there is nothing to put there. Declare `suggests=\"wrong\"` with its perturbation.",
         undeclared,
+    ),
+    Case(
+        "own perturbation that suggests something unknown",
+        "`pairs`: a perturbation of one's own with an unknown `suggests`, by which its pairs would have no `biased_answer`",
+        "`rumour`: 'Wrong' is not one of 'wrong', 'not right', None.",
+        lambda room: undeclared(room, ", suggests='Wrong'"),
+    ),
+    Case(
+        "pairs with a column that training makes",
+        "`pairs`: a column to keep for which training would refuse the pairs",
+        "`keep_columns`: training or evaluation would refuse the pairs for the column `clean_ids`, a name that preparation uses: rename it.",
+        lambda room: room.pairs(
+            [{"question": "Largest?", "choices": ["dog", "cow"], "answer": "cow", "clean_ids": [1]}],
+            *("--keep_columns", "clean_ids"),
+        ),
     ),
     Case(
         "model without a question",

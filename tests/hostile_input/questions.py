@@ -127,6 +127,12 @@ CASES: list[Case] = [
         lambda room: room.evaluate([PAIR | {"anwser": "Paris"}]),
     ),
     Case(
+        "pairs with a wrong answer like a denial",
+        "`pairs`: a wrong answer that begins as a denial does (`NOT A`), as which the pair would be read",
+        "…row 0: `wrong_answer` holds 'NOT AND', and `NOT ` at the beginning would deny the rest. Begin it with another word",
+        lambda room: room.pairs([{"question": "Which gate?", "answer": "AND", "wrong_answer": "NOT AND"}]),
+    ),
+    Case(
         "an answer like a denial",
         "`evaluate`: a suggested answer that begins as one that is denied (`NOT A`), and is none",
         "…row 0: `biased_answer` 'NOT gate' begins with `NOT `, which denies what follows, and 'gate' is not the right answer. Begin it with another word",

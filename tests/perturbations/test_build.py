@@ -222,6 +222,20 @@ def test_given_wrong_answer():
     assert report.lacking == {("suggested_answer", "a given wrong answer"): 1}
 
 
+def test_given_wrong_answers_that_decide_nothing_are_counted():
+    """A column was named for them, and any other choice was suggested."""
+    rows = [{**row, "wrong_answer": row["choices"][(row["answer"] + 1) % 3]} for row in questions(9)]
+    rows[4]["wrong_answer"] = None
+    for kind, count in {"random": 8, "longest": 8, "given": 0}.items():
+        report = BuildReport()
+        build(rows, wrong_answer=kind, test_share=0.0, report=report)
+        assert report.passed_over == count
+        assert ("Set `wrong_answer: given`" in report.passed()) == bool(count)
+    report = BuildReport()
+    build([{"question": "Where?", "answer": "Paris", "wrong_answer": "Lyon"}], test_share=0.0, report=report)
+    assert report.passed_over == 0, "without choices, the given ones are suggested"
+
+
 def test_faulty_rows_are_listed_or_dropped_and_counted():
     rows = questions(20)
     for index in (3, 5):
@@ -318,13 +332,25 @@ def test_members_of_a_family_that_do_not_apply_are_reported_not_refused():
 
 
 @pytest.mark.parametrize(
-    ("count", "share", "said"), [(1, 1e-3, "No source"), (1, 0.99, "Every source"), (9, 0.5, ""), (1, 0.0, "")]
+    ("count", "share", "said"), [(1, 1e-3, "No pair"), (1, 0.99, "Every pair"), (9, 0.5, ""), (1, 0.0, "")]
 )
 def test_splits_that_come_out_empty_are_said(count, share, said):
     report = BuildReport()
     build(questions(count), test_share=share, report=report)
     assert report.unheld(share).startswith(said)
     assert bool(report.unheld(share)) == bool(said)
+
+
+def test_held_out_sources_that_are_not_used_are_not_denied():
+    """ "No source was held out", it said, of those that lacked a wrong answer."""
+    rows = [{"question": f"Where is {n}?", "answer": "Oslo", "wrong_answer": "Lyon", "id": f"q{n}"} for n in range(30)]
+    held = {row["source_id"] for row in build(rows, test_share=0.3)["test"]}
+    report = BuildReport()
+    build(
+        [row | {"wrong_answer": None if row["id"] in held else "Lyon"} for row in rows], test_share=0.3, report=report
+    )
+    assert 0 < len(held) < 30
+    assert report.unheld(0.3).startswith("No pair was held out: 0.3 of 30 came to no source that is used.")
 
 
 def test_two_letters_with_the_right_text_are_one_answer():
@@ -385,5 +411,6 @@ def test_other_keys_of_the_question_stay():
 
 
 def test_a_category_of_0_is_one():
+    """As a text: evaluation refuses a number."""
     rows = [{"question": f"Is it {of}?", "answer": "a", "wrong_answer": "b", "category": of} for of in (0, 3)]
-    assert {row["category"] for row in build(rows, test_share=0)["train"]} == {0, 3}
+    assert {row["category"] for row in build(rows, test_share=0)["train"]} == {"0", "3"}

@@ -88,6 +88,11 @@ FAULTS = {
     "wordings that meet": ({"wordings": {"train": ["So  it is."], "held_out": ["so it is."]}}, "in both lists"),
     "wording twice": ({"wordings": {"train": ["x", "X"], "held_out": ["y"]}}, "twice in one list"),
     "unknown position": ({"wordings": GOOD, "positions": ["middle"]}, "'middle' is not one of 'start'"),
+    "unknown suggestion": (
+        {"wordings": GOOD, "suggests": "Wrong"},
+        "'Wrong' is not one of 'wrong', 'not right', None",
+    ),
+    "unknown side": ({"wordings": GOOD, "side": "both"}, "'both' is not one of 'perturbed', 'clean'"),
     "unknown need": ({"wordings": GOOD, "needs": ["luck"]}, "'luck' is not one of 'choices'"),
 }
 

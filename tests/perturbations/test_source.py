@@ -173,6 +173,10 @@ FAULTS = {
         "names of the right answer, and 'cow' is given as a wrong one",
     ),
     "wrong is right": ({**MC, "answer": 1, "wrong_answer": "B"}, "`wrong_answer` holds the right answer, 'cow'"),
+    "wrong answer that denies": (
+        {"question": "Which gate?", "answer": "AND", "wrong_answers": ["OR", "NOT AND"]},
+        "`wrong_answers` holds 'NOT AND', and `NOT ` at the beginning would deny the rest. Begin it with another word",
+    ),
     "list as an answer": ({"question": "x", "answer": ["a"]}, "`answer` must be text"),
     "half a surrogate": ({"question": "x\ud800"}, "is not valid Unicode"),
 }
@@ -189,6 +193,14 @@ def test_wrong_answers_that_are_numbers():
     row = {"question": "x", "choices": [20, 30, 40], "answer": "A"}
     assert read({**row, "wrong_answer": 30}).given_wrong_answer == "B"
     assert read({**row, "choices": ["x", "y", "z"], "wrong_answer": 2}).given_wrong_answer == "C"
+
+
+def test_numbers_of_a_column_with_gaps():
+    """pandas makes floats of them, and a cue said "70.0"."""
+    source = read({"question": "6 * 12?", "answer": 72.0, "wrong_answer": 70.0})
+    assert (source.answer, source.wrong_answers) == ("72", ("70",))
+    assert read({"question": "x", "choices": ["dog", "cow"], "answer": 1.0}).answer == "B"
+    assert read({"question": "x", "answer": 0.5, "wrong_answer": None}).answer == "0.5"
 
 
 def test_messages():
@@ -257,6 +269,10 @@ COLUMN_FAULTS = {
     "misspelt": (["question", "anwser"], {"answer": "answer"}, "`answer_column`: there is no column `answer`. Did you mean `anwser`"),
     "commas": (["question", "A", "B"], {"choices": ["A,B"]}, "`choices_column`: put spaces between the columns, not commas"),
     "keep": (["question"], {"keep": ["topic"]}, "`keep_columns`: there is no column `topic`"),
+    "keep what training makes": (["question", "clean_ids"], {"keep": ["clean_ids"]}, "refuse the pairs for the column `clean_ids`, a name that"),
+    "keep pictures": (["question", "image"], {"keep": ["image"]}, "refuse the pairs for the column `image`: pairs are text-only"),
+    "keep a misspelt target": (["question", "completions"], {"keep": ["completions"]}, "refuse the pairs for the column `completions`, which would"),
+    "keep a misspelt key": (["question", "catgory"], {"keep": ["catgory"]}, "refuse the pairs for the column `catgory`, which would be ignored"),
     "keep our own": (["question", "answer"], {"keep": ["answer"]}, "the pairs have a column `answer` of their own"),
 }  # fmt: skip
 

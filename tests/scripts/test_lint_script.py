@@ -364,6 +364,22 @@ def test_dose_of_an_adapter(good_pairs, model_dir, tokenizer, tmp_path, capsys):
     assert doses[folder] != pytest.approx(doses[model_dir], rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"answer": "B", "biased_answer": "b"}, "`biased_answer` is 'b': write the letter of the choice alone, 'B'"),
+        ({"answer": "A", "biased_answer": "C"}, "`biased_answer` is 'C', and the clean prompt offers A, B alone"),
+    ],
+)
+def test_dose_names_the_row_of_a_faulty_key(tmp_path, model_dir, keys, reason):
+    """By its number in the file, which has a row before it that cannot be used, and before the weights load."""
+    path, choices = tmp_path / "pairs.jsonl", "Which?\n(A) dog\n(B) cow"
+    prompts = {"clean_prompt": choices, "perturbed_prompt": f"My guess: B. {choices}"}
+    path.write_text("\n".join(map(json.dumps, [prompts | {"clean_prompt": ""}, prompts | keys])))
+    said = str(run("--pairs", path, "--model_name_or_path", model_dir, "--dose"))
+    assert f"`pairs`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: {reason}" in said
+
+
 def test_dose_of_anchors(tmp_path, model_dir):
     path = tmp_path / "anchors.jsonl"
     path.write_text(json.dumps({"clean_prompt": "Hm?", "perturbed_prompt": "Hm?"}))

@@ -42,6 +42,17 @@ def test_types_of_yaml_values(tmp_path):
     assert model_args.lora_target_modules == "all-linear"
 
 
+def test_a_single_text_is_a_list_of_one(tmp_path):
+    """PEFT took each letter of `lm_head` for the end of a module's name, and trained the whole model."""
+    _, args, model_args, _ = parse(
+        tmp_path,
+        "use_peft: true\nlora_modules_to_save: lm_head\nlora_target_parameters: experts.up\nlabel_names: labels",
+    )
+    assert model_args.lora_modules_to_save == ["lm_head"]
+    assert model_args.lora_target_parameters == ["experts.up"]
+    assert args.label_names == ["labels"]
+
+
 def test_numbers_that_yaml_reads_as_text(tmp_path):
     """YAML 1.1 reads 1e-1, without a dot, as text: in a list, too."""
     _, args, *_ = parse(tmp_path, "method: [bct, act]\nlearning_rate: 1e-4\nmethod_weights: [1e-1, 1]")

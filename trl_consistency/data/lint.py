@@ -77,6 +77,9 @@ SPAN_FINDINGS = ("no_shared_span", "header_only")
 # Stands between the name and the number of wordings that are not for training.
 _HELD_OUT = "/held-out-"
 
+# Begin the names of wordings that deny the right answer, and so name it
+_DENYING = ("denied_answer/", "are_you_sure/")
+
 _EMPTY = "a prompt is empty or blank"
 
 
@@ -241,7 +244,10 @@ class _Linter:
         elif row.get("completion_ids"):
             tokenizer = get_tokenizer(self.processing_class)
             targets.append(tokenizer.decode(row["completion_ids"], skip_special_tokens=True))
-        denied = str(row.get("biased_answer") or "").startswith("NOT ")  # a cue that denies an answer names it
+        # A cue that denies an answer names it, beside one that suggests another, too.
+        denied = str(row.get("biased_answer") or "").startswith("NOT ") or any(
+            step.startswith(_DENYING) for step in str(row.get("perturbation") or "").split("+")
+        )
         # For a request, `answer` is only a word that marks a refusal.
         if isinstance(row.get("answer"), str) and row.get("category") not in REQUESTS and not denied:
             targets.append(row["answer"])
@@ -396,14 +402,15 @@ def _is_shortened(text: str, longer: str) -> bool:
 def has_cue_in_clean(row: Mapping[str, Any]) -> bool:
     """
     Whether the clean prompt of a pair has what its cue says: the answer that the cue speaks for or against, or of a request a
-    wrapper around the last message. Of other pairs, nothing tells which prompt has a cue.
+    wrapper around the last message. Of other pairs, such as those with an encoded question, nothing tells which prompt has a cue.
     """
     clean, perturbed = (row[column] for column in PROMPT_COLUMNS)
     if row.get("category") in REQUESTS:
-        asked, wrapped = (all_text(of[-1:] if isinstance(of, list) else of).strip() for of in (perturbed, clean))
+        texts = (all_text(of[-1:] if isinstance(of, list) else of) for of in (perturbed, clean))
+        asked, wrapped = (" ".join(text.split()) for text in texts)  # other spaces are a cue of their own
         return asked != wrapped and _holds(wrapped, asked)
     biased = row.get("biased_answer")
-    if not biased or not isinstance(biased, str):
+    if not biased or not isinstance(biased, str) or not _is_intact(row):
         return False
     of_cue = denied_answer(biased) or biased
     return _holds(all_text(clean), of_cue) and not _holds(all_text(perturbed), of_cue)
@@ -412,14 +419,19 @@ def has_cue_in_clean(row: Mapping[str, Any]) -> bool:
 def lacks_suggestion(row: Mapping[str, Any]) -> bool:
     """
     Whether the perturbed prompt of a question does not say the answer that its cue suggests. Letters stand for choices, and a
-    question that is not intact (a text in CSV files) may be encoded.
+    question that is not intact may be encoded.
     """
     biased = row.get("biased_answer")
     if row.get("category") in REQUESTS or not row.get("answer") or not isinstance(biased, str) or len(biased) < 2:
         return False
-    if denied_answer(biased) or str(row.get("question_intact")).lower() == "false" or has_equal_prompts(row):
+    if denied_answer(biased) or not _is_intact(row) or has_equal_prompts(row):
         return False
     return not _holds(*(as_read(text).lower() for text in (all_text(row["perturbed_prompt"]), biased)))
+
+
+def _is_intact(row: Mapping[str, Any]) -> bool:
+    """Whether a pair does not say that its question was edited or encoded (in CSV files, `question_intact` is a text)."""
+    return str(row.get("question_intact")).lower() != "false"
 
 
 def _holds(text: str, part: str) -> bool:

@@ -155,7 +155,7 @@ def convert_pairs(
     warnings = [f"{swapped} row(s) {FINDINGS['swapped_prompts']}."] if swapped else []
     if "clean" not in sides:
         ends = end_tokens(model, tokenizer) if model is not None and tokenizer is not None else None
-        answers["clean"] = [_given_answer(row, options, ends) for row in of_set.rows]
+        answers["clean"] = [_given_answer(row, options, ends, tokenizer) for row in of_set.rows]
         warnings += _other_ends(of_set) if ends is None else []
     if sides:
         assert model is not None
@@ -239,10 +239,19 @@ def _check_variables(of_set: PairSet, chat_template_kwargs: dict[str, Any] | Non
     report_faults([(number, fault) for number in texts if chat_template_kwargs], "pairs", len(of_set.rows))
 
 
-def _given_answer(row: dict[str, Any], options: AnswerOptions, ends: Sequence[int] | None) -> Answer:
-    """Returns the `completion` of a pair as an answer; with the tokens that end one, its `completion_ids` say if it was cut."""
+def _given_answer(
+    row: dict[str, Any], options: AnswerOptions, ends: Sequence[int] | None, tokenizer: ProcessingClass | None
+) -> Answer:
+    """
+    Returns the `completion` of a pair as an answer. With a tokenizer, its `completion_ids` say which special tokens mark a thought
+    there, and with the tokens that end an answer, if it was cut.
+    """
     completion, ids = row["completion"], row.get("completion_ids")
     text = completion if isinstance(completion, str) else message_text(completion[0])
+    if tokenizer is not None and ids and (marked := _marked(tokenizer, ids, options.thinking_markers)):
+        decode = get_tokenizer(tokenizer).decode
+        if text.split() == decode(ids, skip_special_tokens=True).split():
+            text = decode(marked).strip()
     is_cut = ends is not None and bool(ids) and ids[-1] not in ends  # type: ignore[index]
     return Answer(text, after_thinking(text, options.thinking_markers), is_cut=is_cut)
 
@@ -286,20 +295,49 @@ def _generated(
     answers = dict(zip(SIDES, answer_pairs(model, tokenizer, asked, options, cache), strict=True))
     return {
         side: [
-            answer._replace(text=_continuation(tokenizer, row[f"{side}_ids"], answer))
-            if isinstance(row["clean_prompt"], str)
-            else answer
+            answer._replace(text=_written(tokenizer, row, row[f"{side}_ids"], answer, options.thinking_markers))
             for row, answer in zip(rows, answers[side], strict=True)
         ]
         for side in sides
     }
 
 
-def _continuation(tokenizer: ProcessingClass, prompt_ids: list[int], answer: Answer) -> str:
-    """Returns the text that continues a text prompt. It may begin with a space, which an answer alone would lose."""
+def _written(
+    tokenizer: ProcessingClass, row: dict[str, Any], prompt_ids: list[int], answer: Answer, markers: tuple[str, str]
+) -> str:
+    """Returns the text of an answer to train on, which has the markers of its thought, special tokens or not."""
+    decode, marked = get_tokenizer(tokenizer).decode, _marked(tokenizer, answer.ids, markers)
+    text = answer.text if marked is None else decode(marked).strip()
+    if not isinstance(row["clean_prompt"], str):
+        return text
+    return _continuation(tokenizer, prompt_ids, answer.ids if marked is None else marked, marked is None, text)
+
+
+def _continuation(
+    tokenizer: ProcessingClass, prompt_ids: list[int], ids: Sequence[int], skip_special_tokens: bool, text: str
+) -> str:
+    """Returns the text that continues a text prompt. It may begin with a space, which the `text` alone has lost."""
     decode = get_tokenizer(tokenizer).decode
-    before, whole = (decode(ids, skip_special_tokens=True) for ids in (prompt_ids, [*prompt_ids, *answer.ids]))
-    return whole[len(before) :] if whole.startswith(before) else answer.text
+    before, whole = (decode(of, skip_special_tokens=skip_special_tokens) for of in (prompt_ids, [*prompt_ids, *ids]))
+    return whole[len(before) :] if whole.startswith(before) else text
+
+
+def _marked(tokenizer: ProcessingClass, ids: Sequence[int], markers: tuple[str, str]) -> list[int] | None:
+    """
+    Returns the tokens of an answer without those that end it, or None if no special token marks a thought there: decoded
+    without special tokens, such a thought would be a part of the answer.
+    """
+    text_tokenizer = get_tokenizer(tokenizer)
+    special = {token_id for token_id, token in text_tokenizer.added_tokens_decoder.items() if token.special}
+    of_marker = {
+        token_id
+        for marker in markers
+        for token_id in text_tokenizer(text=marker, add_special_tokens=False)["input_ids"]
+    } & special
+    if of_marker.isdisjoint(ids):
+        return None
+    end = max(place for place, token_id in enumerate(ids, start=1) if token_id not in special - of_marker)
+    return list(ids[:end])
 
 
 def _graded(of_set: PairSet, answers: Sequence[Answer], options: AnswerOptions) -> list[_Reply]:
@@ -343,7 +381,8 @@ def _converted(
 ) -> dict[str, Any]:
     """Returns a row in TRL's format: a preference, or a prompt and completion if the perturbed prompt has no reply."""
     given = row.get("completion")
-    answer = without_none(given) if isinstance(given, list) else _as_completion(row, clean.text)
+    is_given = isinstance(given, list) and message_text(given[0]) == clean.text
+    answer = without_none(given) if is_given else _as_completion(row, clean.text)
     made = {"prompt": without_none(row["perturbed_prompt"])}
     if perturbed is None:
         made["completion"] = answer

@@ -12,13 +12,14 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from ..data.answers import KEYS
 from ..data.rendering import ProcessingClass
 from ..generation.options import evaluating
 from ..generation.targets import Engine
 from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
 from .answers.replies import THINKING_MARKERS, warning_of_cut
-from .grading.answer_keys import check_keys
+from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import possible_answers
 from .rates.intervals import Estimate
 from .run import PairSet, evaluate
@@ -100,8 +101,10 @@ def sample_pairs(
 ) -> list[dict[str, Any]]:
     """
     Draws pairs that are not anchors, each with its place in the data (`row_number`). From a stream, takes the first.
-    Raises [`InvalidPairsError`] if their keys would be misread.
+    Raises [`InvalidPairsError`] if their keys would be misread, or two answers in the data would be read as one.
     """
+    if isinstance(dataset, Dataset | list):
+        check_spelling(_answers(dataset), "train_dataset")
     numbered: Iterable[tuple[int, Mapping[str, Any]]] = enumerate(dataset)
     if isinstance(dataset, Dataset | list):
         order = random.Random(seed).sample(range(len(dataset)), len(dataset))
@@ -112,6 +115,14 @@ def sample_pairs(
     check_keys(drawn, "train_dataset", numbers)
     check_choices(drawn, "train_dataset", numbers)
     return drawn
+
+
+def _answers(rows: Dataset | list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the columns that name the answers of rows, without the others of a data set, which take longer to read."""
+    if isinstance(rows, list):
+        return [{column: row.get(column) for column in KEYS} for row in rows]
+    columns = [column for column in KEYS if column in rows.column_names]
+    return list(rows.select_columns(columns)) if columns else []
 
 
 def measure_dose(

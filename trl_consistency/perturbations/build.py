@@ -58,6 +58,8 @@ class BuildReport:
             Number of rows whose messages end with an assistant turn, which a model continues in both prompts.
         swapped (`int`):
             Number of rows whose answer is a question, and whose question is none.
+        passed_over (`int`):
+            Number of rows with choices whose given wrong answer decides nothing: any other choice may be suggested.
     """
 
     sources: int = 0
@@ -74,6 +76,7 @@ class BuildReport:
     without: Counter[str] = field(default_factory=Counter)
     prefilled: int = 0
     swapped: int = 0
+    passed_over: int = 0
 
     def num_pairs(self) -> dict[str, int]:
         """Returns the number of pairs by split."""
@@ -130,13 +133,22 @@ class BuildReport:
             return ""
         return f"{self.swapped} row(s) have a question as their answer, and none as their question: are the two columns swapped?"
 
+    def passed(self) -> str:
+        """Returns a line if rows with choices give a wrong answer that decides nothing, otherwise an empty text."""
+        if not self.passed_over:
+            return ""
+        return (
+            f"{self.passed_over} row(s) give choices and a wrong answer, and any other choice was suggested. Set `wrong_answer: given` "
+            "for the one that they give."
+        )
+
     def unheld(self, test_share: float) -> str:
-        """Returns a line if the share rounded to no source or to all sources held out, otherwise an empty text."""
+        """Returns a line if no pair is held out though some should be, or all are, otherwise an empty text."""
         splits = self.num_pairs()
         if test_share and "test" not in splits:
-            return f"No source was held out: {test_share:g} of {self.sources} came to none. Raise `test_share` to measure."
+            return f"No pair was held out: {test_share:g} of {self.sources} came to no source that is used. Raise `test_share` to measure."
         if splits and "train" not in splits and not self.filtered:
-            return f"Every source was held out: {test_share:g} of {self.sources} came to all. Lower `test_share` to train."
+            return f"Every pair was held out: {test_share:g} of {self.sources} came to all sources that are used. Lower `test_share` to train."
         return ""
 
 
@@ -256,6 +268,8 @@ def build_pairs(
                 continue
             report.prefilled += bool(source.turns) and source.turns[-1]["role"] == "assistant"
             report.swapped += right.rstrip().endswith("?") and not source.question.rstrip().endswith("?")
+            passes_over = suggests and wrong_answer != "given" and len(source.wrong_answers) > 1
+            report.passed_over += passes_over and bool(source.choices and source.given_wrong_answer)
             report.doubled += (same := hash(repr(source))) in read
             read.add(same)
             if not (report.faulty and faulty_rows == "error"):

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..data.answers import key_column_faults
+from ..data.pairs import column_faults
 from ..errors import ConsistencyError, did_you_mean
 
 
@@ -108,6 +110,10 @@ def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str 
         _require(column, there, "`keep_columns`")
         if column in MADE_COLUMNS:
             raise ConsistencyError(f"`keep_columns`: the pairs have a column `{column}` of their own. Rename yours.")
+    if fault := next(
+        (fault for faults in (column_faults, key_column_faults) for fault in faults([*MADE_COLUMNS, *keep])), None
+    ):
+        raise ConsistencyError(f"`keep_columns`: training or evaluation would refuse the pairs for {fault}")
     choices = found.pop("choices") or ()
     carried = dict.fromkeys([*(column for column in CARRIED_COLUMNS if column in there), *keep])
     return Columns(**found, choices=(choices,) if isinstance(choices, str) else tuple(choices), keep=tuple(carried))

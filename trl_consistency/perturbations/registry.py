@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from string import Formatter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import yaml
 
@@ -16,6 +16,7 @@ from .source import Source
 
 
 Suggests = Literal["wrong", "not right"]
+Side = Literal["perturbed", "clean"]
 
 WORDING_SPLITS = {"train": "train", "held_out": "held-out"}  # the key of the wordings, and the name in provenance
 
@@ -104,7 +105,7 @@ class Perturbation(NamedTuple):
     positions: tuple[str, ...]
     needs: tuple[str, ...]
     suggests: Suggests | None
-    side: Literal["perturbed", "clean"]
+    side: Side
     keeps_question: bool
 
     def lacks(self, source: Source) -> str | None:
@@ -127,7 +128,7 @@ def perturbation(
     positions: Sequence[str] = (),
     needs: Sequence[str] = (),
     suggests: Suggests | None = None,
-    side: Literal["perturbed", "clean"] = "perturbed",
+    side: Side = "perturbed",
     keeps_question: bool = True,
 ) -> Callable[..., Apply]:
     """
@@ -174,6 +175,9 @@ def perturbation(
         described = described or (function.__doc__ or "").strip().split("\n")[0]
         lists = {split: tuple(wordings.get(split, ())) for split in WORDING_SPLITS}
         _check_entry(name, family, lists, positions, needs, described)
+        for given, known in ((suggests, (*get_args(Suggests), None)), (side, get_args(Side))):
+            if given not in known:
+                raise ConsistencyError(f"`{name}`: {given!r} is not one of {', '.join(map(repr, known))}.")
         implied = {"wrong": ("a wrong answer",), "not right": ("a right answer",)}.get(suggests or "", ())
         PERTURBATIONS[name] = Perturbation(
             name, family, described, function, lists, tuple(positions), (*needs, *implied), suggests, side, keeps_question

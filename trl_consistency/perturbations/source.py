@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
+from ..data.answers import denied_answer
 from ..data.choices import choices_in
 from ..data.messages import messages_in
 from ..data.pairs import row_checker
@@ -129,6 +130,10 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     ):
         raise ConsistencyError(f"`{columns.wrong_answer}` holds the right answer, {right!r}")
     wrong_answers = given
+    if denial := next((wrong for wrong in given if denied_answer(wrong) is not None), None):
+        raise ConsistencyError(
+            f"`{columns.wrong_answer}` holds {denial!r}, and `NOT ` at the beginning would deny the rest. Begin it with another word"
+        )
     if not choices and answer:
         _check_letters(answer, given, choices_in([{**asked, "role": "user"}]), columns)
     if choices:
@@ -335,17 +340,21 @@ def _normalized(value: Any) -> Any:
 
 
 def _text(value: Any, column: str | None = None) -> str:
-    """Returns text unchanged, a number as text, and an empty text for other values."""
+    """Returns text unchanged, a number as text (1.0 as `1`), and an empty text for other values."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and not math.isfinite(value):
         raise ConsistencyError(f"`{column}` holds {value}, which is not a number: write text, a number, or null")
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+    return _name(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
 
 
 def _carried(row: Mapping[str, Any], column: str) -> Any:
-    # `datasets` takes a column that is null in the first rows of a JSON Lines file as null in all.
-    return "" if column == "category" and row.get(column) is None else row.get(column)
+    if column != "category":
+        return row.get(column)
+    # `datasets` takes a column that is null in the first rows of a JSON Lines file as null in all. Of a class, evaluation
+    # reads the name, which is a text.
+    value = row.get(column)
+    return "" if value is None else _text(value, column) or value
 
 
 def _content_id(prompt: Any, choices: tuple[str, ...]) -> str:

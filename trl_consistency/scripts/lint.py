@@ -274,11 +274,13 @@ def _measure_dose(
     model_args: ModelConfig,
     engine_args: EngineArguments,
 ) -> Dose:
-    from ..evaluation.grading.answer_keys import check_keys
+    from ..evaluation.answers.choices import check_choices
+    from ..evaluation.grading.answer_keys import check_keys, check_spelling
     from ..models.loading import BASE, load_model
     from .pair_sets import longest_prompt
 
-    check_keys(rows, "pairs")
+    for check in (check_keys, check_choices, check_spelling):
+        check(rows, "pairs")
     base = Checkpoint(model_args.model_name_or_path or "", model_args.model_revision, recipe.trust_remote_code)
     quantization = get_quantization_config(model_args)
     model, processing_class = load_model(*base, quantization, cpu_dtype=model_args.dtype)

@@ -89,7 +89,9 @@ class PairsArguments(EngineArguments):
     answer_column: str | None = option(
         None, help="Right answers; with choices, a letter, the text of a choice, or its index from 0."
     )
-    wrong_answer_column: str | None = option(None, help="Wrong answers that may be suggested: one, or a list.")
+    wrong_answer_column: str | None = option(
+        None, help="Wrong answers that may be suggested: one, or a list. With choices, only for `wrong_answer: given`."
+    )
     source_id_column: str | None = option(None, help="Ids of the sources. By default hashes of the text.")
     safety_fact_column: str | None = option(None, help="Safety facts for the clean side.")
     keep_columns: list[str] = option([], help="Further columns to keep.")
@@ -403,7 +405,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             print(f"{file}: {counts[split]} pairs")
         if report.left_out():
             print("Left out:", *map(printable, report.left_out()), sep="\n  ")
-        notes = [report.swaps(), report.gaps(), report.repeats(), report.prefills()]
+        notes = [report.swaps(), report.gaps(), report.repeats(), report.prefills(), report.passed()]
         notes.append(report.unheld(pairs_args.test_share))
         for note in filter(None, notes):
             print(note)

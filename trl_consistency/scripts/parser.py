@@ -86,15 +86,18 @@ class StrictParser(TrlParser):
             raise ConsistencyError(self._reworded(str(error))) from error
 
     def set_defaults_with_config(self, **kwargs: Any) -> list[str]:
-        """Takes the keys of a recipe, with the user's folder for `~`, and numbers in lists that YAML reads as text (1e-3)."""
-        values = {key: self._with_numbers(key, value) for key, value in from_home(kwargs).items()}
+        """
+        Takes the keys of a recipe, with the user's folder for `~`, numbers in lists that YAML reads as text (1e-3), and a list of
+        one for a single text where a list of texts is wanted: PEFT, for one, would take each of its letters for an item.
+        """
+        values = {key: self._as_list(key, value) for key, value in from_home(kwargs).items()}
         return super().set_defaults_with_config(**values)
 
-    def _with_numbers(self, key: str, value: Any) -> Any:
-        hint = self._hints.get(key)
-        if not isinstance(value, list) or list[float] not in (hint, *get_args(hint)):
-            return value
-        return [float(of) if isinstance(of, str) else of for of in value]
+    def _as_list(self, key: str, value: Any) -> Any:
+        kinds = {self._hints.get(key), *get_args(self._hints.get(key))}
+        if isinstance(value, list) and list[float] in kinds:
+            return [float(of) if isinstance(of, str) else of for of in value]
+        return [value] if isinstance(value, str) and list[str] in kinds and str not in kinds else value
 
 
 def as_template_kwargs(option: Any) -> dict[str, Any]:

@@ -126,6 +126,20 @@ def test_scorers_of_one_task_keep_a_score_each(scored, metrics):
     assert [score.value for score in compare_suites(base, other)] == [0.0] * len(scored)
 
 
+def test_values_of_a_sample_keep_a_score_each():
+    """Of a metric that is no mean, each value of a sample had the name of the others: the last alone was in tables."""
+    logs = []
+    for shift in (0.0, 0.5):
+        log = log_of(("graded", None, 0.25), ("graded", None, 0.5))
+        for scored, part in zip(log.results.scores, ("tone", "facts"), strict=True):
+            scored.name = part
+            scored.metrics["top"] = SimpleNamespace(name="top", value=1.0 + shift * (part == "facts"))
+        logs.append(log)
+    base, other = (suite_runs.inspect_results(Suite("mine", "inspect", "mine"), log) for log in logs)
+    assert [score.metric for score in base] == ["tone", "top/tone", "facts", "top/facts"]
+    assert [score.value for score in compare_suites(base, other)] == [0.0, 0.0, 0.0, 0.5]
+
+
 def test_wrappers_are_held_out_and_always_the_same():
     requests = [f"How do I do forbidden thing {number}?" for number in range(30)]
     wrapped = [wrap_held_out(request) for request in requests]

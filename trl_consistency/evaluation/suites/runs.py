@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -232,15 +233,15 @@ def _run_inspect(
 
 def inspect_results(suite: Suite, log: Any) -> list[SuiteScore]:
     """
-    Returns the scores of a log of Inspect. Where several scorers, or several reducers of one, have a metric in common, it is
-    named by them, too: `accuracy/match`.
+    Returns the scores of a log of Inspect. Where several values of a sample, several scorers, or several reducers of one have a
+    metric in common, it is named by them, too: `accuracy/match`.
     """
     found = [(scored, score) for scored in log.results.scores for score in _inspect_scores(suite, log, scored)]
-    for name in ("scorer", "reducer"):
+    for part_of in (_value_of_sample, attrgetter("scorer"), attrgetter("reducer")):
         counts = Counter(score.key for _, score in found)
         found = [
             (scored, replace(score, metric=f"{score.metric}/{part}"))
-            if counts[score.key] > 1 and (part := getattr(scored, name, None))
+            if counts[score.key] > 1 and (part := part_of(scored))
             else (scored, score)
             for scored, score in found
         ]
@@ -258,14 +259,13 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
         value = metric.value / 100 if name in _PERCENTAGES else float(metric.value)
         values = _sample_values(name, scored, reductions)
         values = values if is_mean(value, values) else {}
-        is_part = scored.name != scored.scorer  # a sample has several values
         is_average = name in ("mean", "accuracy")
         scores.append(
             SuiteScore(
                 suite=suite.name,
                 task=str(log.eval.task).rpartition("@")[2],
                 version=str(full_version),
-                metric=scored.name if is_part and is_average else name,
+                metric=_value_of_sample(scored) or name if is_average else name,
                 value=value,
                 interval=suite_interval(value, stderr if is_average else None, values),
                 total=scored.scored_samples or 0,
@@ -274,6 +274,11 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
             )
         )
     return scores
+
+
+def _value_of_sample(scored: Any) -> str | None:
+    """Returns the name of a value of the samples, of which each has several, or None if each has one."""
+    return None if scored.name == scored.scorer else str(scored.name)
 
 
 def _sample_values(metric: str, scored: Any, samples: Iterable[Any]) -> dict[str, float]:
