@@ -456,7 +456,7 @@ def test_results_without_their_end_are_refused(adapter_dir):
     add_results(adapter_dir)
     path = adapter_dir / "README.md"
     path.write_text(path.read_text().replace(RESULTS_END, ""))
-    with pytest.raises(ConsistencyError, match="has no line .* after the results"):
+    with pytest.raises(ConsistencyError, match=r"has no line .* after the results"):
         add_results(adapter_dir)
 
 
