@@ -212,7 +212,7 @@ FAULTY = {
     "local token counts": ({"average_tokens_across_devices": False}, "mean over the tokens of the global batch"),
     "weights cast by an evaluation": (
         {"bf16_full_eval": True},
-        "casts the weights, which training and saving then go on",
+        "casts the weights, and training and saving would continue",
     ),
     "weights cast to half": ({"fp16_full_eval": True}, "`fp16_full_eval` is not available"),
     "batches out of order": ({"dataloader_in_order": False}, "trained on twice or never"),
