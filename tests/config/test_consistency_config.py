@@ -216,7 +216,7 @@ FAULTY = {
     ),
     "weights cast to half": ({"fp16_full_eval": True}, "`fp16_full_eval` is not available"),
     "batches out of order": ({"dataloader_in_order": False}, "trained on twice or never"),
-    "batch search": ({"auto_find_batch_size": True}, "anew on weights that are trained already"),
+    "batch search": ({"auto_find_batch_size": True}, "start again with weights that are already trained"),
     "one process with a backend": ({"ddp_backend": "gloo"}, "this is a single process"),
 }
 

@@ -57,13 +57,13 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             Blocks that `act`, `attct` and `mlpct` compare, counted from 0, or from the end if negative. `None` compares
             all blocks. `attct` skips blocks without an attention map, and `mlpct` skips blocks without an MLP.
         act_tokens (`str`, *optional*, defaults to `"prompt"`):
-            Tokens that `act` compares: in the `"prompt"`, the tokens that both prompts end with, as in the paper; in the
-            `"completion"`, the tokens of the clean answer after both prompts; or `"all"` of these.
+            Tokens that `act` compares: `"prompt"` means the tokens that both prompts end with, as in the paper,
+            `"completion"` the clean answer after both prompts, and `"all"` both.
         mlp_distance (`str`, *optional*, defaults to `"cosine"`):
             Distance for `mlpct`: `"cosine"` (one minus the cosine), `"mse"` or `"smooth_l1"`.
         no_shared_span (`str`, *optional*, defaults to `"error"`):
-            What to do with pairs in which `act`, `attct` or `mlpct` finds no shared tokens to compare: `"error"` reports
-            them and stops before training, `"drop"` leaves them out and logs how many.
+            What to do with pairs without shared tokens for `act`, `attct` or `mlpct`: `"error"` reports them and stops
+            before training, `"drop"` leaves them out and logs how many.
 
         > Parameters that control the pairs, the anchors and the logging
 

@@ -205,7 +205,7 @@ def help_text(command: str, prog: str, everything: bool) -> str:
         parser.add_argument_group(
             "Inherited options",
             f"{inherited} options of TRL and transformers, such as model_name_or_path, dataset_name, output_dir, learning_rate, "
-            "max_steps and use_peft. `--help_all` lists them, and explains the options above in full.",
+            "max_steps and use_peft. `--help_all` lists them, and says more about those above.",
         )
     return parser.format_help()
 
